@@ -1,0 +1,46 @@
+"""What the service accepts: the ranges of every number it is given, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+MAX_BOUND = 1_000_000_000
+MAX_SLOTS = 1_000_000
+MAX_ATTEMPTS = 1_000_000
+MIN_LEASE_MS = 100
+MAX_LEASE_MS = 12 * HOUR_MS
+MAX_WAIT_MS = HOUR_MS
+MAX_DELAY_MS = 366 * DAY_MS
+MAX_NAME_BYTES = 200
+MAX_ID_BYTES = 200
+MAX_ROLE_NAME_BYTES = 200
+MAX_ATTEMPT_ID_BYTES = 200
+MAX_HEADERS = 64
+MAX_HEADER_KEY_BYTES = 128
+MAX_HEADER_VALUE_BYTES = 4_096
+MAX_REASON_BYTES = 1_024
+MAX_RESULT_BYTES = 4_096
+MAX_NOTE_BYTES = 1_024
+MAX_PAGE_SIZE = 1_000
+DEFAULT_PAGE_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The limits that an operator may set. Published by GetServerInfo.
+
+    `max_response_bytes` stays below 4 MiB because that is what stock gRPC clients are ready to receive.
+    """
+
+    max_message_bytes: int = 1024 * 1024
+    max_batch_messages: int = 1_000
+    max_request_bytes: int = 8 * 1024 * 1024
+    max_response_bytes: int = 3 * 1024 * 1024
+    max_wait_ms: int = MAX_WAIT_MS
+    max_lease_ms: int = MAX_LEASE_MS
+    max_delay_ms: int = MAX_DELAY_MS

@@ -1,0 +1,277 @@
+"""The nouns of Headway: policies, messages, leases, places in a batch, and what becomes of them.
+
+Spans are whole milliseconds in fields that end in `_ms`; instants are milliseconds since 1970 by the store's clock in
+fields that end in `_at_ms`. Everything here is a value: no behaviour beyond building and comparing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum, StrEnum
+
+from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a queue behaves, every default filled in. Field meanings: `headway.v1.Policy`, `Retry` and `Poll`."""
+
+    bound: int = 0
+    limit: int = 0
+    lease_ms: int = 30 * SECOND_MS
+    max_attempts: int = 0
+    min_backoff_ms: int = SECOND_MS
+    max_backoff_ms: int = 5 * MINUTE_MS
+    multiplier: float = 2.0
+    jitter: float = 0.0
+    time_to_live_ms: int = 0
+    poll_base_ms: int = SECOND_MS
+    poll_per_position_ms: int = 500
+    poll_max_ms: int = MINUTE_MS
+    poll_tolerance_ms: int = 500
+    poll_strikes: int = 3
+    place_grace_ms: int = 0
+    dedupe_window_ms: int = 60 * SECOND_MS
+    remember_ms: int = 60 * SECOND_MS
+
+    def differing_fields(self, other: Policy) -> tuple[str, ...]:
+        """The names of the fields in which the two differ, in the order of declaration."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != getattr(other, f.name))
+
+
+POLICY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Policy))
+LONGEST_DEDUPE_MS = 7 * DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """A queue's numbers at one instant. Meanings: `headway.v1.Counts`."""
+
+    length: int = 0
+    leased: int = 0
+    delayed: int = 0
+    dead: int = 0
+    returned: int = 0
+    consumers_waiting: int = 0
+    producers_waiting: int = 0
+    produced_messages: int = 0
+    produced_bytes: int = 0
+    consumed_messages: int = 0
+    consumed_bytes: int = 0
+    accepted: int = 0
+    acked: int = 0
+    expired: int = 0
+    withdrawn: int = 0
+    taken_by_foreign: int = 0
+    oldest_age_ms: int | None = None
+    put_rate: float = 0.0
+    ack_rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One of pressure's two roles: whether a foreign client holds it, and the name its last holder left."""
+
+    is_taken: bool = False
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue as it stands at one instant."""
+
+    name: str
+    policy: Policy
+    is_closed: bool
+    is_paused: bool
+    counts: Counts
+    created_at_ms: int
+    generation: str
+    producer: Role
+    consumer: Role
+    durability: str = ""
+
+
+class OnDuplicate(StrEnum):
+    """What to do with an id that is known already."""
+
+    REJECT = "reject"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to be put. `headers` is the encoded map, opaque here; at most one of the two times is given."""
+
+    payload: bytes
+    id: str = ""
+    headers: bytes = b""
+    delay_ms: int = 0
+    not_before_at_ms: int = 0
+
+    @property
+    def is_bare(self) -> bool:
+        """Only a payload: what any pressure client can put, too."""
+        return not self.id and not self.headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutOrder:
+    """A batch to be put, as its producer asked for it."""
+
+    queue: str
+    messages: Sequence[NewMessage]
+    wait_ms: int = 0
+    on_duplicate: OnDuplicate = OnDuplicate.REJECT
+    all_or_nothing: bool = False
+    producer: str = ""
+
+
+class PutCode(StrEnum):
+    """What became of one message of a Put."""
+
+    QUEUED = "queued"
+    DELAYED = "delayed"
+    KEPT = "kept"
+    DUPLICATE = "duplicate"
+    FULL = "full"
+    CLOSED = "closed"
+    DELETED = "deleted"
+    CUT_OFF = "cut_off"  # the store failed after earlier messages of the batch were accepted
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """One message's outcome. `ticket` and `position` are 0 unless it joined the line (or was found waiting)."""
+
+    code: PutCode
+    id: str
+    ticket: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOrder:
+    """Leases asked for, and earlier ones to be settled in the same step. `lease_ms` 0 means the queue's policy."""
+
+    queue: str
+    max_messages: int = 1
+    wait_ms: int = 0
+    lease_ms: int = 0
+    consumer: str = ""
+    ack: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A leased message. `put_at_ms` is None if nobody knows."""
+
+    id: str
+    payload: bytes
+    headers: bytes
+    lease: str
+    lease_expires_at_ms: int
+    attempt: int
+    ticket: int
+    put_at_ms: int | None
+    waited_ms: int | None
+
+
+class Settled(IntEnum):
+    """How a lease stands after a settling call. Numbers are those of `headway.v1.Settled`; a test compares them."""
+
+    ACKED = 1
+    ALREADY_ACKED = 2
+    RELEASED = 3
+    DELAYED = 4
+    EXTENDED = 5
+    DEAD = 6
+    STALE = 7
+    GONE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a call did with one lease."""
+
+    lease: str
+    settled: Settled
+    attempts: int = 0
+    available_at_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetOutcome:
+    """What a Get gave: deliveries from the head on, and one settlement per lease of `ack`."""
+
+    deliveries: Sequence[Delivery] = ()
+    settled: Sequence[Settlement] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayOrder:
+    """Messages to be given back. With neither time given: by the queue's backoff."""
+
+    queue: str
+    leases: Sequence[str]
+    delay_ms: int | None = None
+    until_at_ms: int | None = None
+    reason: str = ""
+    keep_attempt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peeked:
+    """A waiting message, looked at."""
+
+    id: str
+    payload: bytes
+    headers: bytes
+    ticket: int
+    position: int
+    failures: int
+    put_at_ms: int | None
+    last_error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """How many messages a Purge removed, by the state they were in."""
+
+    waiting: int = 0
+    delayed: int = 0
+    dead: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repaired:
+    """What a Repair found, and whether it put it right. `queue` is None if a deletion was finished."""
+
+    findings: Sequence[str]
+    is_repaired: bool
+    producer: Role
+    consumer: Role
+    queue: Queue | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreFacts:
+    """What the store really is and promises, as found by asking it."""
+
+    kind: str = ""
+    version: str = ""
+    is_reachable: bool = False
+    is_embedded: bool = False
+    durability: str = ""
+    warnings: Sequence[str] = field(default_factory=tuple)
+    prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts:
+    """What GetServerInfo tells of this process and its store."""
+
+    process: str
+    started_at_ms: int
+    store: StoreFacts

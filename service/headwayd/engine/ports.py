@@ -1,0 +1,134 @@
+"""What the engine needs of a store. `store/redis_store.py` is the one that fulfils it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from headwayd.domain.model import (
+    Delivery,
+    DelayOrder,
+    GetOrder,
+    NewMessage,
+    OnDuplicate,
+    Peeked,
+    Policy,
+    Purged,
+    PutOutcome,
+    Queue,
+    Repaired,
+    Settlement,
+    StoreFacts,
+)
+
+
+class Wait(Enum):
+    """Why a step could not be done at once, or that it could."""
+
+    NOTHING = "done"  # nothing to wait for
+    EMPTY = "empty"  # no message waits
+    SLOT = "slot"  # every slot is out
+    ROOM = "room"  # the line is full, or other producers wait before
+    ROLE = "role"  # a foreign client holds the role
+    PAUSED = "paused"  # an administrator paused the queue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutStep:
+    """How far one attempt of a Put came: outcomes of the messages from the first on, and why it stopped, if it did."""
+
+    outcomes: Sequence[PutOutcome]
+    wait: Wait = Wait.NOTHING
+    line_ticket: int = 0  # this producer's number in the producer line, 0 if it does not stand there
+    holder: str = ""  # ROLE: who holds it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetStep:
+    """What one attempt of a Get gave, and why it gave nothing, if it did not."""
+
+    deliveries: Sequence[Delivery]
+    settled: Sequence[Settlement]
+    wait: Wait = Wait.NOTHING
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleStep:
+    """Whether a step that needs a foreign client's role was done; if not, which role and who holds it."""
+
+    is_done: bool
+    role: str = ""
+    holder: str = ""
+
+
+# Called with a queue's name when something may have changed for those who wait there; with None when anything may have.
+HintListener = Callable[[str | None], None]
+
+
+class Store(Protocol):
+    """Queues in a store. Every method is one atomic step unless it says otherwise, takes at most `budget_s` seconds, and
+    raises StoreUnavailable (nothing happened), OutcomeUnknown, StoreFull or NotDurable when the store has trouble;
+    QueueNotFound and QueueDeleted where they name a queue that is not there."""
+
+    @property
+    def facts(self) -> StoreFacts: ...
+
+    async def probe(self, *, budget_s: float) -> StoreFacts: ...
+
+    async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]: ...
+
+    async def describe(self, queue: str, *, budget_s: float) -> Queue: ...
+
+    async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]: ...
+
+    async def names(self, *, budget_s: float) -> Sequence[str]: ...
+
+    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue: ...
+
+    async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue: ...
+
+    async def close(self, queue: str, *, budget_s: float) -> RoleStep: ...
+
+    async def delete(self, queue: str, *, is_resumed: bool, budget_s: float) -> RoleStep: ...
+
+    async def put(
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        producer: str,
+        waiter: str,
+        line_ticket: int,
+        on_duplicate: OnDuplicate,
+        all_or_nothing: bool,
+        budget_s: float,
+    ) -> PutStep: ...
+
+    async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
+
+    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep: ...
+
+    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+
+    async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
+
+    async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+
+    async def extend(
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+    ) -> Sequence[Settlement]: ...
+
+    async def peek(
+        self, queue: str, *, from_position: int, max_messages: int, budget_s: float
+    ) -> Sequence[Peeked]: ...
+
+    async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> tuple[Purged, RoleStep]: ...
+
+    async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired: ...
+
+    def on_hint(self, listener: HintListener) -> None: ...
+
+    async def arm(self, queue: str) -> None: ...
