@@ -1,0 +1,1 @@
+"""The service: queues on a Redis or Valkey server, spoken to by gRPC. Clients never import it."""

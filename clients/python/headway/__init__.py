@@ -1,0 +1,148 @@
+"""The Python client of Headway: what `import headway` offers, loaded only when it is first used.
+
+`headway.v1` holds the generated messages and stubs and needs nothing from here: importing it does not import the
+client. A first look:
+
+    async with headway.connect() as client:
+        queue = client.queue("mail")
+        await queue.create(bound=1000)
+        await queue.put(b"hello")
+        async with queue.lease(wait=timedelta(seconds=5)) as lease:
+            if lease is not None:
+                print(lease.payload)
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headway._client import Client, connect
+    from headway._errors import (
+        AlreadyExists,
+        DeadlineExceeded,
+        DuplicateMessage,
+        Exhausted,
+        FieldInvalid,
+        HeadwayError,
+        Internal,
+        InvalidArgument,
+        LeaseGone,
+        LeaseStale,
+        MessageNotFound,
+        NameRefused,
+        NotDurable,
+        NotFound,
+        NotImplementedByService,
+        OutcomeUnknown,
+        Overloaded,
+        PermissionDenied,
+        PlaceLost,
+        PollTooSoon,
+        PreconditionFailed,
+        QueueClosed,
+        QueueDeleted,
+        QueueDrained,
+        QueueExists,
+        QueueFull,
+        QueueNotFound,
+        QueuePaused,
+        QuotaExceeded,
+        RoleInUse,
+        ShuttingDown,
+        StoreFull,
+        StoreUnavailable,
+        TooLarge,
+        Unauthenticated,
+        Unavailable,
+        Violation,
+    )
+    from headway._lease import Lease
+    from headway._policy import PolicyFields
+    from headway._queue import Queue
+    from headway.v1.message_pb2 import Message, OnDuplicate
+    from headway.v1.queue_pb2 import Policy, Poll, Retry
+
+_ERRORS = (
+    "AlreadyExists DeadlineExceeded DuplicateMessage Exhausted FieldInvalid HeadwayError Internal InvalidArgument "
+    "LeaseGone LeaseStale MessageNotFound NameRefused NotDurable NotFound NotImplementedByService OutcomeUnknown "
+    "Overloaded PermissionDenied PlaceLost PollTooSoon PreconditionFailed QueueClosed QueueDeleted QueueDrained "
+    "QueueExists QueueFull QueueNotFound QueuePaused QuotaExceeded RoleInUse ShuttingDown StoreFull StoreUnavailable "
+    "TooLarge Unauthenticated Unavailable Violation"
+).split()
+
+_HOMES: dict[str, str] = {
+    "Client": "headway._client",
+    "connect": "headway._client",
+    "Queue": "headway._queue",
+    "Lease": "headway._lease",
+    "PolicyFields": "headway._policy",
+    "Message": "headway.v1.message_pb2",
+    "OnDuplicate": "headway.v1.message_pb2",
+    "Policy": "headway.v1.queue_pb2",
+    "Poll": "headway.v1.queue_pb2",
+    "Retry": "headway.v1.queue_pb2",
+    **dict.fromkeys(_ERRORS, "headway._errors"),
+}
+
+__all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client first, its errors after it
+    "connect",
+    "Client",
+    "Queue",
+    "Lease",
+    "PolicyFields",
+    "Message",
+    "OnDuplicate",
+    "Policy",
+    "Poll",
+    "Retry",
+    "AlreadyExists",
+    "DeadlineExceeded",
+    "DuplicateMessage",
+    "Exhausted",
+    "FieldInvalid",
+    "HeadwayError",
+    "Internal",
+    "InvalidArgument",
+    "LeaseGone",
+    "LeaseStale",
+    "MessageNotFound",
+    "NameRefused",
+    "NotDurable",
+    "NotFound",
+    "NotImplementedByService",
+    "OutcomeUnknown",
+    "Overloaded",
+    "PermissionDenied",
+    "PlaceLost",
+    "PollTooSoon",
+    "PreconditionFailed",
+    "QueueClosed",
+    "QueueDeleted",
+    "QueueDrained",
+    "QueueExists",
+    "QueueFull",
+    "QueueNotFound",
+    "QueuePaused",
+    "QuotaExceeded",
+    "RoleInUse",
+    "ShuttingDown",
+    "StoreFull",
+    "StoreUnavailable",
+    "TooLarge",
+    "Unauthenticated",
+    "Unavailable",
+    "Violation",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'headway' has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

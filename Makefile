@@ -1,0 +1,67 @@
+# From a bare machine (Python 3.11 and make) to a running service, and everything a developer does daily.
+PYTHON := $(shell for p in python3.11 python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$p"; break; }; done)
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
+SETUP := constraints.txt pyproject.toml clients/python/pyproject.toml
+# Two workers: the tests are independent of each other, each with its own queues and servers.
+JOBS ?= 2
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check lint types gen verify baseline clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds flags)
+	@exec $(BIN)/headwayd serve $(ARGS)
+
+test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every store
+	@$(MAKE) --no-print-directory verify lint types
+	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey,redis $(ARGS)
+
+check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store; under two minutes
+	@$(MAKE) --no-print-directory lint types
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey -m "not slow" $(ARGS)
+
+lint: $(VENV)/.dev-stamp ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev-stamp ## mypy, strict
+	$(BIN)/mypy
+
+gen: $(VENV)/.dev-stamp ## regenerate what is generated: the Python stubs and docs/configuration.md
+	$(BIN)/python tools/generate.py
+
+verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is clean and breaks nobody; layers hold
+	$(BIN)/python tools/generate.py --check
+	$(BIN)/python tools/constraints.py
+	cd proto && ../$(BIN)/buf lint
+	cd proto && ../$(BIN)/buf format --diff --exit-code
+	cd proto && ../$(BIN)/buf breaking --against baseline.binpb
+	$(BIN)/lint-imports
+
+baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
+	cd proto && ../$(BIN)/buf build -o baseline.binpb
+
+clean: ## remove the virtual environment and everything built
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "Headway needs Python 3.11 or newer" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.run-stamp: $(SETUP) | $(VENV)/bin/python
+	$(PIP) -e 'clients/python[cli]' -e .
+	@touch $@
+
+$(VENV)/.dev-stamp: $(SETUP) | $(VENV)/bin/python
+	$(PIP) -e 'clients/python[cli]' -e '.[dev]'
+	@touch $(VENV)/.run-stamp $@
