@@ -153,10 +153,12 @@ class PutOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOrder:
-    """Leases asked for, and earlier ones to be settled in the same step. `lease_ms` 0 means the queue's policy."""
+    """Leases asked for, and earlier ones to be settled in the same step. `lease_ms` 0 means the queue's policy;
+    `max_bytes` bounds the answer, but one message is always given."""
 
     queue: str
     max_messages: int = 1
+    max_bytes: int = 3 * 1024 * 1024
     wait_ms: int = 0
     lease_ms: int = 0
     consumer: str = ""

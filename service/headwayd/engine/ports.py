@@ -30,6 +30,7 @@ class Wait(Enum):
     NOTHING = "done"  # nothing to wait for
     EMPTY = "empty"  # no message waits
     SLOT = "slot"  # every slot is out
+    DRAIN = "drain"  # nothing waits, and the queue is closed: only what is leased or delayed may still come
     ROOM = "room"  # the line is full, or other producers wait before
     ROLE = "role"  # a foreign client holds the role
     PAUSED = "paused"  # an administrator paused the queue
@@ -43,6 +44,7 @@ class PutStep:
     wait: Wait = Wait.NOTHING
     line_ticket: int = 0  # this producer's number in the producer line, 0 if it does not stand there
     holder: str = ""  # ROLE: who holds it
+    bound: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,14 @@ class RoleStep:
 
 # Called with a queue's name when something may have changed for those who wait there; with None when anything may have.
 HintListener = Callable[[str | None], None]
+# Called with a queue's name and the seconds until time alone next changes something there.
+DueListener = Callable[[str, float], None]
 
 
 class Store(Protocol):
     """Queues in a store. Every method is one atomic step unless it says otherwise, takes at most `budget_s` seconds, and
     raises StoreUnavailable (nothing happened), OutcomeUnknown, StoreFull or NotDurable when the store has trouble;
-    QueueNotFound and QueueDeleted where they name a queue that is not there."""
+    QueueNotFound and QueueDeleted where they name a queue that is not there. What each step does: `RedisStore`."""
 
     @property
     def facts(self) -> StoreFacts: ...
@@ -86,13 +90,15 @@ class Store(Protocol):
 
     async def names(self, *, budget_s: float) -> Sequence[str]: ...
 
+    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]: ...
+
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue: ...
 
     async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue: ...
 
-    async def close(self, queue: str, *, budget_s: float) -> RoleStep: ...
+    async def close_queue(self, queue: str, *, budget_s: float) -> Queue | RoleStep: ...
 
-    async def delete(self, queue: str, *, is_resumed: bool, budget_s: float) -> RoleStep: ...
+    async def delete(self, queue: str, *, budget_s: float) -> RoleStep: ...
 
     async def put(
         self,
@@ -122,13 +128,19 @@ class Store(Protocol):
     ) -> Sequence[Settlement]: ...
 
     async def peek(
-        self, queue: str, *, from_position: int, max_messages: int, budget_s: float
+        self, queue: str, *, from_position: int, max_messages: int, max_bytes: int, budget_s: float
     ) -> Sequence[Peeked]: ...
 
-    async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> tuple[Purged, RoleStep]: ...
+    async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> Purged | RoleStep: ...
 
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired: ...
 
+    async def sweep(self, queue: str, *, budget_s: float) -> bool: ...
+
     def on_hint(self, listener: HintListener) -> None: ...
 
-    async def arm(self, queue: str) -> None: ...
+    def on_due(self, listener: DueListener) -> None: ...
+
+    def on_reconnect(self, listener: Callable[[], None]) -> None: ...
+
+    async def arm(self, queue: str, *, with_leases: bool) -> None: ...

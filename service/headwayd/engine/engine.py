@@ -1,0 +1,243 @@
+"""The rules of the queue service, between the edge that speaks a protocol and the store that keeps the queues.
+
+Knows neither gRPC nor Redis nor the wall clock. What is one atomic step is the store's; what waits, repeats, bounds and gives
+up is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from headwayd.domain import names
+from headwayd.domain.errors import QueueNotFound, ShuttingDown, StoreUnavailable
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import (
+    DelayOrder,
+    GetOrder,
+    GetOutcome,
+    Peeked,
+    Policy,
+    Purged,
+    PutOrder,
+    PutOutcome,
+    Queue,
+    Repaired,
+    ServerFacts,
+    Settlement,
+)
+from headwayd.engine.getting import Getting
+from headwayd.engine.lines import Lines
+from headwayd.engine.policies import changed, differences
+from headwayd.engine.ports import RoleStep, Store
+from headwayd.engine.putting import Putting
+from headwayd.engine.roles import held_too_long, until_done
+from headwayd.engine.sweeper import Sweeper
+from headwayd.engine.tasks import Tasks
+
+_DRAIN_S = 5.0
+
+
+class Engine:
+    """Every call of the service, by name. All of them raise what `domain.errors` has; `budget_s` is how long their store
+    calls may take, waiting not counted. `wall_ms` tells the wall clock, for GetServerInfo only."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        process: str,
+        limits: Limits,
+        wall_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.limits = limits
+        self._store = store
+        self._process = process
+        self._wall_ms = wall_ms
+        self._started_at_ms = 0
+        self._tasks = Tasks()
+        self._getters = Lines(self._arm_getters, self._tasks.spawn, kind="consumers", on_end=self._getter_line_ended)
+        self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
+        self._getting = Getting(store, self._getters, self._tasks.spawn)
+        self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
+        self._sweeper = Sweeper(store, self._tasks.spawn)
+        self._is_draining = False
+
+    async def start(self) -> None:
+        """Begins to listen to the store and to sweep."""
+        self._started_at_ms = self._wall_ms()
+        self._store.on_hint(self._kick)
+        self._store.on_due(self._sweeper.note)
+        self._store.on_reconnect(self._sweeper.list_anew)
+        self._tasks.spawn(self._sweeper.run(), "sweeper")
+
+    async def drain(self) -> None:
+        """Ends every wait with ShuttingDown. Settling goes on."""
+        self._is_draining = True
+        for lines in (self._getters, self._putters):
+            lines.fail_all(ShuttingDown("this process is going down"))
+
+    async def stop(self) -> None:
+        """Ends all that runs in the background; late leases are given back first."""
+        self._sweeper.stop()
+        await self._tasks.drain(_DRAIN_S)
+        await self._tasks.close()
+
+    def _kick(self, queue: str | None) -> None:
+        self._getters.kick(queue)
+        self._putters.kick(queue)
+
+    def _getter_line_ended(self, queue: str) -> None:
+        self._getting.line_ended(queue)
+
+    def _arm_getters(self, queue: str) -> Awaitable[None]:
+        return self._store.arm(queue, with_leases=self._getting.needs_leases(queue))
+
+    def _arm_putters(self, queue: str) -> Awaitable[None]:
+        return self._store.arm(queue, with_leases=False)
+
+    def check_name(self, name: str) -> None:
+        """Raises NameRefused if no queue can have this name."""
+        names.accept(name)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """How many consumers and producers wait in this process."""
+        return len(self._getters), len(self._putters)
+
+    def _with_waiters(self, queue: Queue) -> Queue:
+        counts = replace(queue.counts, consumers_waiting=self._getters.waiting_on(queue.name))
+        return replace(queue, counts=counts)
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]:
+        """The queue that stands now, and whether this call made it. Raises QueueExists if it has another policy."""
+        found, is_made = await self._store.create(queue, policy, budget_s=budget_s)
+        if not is_made and (error := differences(found, policy)) is not None:
+            raise error
+        return self._with_waiters(found), is_made
+
+    async def describe(self, queue: str, *, budget_s: float) -> Queue:
+        """The queue as of one instant."""
+        return self._with_waiters(await self._store.describe(queue, budget_s=budget_s))
+
+    async def list_queues(
+        self, prefix: str, page_size: int, page_token: str, *, budget_s: float
+    ) -> tuple[list[Queue], str]:
+        """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the last
+        name of its page."""
+        after = page_token.encode()
+        found = [
+            name
+            for name in await self._store.names(budget_s=budget_s)
+            if name.startswith(prefix) and name.encode() > after
+        ]
+        page = found[:page_size]
+        queues = await self._store.describe_many(page, budget_s=budget_s)
+        return [self._with_waiters(queue) for queue in queues], page[-1] if len(found) > page_size else ""
+
+    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
+        """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy
+        would contradict itself."""
+        before = await self._store.describe(queue, budget_s=budget_s)
+        after = changed(before.policy, policy, fields)
+        return self._with_waiters(await self._store.update(queue, after, fields, budget_s=budget_s))
+
+    async def pause(self, queue: str, *, budget_s: float) -> Queue:
+        """Hands out no messages from now on."""
+        return self._with_waiters(await self._store.set_paused(queue, True, budget_s=budget_s))
+
+    async def resume(self, queue: str, *, budget_s: float) -> Queue:
+        """Hands out messages again."""
+        return self._with_waiters(await self._store.set_paused(queue, False, budget_s=budget_s))
+
+    async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
+        """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for `wait_ms`."""
+        step = await until_done(lambda: self._store.close_queue(queue, budget_s=budget_s), wait_ms)
+        if isinstance(step, RoleStep):
+            raise held_too_long(queue, step)
+        return self._with_waiters(step)
+
+    async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
+        """Leaves nothing behind. Raises RoleInUse if foreign clients kept their roles for `wait_ms`; calling again
+        resumes."""
+        is_begun = False
+
+        async def step() -> RoleStep:
+            nonlocal is_begun
+            try:
+                done = await self._store.delete(queue, budget_s=budget_s)
+            except QueueNotFound:
+                if is_begun:  # somebody else finished it
+                    return RoleStep(is_done=True)
+                raise
+            is_begun = True
+            return done
+
+        done = await until_done(step, wait_ms)
+        if not done.is_done:
+            raise held_too_long(queue, done)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        """One outcome per message. Raises QueueFull or DuplicateMessage if that befell every message."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        outcomes = await self._putting.put(order, budget_s=budget_s)
+        self._getters.kick(order.queue)
+        return outcomes
+
+    async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
+        """Leases what there is, waiting up to `wait_ms` for the first. If the caller is cancelled, its leases are given
+        back."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        return await self._getting.get(replace(order, max_bytes=self.limits.max_response_bytes), budget_s=budget_s)
+
+    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+        """Settles for good; one settlement per lease."""
+        return await asyncio.shield(self._store.ack(queue, leases, budget_s=budget_s))
+
+    async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
+        """Gives back; one settlement per lease."""
+        return await asyncio.shield(self._store.delay(order, budget_s=budget_s))
+
+    async def extend(
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+    ) -> Sequence[Settlement]:
+        """Keeps alive; one settlement per lease."""
+        return await asyncio.shield(self._store.extend(queue, leases, lease_ms, budget_s=budget_s))
+
+    async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]:
+        """Waiting messages from a position on."""
+        return await self._store.peek(
+            queue,
+            from_position=from_position,
+            max_messages=max_messages,
+            max_bytes=self.limits.max_response_bytes,
+            budget_s=budget_s,
+        )
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged:
+        """Empties the queue. Raises RoleInUse if a foreign consumer holds its role."""
+        purged = await self._store.purge(queue, with_dead=with_dead, budget_s=budget_s)
+        if isinstance(purged, RoleStep):
+            raise held_too_long(queue, purged)
+        return purged
+
+    async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:
+        """Tells, or mends, what a dead foreign client left."""
+        return await self._store.repair(queue, confirm_holder, budget_s=budget_s)
+
+    async def server_facts(self, *, budget_s: float) -> ServerFacts:
+        """About this process and its store, asked anew; the last known facts if it does not answer."""
+        try:
+            facts = await self._store.probe(budget_s=budget_s)
+        except StoreUnavailable:
+            facts = self._store.facts
+        return ServerFacts(process=self._process, started_at_ms=self._started_at_ms, store=facts)

@@ -1,0 +1,220 @@
+"""Those of this process who wait on one queue: served first come, first served, without a connection or a poll each.
+
+A line keeps trying its first waiters. When they find nothing it arms a hint, tries once more (what happened before arming is
+not heard), and sleeps until the hint, or until it is time for the slow safety check. How a waiter tries, and what it wants,
+is its own business: a line only knows whether it was served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
+
+_MOST_AT_ONCE = 16
+_STORE_PAUSE_S = 0.1
+_SHORTEST_CHECK_S = 5.0
+_CHECKS_PER_S = 10
+
+
+class Waiter(Protocol):
+    """Someone in a line."""
+
+    async def attempt(self) -> bool:
+        """Tries once. True: served, or ended for good (an error among it); the line forgets the waiter. May raise
+        StoreUnavailable: then it is tried again."""
+        ...
+
+    def fail(self, error: HeadwayError) -> None:
+        """Ends the wait with an error."""
+        ...
+
+
+class Line:
+    """The waiters of one kind on one queue. `arm` asks for the next hint, `most_at_once` first waiters may try together."""
+
+    def __init__(self, arm: Callable[[], Awaitable[None]], *, most_at_once: int, check_s: Callable[[], float]) -> None:
+        self._arm = arm
+        self._most_at_once = most_at_once
+        self._check_s = check_s
+        self._waiters: dict[Waiter, None] = {}
+        self._trying: dict[Waiter, asyncio.Future[None]] = {}
+        self._kicked = asyncio.Event()
+        self._rounds: list[asyncio.Future[None]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def join(self, waiter: Waiter) -> None:
+        """Stands at the end of the line."""
+        self._waiters[waiter] = None
+        self._kicked.set()
+
+    async def leave(self, waiter: Waiter) -> None:
+        """Gives up the place. If the waiter is just trying, returns when it knows how that went (bounded by the store's
+        timeouts)."""
+        self._waiters.pop(waiter, None)
+        trial = self._trying.get(waiter)
+        if trial is not None:
+            await asyncio.shield(trial)
+
+    def forget(self, waiter: Waiter) -> None:
+        """Gives up the place at once; if the waiter is just trying, it must cope with the outcome itself."""
+        self._waiters.pop(waiter, None)
+
+    def kick(self) -> None:
+        """Something may have changed."""
+        self._kicked.set()
+
+    async def let_try(self) -> None:
+        """Returns when the first waiters have tried once more."""
+        future = asyncio.get_running_loop().create_future()
+        self._rounds.append(future)
+        self._kicked.set()
+        await future
+
+    def fail_all(self, error: HeadwayError) -> None:
+        """Ends everybody's wait."""
+        for waiter in list(self._waiters):
+            waiter.fail(error)
+        self._waiters.clear()
+        self._kicked.set()
+
+    def end_rounds(self) -> None:
+        """Nobody waits any more: whoever let others try first may go on."""
+        for done in self._rounds:
+            if not done.done():
+                done.set_result(None)
+        self._rounds.clear()
+
+    async def serve(self) -> None:
+        """Runs until nobody waits."""
+        width = 1
+        is_armed = False
+        while self._waiters:
+            self._kicked.clear()
+            rounds, self._rounds = self._rounds, []
+            try:
+                served = await self._try_first(width)
+            except StoreUnavailable:
+                await asyncio.sleep(_STORE_PAUSE_S)
+                is_armed = False
+                continue
+            finally:
+                for done in rounds:
+                    if not done.done():
+                        done.set_result(None)
+            if served:
+                width = min(2 * width, self._most_at_once)
+                continue
+            width = 1
+            if not is_armed:
+                await self._arm()
+                is_armed = True
+                continue
+            if not self._waiters:
+                return
+            try:
+                async with asyncio.timeout(self._check_s()):
+                    await self._kicked.wait()
+            except TimeoutError:
+                pass
+            is_armed = False
+
+    async def _try_first(self, width: int) -> bool:
+        """Lets the first waiters try, in order. True if all of them were served."""
+        first = [waiter for waiter, _ in zip(self._waiters, range(width), strict=False)]
+        loop = asyncio.get_running_loop()
+        for waiter in first:
+            self._trying[waiter] = loop.create_future()
+        try:
+            outcomes = await asyncio.gather(*(waiter.attempt() for waiter in first), return_exceptions=True)
+        finally:
+            for waiter in first:
+                self._trying.pop(waiter).set_result(None)
+        for waiter, outcome in zip(first, outcomes, strict=True):
+            if outcome is True:
+                self._waiters.pop(waiter, None)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return all(outcome is True for outcome in outcomes)
+
+
+class Lines:
+    """All lines of one kind in this process, by queue; a line lives as long as somebody stands in it."""
+
+    def __init__(
+        self,
+        arm: Callable[[str], Awaitable[None]],
+        spawn: Callable[[Awaitable[None], str], None],
+        *,
+        kind: str,
+        most_at_once: int = _MOST_AT_ONCE,
+        on_end: Callable[[str], None] = lambda _queue: None,
+    ) -> None:
+        self._arm = arm
+        self._spawn = spawn
+        self._kind = kind
+        self._most_at_once = most_at_once
+        self._on_end = on_end
+        self._lines: dict[str, Line] = {}
+
+    def __len__(self) -> int:
+        return sum(len(line) for line in self._lines.values())
+
+    def waiting_on(self, queue: str) -> int:
+        """How many wait on this queue."""
+        line = self._lines.get(queue)
+        return len(line) if line else 0
+
+    def join(self, queue: str, waiter: Waiter) -> Line:
+        """Stands at the end of the queue's line."""
+        line = self._lines.get(queue)
+        if line is None:
+            line = self._lines[queue] = Line(
+                lambda: self._arm(queue), most_at_once=self._most_at_once, check_s=self._check_s
+            )
+            line.join(waiter)
+            self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
+        else:
+            line.join(waiter)
+        return line
+
+    async def _serve(self, queue: str, line: Line) -> None:
+        try:
+            await line.serve()
+        finally:  # without an await between: nobody can join a line that is not served
+            self._lines.pop(queue, None)
+            self._on_end(queue)
+            line.end_rounds()
+            line.fail_all(ShuttingDown("this process stopped serving the line"))
+
+    def _check_s(self) -> float:
+        return max(_SHORTEST_CHECK_S, len(self._lines) / _CHECKS_PER_S)
+
+    async def let_try(self, queue: str, *, timeout_s: float) -> None:
+        """Returns when the first of this queue's line have tried once more, or after `timeout_s`."""
+        line = self._lines.get(queue)
+        if line is None:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await line.let_try()
+        except TimeoutError:
+            pass
+
+    def kick(self, queue: str | None) -> None:
+        """Something may have changed on this queue; None: on any."""
+        if queue is None:
+            for line in self._lines.values():
+                line.kick()
+        elif queue in self._lines:
+            self._lines[queue].kick()
+
+    def fail_all(self, error: HeadwayError) -> None:
+        """Ends everybody's wait."""
+        for line in list(self._lines.values()):
+            line.fail_all(error)

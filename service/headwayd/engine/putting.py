@@ -1,0 +1,180 @@
+"""Put: what fits at once, the rest in the producer line until there is room, the queue goes, or time is up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from headwayd.domain.errors import (
+    DuplicateMessage,
+    HeadwayError,
+    QueueClosed,
+    QueueDeleted,
+    QueueFull,
+    QueueNotFound,
+    RoleInUse,
+    StoreUnavailable,
+)
+from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.engine.lines import Lines
+from headwayd.engine.ports import PutStep, Store, Wait
+
+_LEAVE_BUDGET_S = 2.0
+_ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT})
+log = structlog.get_logger(__name__)
+
+Spawn = Callable[[Awaitable[None], str], None]
+
+
+class _Waiter:
+    """One call in the producer line. `name` is its name there, empty for a call that does not wait."""
+
+    def __init__(self, order: PutOrder, store: Store, budget_s: float, name: str) -> None:
+        self._order = order
+        self._store = store
+        self._budget_s = budget_s
+        self._line_ticket = 0
+        self.name = name
+        self.rest: Sequence[NewMessage] = order.messages
+        self.outcomes: list[PutOutcome] = []
+        self.last: PutStep | None = None
+        self.trouble: StoreUnavailable | None = None
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def has_accepted(self) -> bool:
+        return any(outcome.code in _ACCEPTED for outcome in self.outcomes)
+
+    async def step(self) -> bool:
+        """Puts what can be put. True if nothing is left."""
+        step = await self._store.put(
+            self._order.queue,
+            self.rest,
+            producer=self._order.producer,
+            waiter=self.name,
+            line_ticket=self._line_ticket,
+            on_duplicate=self._order.on_duplicate,
+            all_or_nothing=self._order.all_or_nothing,
+            budget_s=self._budget_s,
+        )
+        self.last = step
+        self._line_ticket = step.line_ticket
+        self.outcomes.extend(step.outcomes)
+        self.rest = self.rest[len(step.outcomes) :]
+        return not self.rest
+
+    async def attempt(self) -> bool:
+        if self.done.done():
+            return True
+        try:
+            is_all_done = await self.step()
+        except StoreUnavailable as error:
+            self.trouble = error
+            raise
+        except HeadwayError as error:
+            if isinstance(error, QueueNotFound):
+                error = QueueDeleted(f"queue {self._order.queue!r} was deleted", metadata=error.metadata)
+            self.fail(error)
+            return True
+        self.trouble = None
+        if is_all_done and not self.done.done():
+            self.done.set_result(None)
+        return is_all_done or self.done.done()
+
+    def fail(self, error: HeadwayError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def cut_off(self, code: PutCode) -> None:
+        """The rest was not accepted, for one reason."""
+        self.outcomes.extend(PutOutcome(code, message.id) for message in self.rest)
+        self.rest = ()
+
+
+class Putting:
+    """All Puts of this process."""
+
+    def __init__(self, store: Store, lines: Lines, spawn: Spawn, *, process: str) -> None:
+        self._store = store
+        self._lines = lines
+        self._spawn = spawn
+        self._process = process
+        self._numbers = itertools.count(1)
+
+    async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        """See Engine.put."""
+        name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
+        waiter = _Waiter(order, self._store, budget_s, name)
+        first = asyncio.ensure_future(waiter.step())
+        try:
+            is_all_done = await asyncio.shield(first)
+        except asyncio.CancelledError:
+            first.add_done_callback(lambda ended: self._leave_late(order.queue, waiter, ended))
+            raise
+        if not is_all_done and order.wait_ms:
+            await self._wait(order, waiter)
+        return self._result(order, waiter)
+
+    async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
+        line = self._lines.join(order.queue, waiter)
+        try:
+            await asyncio.wait({waiter.done}, timeout=order.wait_ms / 1000)
+            if not waiter.done.done():
+                await line.leave(waiter)
+        except asyncio.CancelledError:
+            line.forget(waiter)
+            waiter.done.cancel()
+            self._leave(order.queue, waiter)
+            raise
+        if not waiter.done.done():
+            waiter.done.cancel()
+            self._leave(order.queue, waiter)
+            return
+        error = waiter.done.exception()
+        if error is None:
+            return
+        if not isinstance(error, QueueDeleted):
+            self._leave(order.queue, waiter)
+        if isinstance(error, QueueDeleted) or not waiter.has_accepted:
+            raise error
+        waiter.cut_off(PutCode.CLOSED if isinstance(error, QueueClosed) else PutCode.CUT_OFF)
+
+    def _result(self, order: PutOrder, waiter: _Waiter) -> list[PutOutcome]:
+        if waiter.rest:
+            if not waiter.has_accepted and waiter.trouble is not None:
+                raise waiter.trouble
+            if not waiter.outcomes and waiter.last is not None and waiter.last.wait is Wait.ROLE:
+                raise RoleInUse(
+                    f"the producer role of queue {order.queue!r} is held by {waiter.last.holder or 'an unnamed client'}",
+                    metadata={"queue": order.queue, "role": "producer", "holder": waiter.last.holder},
+                )
+            waiter.cut_off(PutCode.FULL)
+        codes = {outcome.code for outcome in waiter.outcomes}
+        if codes == {PutCode.FULL}:
+            bound = waiter.last.bound if waiter.last else 0
+            raise QueueFull(
+                f"queue {order.queue!r} is full", metadata={"queue": order.queue, "bound": str(bound)}
+            )
+        if codes == {PutCode.DUPLICATE}:
+            known = waiter.outcomes[0].id
+            raise DuplicateMessage(f"message {known!r} is known", metadata={"queue": order.queue, "id": known})
+        return waiter.outcomes
+
+    # -- leaving the line -----------------------------------------------------------------------------------------------
+
+    def _leave_late(self, queue: str, waiter: _Waiter, ended: asyncio.Future[bool]) -> None:
+        if not ended.cancelled() and ended.exception() is None and not ended.result():
+            self._leave(queue, waiter)
+
+    def _leave(self, queue: str, waiter: _Waiter) -> None:
+        if waiter.name:
+            self._spawn(self._leave_line(queue, waiter.name), f"leave:{queue}")
+
+    async def _leave_line(self, queue: str, name: str) -> None:
+        try:
+            await self._store.leave_line(queue, name, budget_s=_LEAVE_BUDGET_S)
+        except HeadwayError as error:  # the others pass over it when its turn comes
+            log.info("line.not_left", queue=queue, reason=error.reason.name)

@@ -1,0 +1,113 @@
+"""Does in time what time alone brings: delayed messages fall due, leases lapse. Nobody polls for it.
+
+The store tells with every reply, and every process announces to the others, when a queue next needs a visit; the sweeper
+sleeps until the earliest. Several processes may visit at once: each step is atomic, so every message moves once. What a
+process never heard of, because it was not there or not connected, it finds by listing the queues once after each connect,
+and, for safety, rarely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from headwayd.domain.errors import HeadwayError
+from headwayd.engine.ports import Store
+
+_BUDGET_S = 2.0
+_RETRY_S = 0.25
+_VISITS_AT_ONCE = 16
+_LIST_EVERY_S = 300.0
+_LONGEST_SLEEP_S = 60.0
+log = structlog.get_logger(__name__)
+
+
+class Sweeper:
+    """One task that knows when which queue needs a visit."""
+
+    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._due_at: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        self._changed = asyncio.Event()
+        self._visiting: set[str] = set()
+        self._must_list = True
+        self._is_stopped = False
+        self._places = asyncio.Semaphore(_VISITS_AT_ONCE)
+
+    def note(self, queue: str, delay_s: float) -> None:
+        """The queue needs a visit in `delay_s` seconds; an earlier one that is known stays."""
+        at = asyncio.get_running_loop().time() + delay_s
+        known = self._due_at.get(queue)
+        if known is not None and known <= at:
+            return
+        self._due_at[queue] = at
+        is_first = not self._heap or at < self._heap[0][0]
+        heapq.heappush(self._heap, (at, queue))
+        if is_first:
+            self._changed.set()
+
+    def stop(self) -> None:
+        """`run` ends at the next turn; visits under way go on to their end."""
+        self._is_stopped = True
+        self._changed.set()
+
+    def list_anew(self) -> None:
+        """Announcements may have been missed."""
+        self._must_list = True
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Runs until stopped or cancelled."""
+        loop = asyncio.get_running_loop()
+        listed_at = loop.time()
+        while not self._is_stopped:
+            self._changed.clear()
+            now = loop.time()
+            if self._must_list or now - listed_at > _LIST_EVERY_S:
+                self._must_list = False
+                listed_at = now
+                await self._list()
+            while self._heap and self._heap[0][0] <= now:
+                at, queue = heapq.heappop(self._heap)
+                if self._due_at.get(queue) != at or queue in self._visiting:
+                    continue
+                del self._due_at[queue]
+                self._visiting.add(queue)
+                self._spawn(self._visit(queue), f"sweep:{queue}")
+            sleep_s = min(self._heap[0][0] - loop.time() if self._heap else _LONGEST_SLEEP_S, _LONGEST_SLEEP_S)
+            try:
+                async with asyncio.timeout(max(sleep_s, 0)):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+    async def _list(self) -> None:
+        try:
+            for queue in await self._store.names_with_own_keys(budget_s=_BUDGET_S):
+                self.note(queue, 0.0)
+        except HeadwayError as error:
+            log.debug("sweeper.list_failed", reason=error.reason.name)
+            asyncio.get_running_loop().call_later(_RETRY_S, self.list_anew)
+
+    async def _visit(self, queue: str) -> None:
+        """One bounded step; more of the same queue waits its turn behind other queues."""
+        retry_s: float | None = None
+        try:
+            async with self._places:
+                if await self._store.sweep(queue, budget_s=_BUDGET_S):
+                    retry_s = 0.0
+        except HeadwayError as error:
+            log.debug("sweeper.visit_failed", queue=queue, reason=error.reason.name)
+            retry_s = _RETRY_S
+        finally:
+            self._visiting.discard(queue)
+        if retry_s is not None:
+            self.note(queue, retry_s)
+        elif (at := self._due_at.get(queue)) is not None:
+            heapq.heappush(self._heap, (at, queue))
+            self._changed.set()

@@ -1,0 +1,48 @@
+"""Opens connections to the store: the one place that says how redis-py is to behave.
+
+Its own retries are off, because it re-sends scripts; the protocol is RESP2, because with RESP3 a stray reply can reach the
+next call; every wait on the network is bounded.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+CONNECT_TIMEOUT_S = 1.0
+
+
+class ConnectionSource:
+    """Opens connections to one store, as its URL says."""
+
+    def __init__(self, url: str, *, call_timeout_s: float) -> None:
+        options: dict[str, Any] = dict(parse_url(url))
+        self._class: type[AbstractConnection] = options.pop("connection_class", Connection)
+        self._options = options | {
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+            "retry_on_error": [],
+            "socket_connect_timeout": min(CONNECT_TIMEOUT_S, call_timeout_s),
+            "socket_timeout": call_timeout_s,
+            "health_check_interval": 0,
+            "client_name": "headwayd",
+        }
+        self.database = int(options.get("db") or 0)
+
+    async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
+        """A connected connection. `timeout_s` replaces the time that a reply may take; 0 means for ever (subscriptions)."""
+        options = dict(self._options)
+        if timeout_s is not None:
+            options["socket_timeout"] = timeout_s or None
+        connection = self._class(**options)
+        await cast(Any, connection).connect()  # redis-py leaves it untyped
+        return connection
+
+
+async def ask(connection: AbstractConnection, *command: str | bytes | int) -> Any:
+    """One command, one reply."""
+    await connection.send_command(*command)
+    return await connection.read_response()

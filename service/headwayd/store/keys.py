@@ -1,0 +1,111 @@
+"""Spells every key and channel of the store, once. The Lua scripts get their table from here.
+
+`P` is the prefix (`__pressure__` unless set otherwise), `q` a queue's name. The twelve keys of pressure 0.15 come first;
+Headway's own lie under `P:q:x:`. There are no keys that belong to no queue: which queues exist is seen from the
+`:bound` keys, and which processes live from who listens to their channel.
+"""
+
+from __future__ import annotations
+
+import re
+
+PRESSURE = {
+    "q": "",  # list: the line; LPUSH joins at the left, the right end is the head
+    "bound": ":bound",  # string: most messages that may wait, 0 = no bound. Exists exactly while the queue does
+    "producer": ":producer",  # string: name of the last producer
+    "consumer": ":consumer",  # string: name of the last consumer
+    "producer_free": ":producer_free",  # list: one token while no foreign client holds the producer role
+    "consumer_free": ":consumer_free",  # list: one token while no foreign client holds the consumer role
+    "not_full": ":not_full",  # list: one token while bound = 0 or the line is shorter than the bound
+    "closed": ":closed",  # list: two tokens once the queue is closed
+    "produced_messages": ":stats:produced_messages",  # string: counter
+    "produced_bytes": ":stats:produced_bytes",  # string: counter, bytes as stored
+    "consumed_messages": ":stats:consumed_messages",  # string: counter
+    "consumed_bytes": ":stats:consumed_bytes",  # string: counter, bytes as stored
+}
+# Spellings of the counters that older clients left behind; removed by Delete, never read.
+STALE_SUFFIXES = tuple(
+    f":{style}{verb}_{unit}"
+    for style in ("", "stats_")
+    for verb in ("produced", "consumed")
+    for unit in ("messages", "bytes")
+)
+OWN = {
+    "meta": ":x:meta",  # hash: generation, bookkeeping, counters and the policy; see lua/include/queue.lua
+    "times": ":x:times",  # list of "ticket:ms": from this ticket on, messages were put at about this time
+    "returned": ":x:returned",  # zset ticket → ticket: messages that came back; they stand at the head, in this order
+    "side": ":x:side",  # hash ticket → record: what is known of waiting messages that were leased or delayed before
+    "leases": ":x:leases",  # zset ticket → deadline (ms)
+    "lease": ":x:lease",  # hash ticket → record
+    "body": ":x:body",  # hash ticket → element of the line, kept while leased
+    "delayed": ":x:delayed",  # zset sequence number → due (ms)
+    "later": ":x:later",  # hash sequence number → record and element
+    "dead": ":x:dead",  # zset ticket → died at (ms)
+    "corpse": ":x:corpse",  # hash ticket → record and element
+    "ids": ":x:ids",  # hash given id → where its message is
+    "forget": ":x:forget",  # zset given id of a finished message → when it is forgotten (ms)
+    "acked": ":x:acked",  # hash: which tickets were acked; see lua/include/settle.lua
+    "acked_at": ":x:acked_at",  # zset field of `acked` → last written (ms)
+    "producers": ":x:producers",  # zset waiter → number in the producer line
+    "deleting": ":x:deleting",  # string: a Delete has begun and waits for foreign clients
+}
+
+WAKE_CHANNEL = ":x:wake:"  # + process name: "your producer is first in line", the message is the queue's base key
+DUE_CHANNEL = ":x:due"  # "<ms> <base key>": when time alone next brings work; "kick <base key>": all who wait there, look again
+
+
+def base_key(prefix: str, queue: str) -> str:
+    """The queue's own key: its line."""
+    return f"{prefix}:{queue}"
+
+
+def _pattern(prefix: str, suffix: str) -> str:
+    escaped = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix)
+    return f"{escaped}:*{suffix}"
+
+
+def bound_pattern(prefix: str) -> str:
+    """A SCAN pattern for the bound keys of all queues under `prefix`."""
+    return _pattern(prefix, PRESSURE["bound"])
+
+
+def meta_pattern(prefix: str) -> str:
+    """A SCAN pattern for the meta keys of all queues under `prefix` that Headway has worked on."""
+    return _pattern(prefix, OWN["meta"])
+
+
+def queue_of_key(prefix: str, key: bytes, suffix: str) -> str | None:
+    """The queue whose key with this suffix it is; None if the name is not UTF-8."""
+    try:
+        return key[len(prefix.encode()) + 1 : -len(suffix)].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def watched_keys(base: str, *, with_leases: bool) -> tuple[str, ...]:
+    """The keys whose change may end somebody's wait on this queue; the leases only where a slot, or the last lease of a
+    closed queue, is waited for."""
+    names = ["q", "bound", "closed", "producer_free", "consumer_free"] + ["leases"] * with_leases
+    table = PRESSURE | OWN
+    return tuple(base + table[name] for name in names)
+
+
+def lua_table() -> str:
+    """The same spelling as a Lua table `K` from short name to full key of the queue at KEYS[1], built when first asked."""
+    rows = ", ".join(f"{name} = '{suffix}'" for name, suffix in (PRESSURE | OWN).items())
+    stale = ", ".join(f"'{suffix}'" for suffix in STALE_SUFFIXES)
+    own = ", ".join(f"'{name}'" for name in OWN)
+    pressure = ", ".join(f"'{name}'" for name in PRESSURE)
+    return (
+        f"local WAKE_CHANNEL, DUE_CHANNEL = '{WAKE_CHANNEL}', '{DUE_CHANNEL}'\n"
+        f"local SUFFIX = {{ {rows} }}\n"
+        f"local STALE_SUFFIXES = {{ {stale} }}\n"
+        f"local OWN_NAMES = {{ {own} }}\n"
+        f"local PRESSURE_NAMES = {{ {pressure} }}\n"
+        "local BASE = KEYS[1]\n"
+        "local K = setmetatable({}, { __index = function(known, name)\n"
+        "  local key = BASE .. SUFFIX[name]\n"
+        "  known[name] = key\n"
+        "  return key\n"
+        "end })\n"
+    )

@@ -1,0 +1,226 @@
+"""Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline.
+
+A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply must
+carry the echo of its call: if one does not, replies have slipped, and every connection is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redis import exceptions as redis_errors
+from redis.asyncio.connection import AbstractConnection
+
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
+from headwayd.store import trouble
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.scripts import Script
+
+Argument = str | bytes | int
+_NETWORK_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError, TimeoutError)
+_MOST_CONNECTIONS = 16
+_MOST_IN_A_PIPELINE = 200
+_READ_ONLY = frozenset({"describe", "peek"})
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    script: Script
+    command: tuple[Argument, ...]
+    echo: bytes
+    done: asyncio.Future[list[Any]]
+    is_sent: bool = False
+
+    @property
+    def is_write(self) -> bool:
+        return self.script.name not in _READ_ONLY
+
+    def fail(self, error: HeadwayError) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Pool:
+    idle: list[AbstractConnection] = field(default_factory=list)
+    generation: int = 0
+
+
+class Link:
+    """Calls scripts. Owns its connections and the tasks that use them."""
+
+    def __init__(self, source: ConnectionSource, *, call_timeout_s: float) -> None:
+        self._source = source
+        self._call_timeout_s = call_timeout_s
+        self._pool = _Pool()
+        self._places = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._pending: list[_Call] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_flushing = False
+
+    async def call(
+        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+    ) -> list[Any]:
+        """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as StoreUnavailable,
+        StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
+        echo = secrets.token_hex(8)
+        loop = asyncio.get_running_loop()
+        call = _Call(
+            script=script,
+            command=(b"EVALSHA", script.sha, 1, base_key, echo, channels, *arguments),
+            echo=echo.encode(),
+            done=loop.create_future(),
+        )
+        self._pending.append(call)
+        if not self._is_flushing:
+            self._is_flushing = True
+            loop.call_soon(self._flush)
+        try:
+            async with asyncio.timeout(budget_s):
+                return await call.done
+        except TimeoutError:
+            if call.is_sent:
+                raise trouble.lost(was_silent=True, is_write=call.is_write) from None
+            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+
+    def _flush(self) -> None:
+        self._is_flushing = False
+        calls, self._pending = self._pending, []
+        for start in range(0, len(calls), _MOST_IN_A_PIPELINE):
+            task = asyncio.get_running_loop().create_task(self._run(calls[start : start + _MOST_IN_A_PIPELINE]))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, calls: list[_Call]) -> None:
+        async with self._places:
+            waited_for = [call for call in calls if not call.done.done()]
+            if not waited_for:
+                return
+            generation = self._pool.generation
+            try:
+                connection = await self._take()
+            except (redis_errors.RedisError, OSError, TimeoutError) as error:
+                for call in waited_for:
+                    call.fail(trouble.unreachable(error))
+                return
+            is_sound = False
+            try:
+                is_sound = await self._exchange(connection, waited_for)
+            finally:
+                if is_sound and generation == self._pool.generation:
+                    self._pool.idle.append(connection)
+                else:
+                    await self._drop(connection)
+
+    async def _take(self) -> AbstractConnection:
+        while self._pool.idle:
+            connection = self._pool.idle.pop()
+            with contextlib.suppress(*_NETWORK_ERRORS):
+                if not await connection.can_read_destructive():
+                    return connection
+            await self._drop(connection)
+        return await self._source.open()
+
+    @staticmethod
+    async def _drop(connection: AbstractConnection) -> None:
+        with contextlib.suppress(*_NETWORK_ERRORS, redis_errors.RedisError):
+            await connection.disconnect(nowait=True)
+
+    def drop_connections(self) -> None:
+        """Forgets every connection: they may lead to a server that is no longer the right one."""
+        self._pool.generation += 1
+        idle, self._pool.idle = self._pool.idle, []
+        for connection in idle:
+            task = asyncio.get_running_loop().create_task(self._drop(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _exchange(self, connection: AbstractConnection, calls: list[_Call]) -> bool:
+        """Sends all and reads all. True if the connection can be used again."""
+        unknown = await self._send_and_read(connection, calls, [call.command for call in calls])
+        if unknown is None:
+            return False
+        if not unknown:
+            return True
+        commands = [(b"EVAL", call.script.text, *call.command[2:]) for call in unknown]
+        return await self._send_and_read(connection, unknown, commands) == []
+
+    async def _send_and_read(
+        self, connection: AbstractConnection, calls: list[_Call], commands: Sequence[tuple[Argument, ...]]
+    ) -> list[_Call] | None:
+        """The calls whose script the store does not know (they did nothing); None if the connection is spoilt."""
+        packed = connection.pack_commands(commands)
+        for call in calls:
+            call.is_sent = True
+        unknown: list[_Call] = []
+        answered = 0
+        try:
+            await connection.send_packed_command(packed, check_health=False)
+            for call in calls:
+                is_known, is_sound = await self._read_one(connection, call)
+                if not is_known:
+                    unknown.append(call)
+                if not is_sound:
+                    raise redis_errors.ConnectionError("replies have slipped")
+                answered += 1
+        except _NETWORK_ERRORS as error:
+            was_silent = isinstance(error, (redis_errors.TimeoutError, TimeoutError))
+            for call in calls[answered:]:
+                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
+            for call in unknown:
+                call.fail(trouble.unreachable(error))
+            return None
+        return unknown
+
+    async def _read_one(self, connection: AbstractConnection, call: _Call) -> tuple[bool, bool]:
+        """Whether the store knew the script, and whether the connection is sound."""
+        try:
+            reply = await connection.read_response()
+        except redis_errors.NoScriptError:
+            return False, True
+        except (redis_errors.ResponseError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError) as error:
+            word = trouble.word_of(error)
+            if word == "READONLY":
+                self.drop_connections()
+            call.fail(trouble.refused(error))
+            return True, word != "READONLY"
+        if not isinstance(reply, list) or not reply or reply[0] != call.echo:
+            self.drop_connections()
+            call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
+            return True, False
+        if not call.done.done():
+            call.done.set_result(reply[1:])
+        return True, True
+
+    async def command(self, *command: Argument) -> Any:
+        """One plain command that only reads. Raises StoreUnavailable."""
+        try:
+            async with self._places:
+                connection = await self._take()
+                try:
+                    await connection.send_command(*command)
+                    reply = await connection.read_response()
+                except BaseException:
+                    await self._drop(connection)
+                    raise
+                self._pool.idle.append(connection)
+                return reply
+        except redis_errors.ResponseError as error:
+            raise trouble.refused(error) from error
+        except (redis_errors.RedisError, OSError, TimeoutError) as error:
+            raise trouble.unreachable(error) from error
+
+    async def close(self) -> None:
+        """Waits for calls under way, then drops all connections."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=self._call_timeout_s)
+        for task in set(self._tasks):
+            task.cancel()
+        for connection in self._pool.idle:
+            await self._drop(connection)
+        self._pool.idle.clear()

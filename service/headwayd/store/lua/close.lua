@@ -1,0 +1,22 @@
+#!lua flags=allow-oom
+-- Closes a queue for good.
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3] name of who closes
+-- Reply: echo, OK, report; or echo, QUEUE_CLOSED; or echo, ROLE_IN_USE, 'producer', holder; or why there is no queue.
+-- O(1). Wakes all: foreign consumers by the closed list, ours by its change.
+-- @include report
+local S, status = open()
+if not S then return { ARGV[1], status } end
+if S.closed then
+  commit(S, false, nil)
+  return { ARGV[1], T.QUEUE_CLOSED }
+end
+if not role_is_free('producer') then
+  commit(S, false, nil)
+  return { ARGV[1], T.ROLE_IN_USE, 'producer', holder_of('producer') }
+end
+redis.call('SET', K.producer, ARGV[3])
+redis.call('LPUSH', K.closed, '0', '0')
+S.closed = true
+commit(S, false, nil)
+S.is_booked = true
+return answer(S, T.OK)

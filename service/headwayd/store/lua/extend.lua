@@ -1,0 +1,43 @@
+#!lua flags=allow-oom
+-- Keeps leases alive from now on; takes up again those that lapsed and that nobody took, if there is a slot.
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
+-- ARGV[3] lease (ms); '0' = the queue's policy
+-- ARGV[4] count, then for each lease: generation, ticket, nonce
+-- Reply: echo, OK, now, next due, deadline, then status and failures for each; or why there is no queue.
+-- O(k log n). Wakes nobody.
+-- @include due
+-- @include settle
+local S, status = open()
+if not S then return { ARGV[1], status } end
+do_what_is_due(S)
+local lease_ms = tonumber(ARGV[3])
+if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
+local deadline = S.now + lease_ms
+local limit = policy_of(S, 'limit')
+local results = {}
+each_lease(S, 5, tonumber(ARGV[4]), function(i, ticket, record)
+  redis.call('ZADD', K.leases, deadline, ticket)
+  results[i] = { T.EXTENDED, record.failures }
+end, function(i, ticket, outcome, record)
+  if outcome == T.LAPSED and (limit == 0 or redis.call('ZCARD', K.leases) < limit) then
+    local element = pull_returned(S, ticket)
+    S.made_room = true
+    record.failures = record.failures - 1
+    record.flags = without_flag(record.flags, FLAG.LAPSED)
+    redis.call('HSET', K.lease, ticket, pack_record(record))
+    redis.call('HSET', K.body, ticket, element)
+    redis.call('ZADD', K.leases, deadline, ticket)
+    results[i] = { T.EXTENDED, record.failures }
+  else
+    if outcome == T.LAPSED or outcome == T.DEAD then outcome = T.STALE end
+    if outcome == T.ALREADY_ACKED then outcome = T.GONE end
+    results[i] = { outcome, 0 }
+  end
+end)
+local due = commit(S, S.made_room, nil)
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), text_of(deadline) }
+for _, result in ipairs(results) do
+  reply[#reply + 1] = result[1]
+  reply[#reply + 1] = result[2]
+end
+return reply

@@ -1,0 +1,34 @@
+-- @include keys
+-- The element of a message that is more than a payload. A payload alone is stored as it is, unless it begins with the
+-- magic: then it is framed, too, so that no payload is ever taken for a frame. docs/storage.md tells others how to read it.
+--   magic        4   F5 48 57 01 (version 1; F5 is never the first byte of UTF-8 text)
+--   put_at       u64 ms
+--   id length    u16
+--   headers len  u32
+--   total length u32 of the whole frame
+--   check        u16 sum of i * byte i over the 22 bytes before, modulo 65521
+--   id, headers (encoded, opaque), payload
+local MAGIC = '\245HW\1'
+local FRAME_HEADER = 24
+
+local function frame_check(header)
+  local sum = 0
+  for i = 1, 22 do sum = sum + i * string.byte(header, i) end
+  return sum % 65521
+end
+
+local function make_element(id, headers, payload, put_at)
+  if #id == 0 and #headers == 0 and string.sub(payload, 1, 4) ~= MAGIC then return payload end
+  local total = FRAME_HEADER + #id + #headers + #payload
+  local header = MAGIC .. struct.pack('>I8I2I4I4', put_at, #id, #headers, total)
+  return header .. struct.pack('>I2', frame_check(header)) .. id .. headers .. payload
+end
+
+-- id and put_at of a frame; nil if the element is a bare payload.
+local function read_frame(element)
+  if string.sub(element, 1, 4) ~= MAGIC or #element < FRAME_HEADER then return nil end
+  local put_at, id_length, headers_length, total = struct.unpack('>I8I2I4I4', element, 5)
+  if total ~= #element or FRAME_HEADER + id_length + headers_length > total then return nil end
+  if struct.unpack('>I2', element, 23) ~= frame_check(element) then return nil end
+  return string.sub(element, FRAME_HEADER + 1, FRAME_HEADER + id_length), put_at
+end

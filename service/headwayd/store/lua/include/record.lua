@@ -1,0 +1,47 @@
+-- @include keys
+-- What is known of one message beyond its element, packed: used in x:lease, x:side, x:later and x:corpse.
+--   failures   u32   deliveries that failed
+--   put_at     u64   ms; 0 = nobody knows
+--   flags      u8    see below
+--   replays    u32   how often it came back from the dead
+--   nonce      20    of the last lease: 16 random bytes and its attempt (u32); zero bytes if there was none
+--   id         u16 length + bytes: a made id that must outlive its ticket; empty for all others
+--   error      rest  the reason of the last failure
+local FLAG = {
+  COUNTED = 1,   -- its first departure was counted in pressure's consumed stats
+  LAPSED = 2,    -- the last lease ran out and was not settled: a late ack is still good
+  RELEASED = 4,  -- an earlier lease of it was given back at no attempt's cost
+}
+local NO_NONCE = string.rep('\0', 20)
+
+local function has_flag(flags, flag) return math.floor(flags / flag) % 2 == 1 end
+local function with_flag(flags, flag) if has_flag(flags, flag) then return flags end return flags + flag end
+local function without_flag(flags, flag) if has_flag(flags, flag) then return flags - flag end return flags end
+
+local function new_record(put_at)
+  return { failures = 0, put_at = put_at, flags = 0, replays = 0, nonce = NO_NONCE, id = '', error = '' }
+end
+
+local function pack_record(r)
+  return struct.pack('>I4I8BI4', r.failures, r.put_at, r.flags, r.replays) .. r.nonce
+    .. struct.pack('>I2', #r.id) .. r.id .. r.error
+end
+
+local function unpack_record(bytes)
+  local failures, put_at, flags, replays, at = struct.unpack('>I4I8BI4', bytes)
+  local nonce = string.sub(bytes, at, at + 19)
+  local id_length, id_at = struct.unpack('>I2', bytes, at + 20)
+  return { failures = failures, put_at = put_at, flags = flags, replays = replays, nonce = nonce,
+           id = string.sub(bytes, id_at, id_at + id_length - 1), error = string.sub(bytes, id_at + id_length) }
+end
+
+-- A record and an element in one value: u32 length of the record, the record, the element.
+local function pack_both(record, element)
+  local packed = pack_record(record)
+  return struct.pack('>I4', #packed) .. packed .. element
+end
+
+local function unpack_both(bytes)
+  local length = struct.unpack('>I4', bytes)
+  return unpack_record(string.sub(bytes, 5, 4 + length)), string.sub(bytes, 5 + length)
+end

@@ -1,0 +1,57 @@
+-- @include line
+-- Everything about a queue in one flat list; store/replies.py reads it. Writes nothing. O(1).
+
+-- When the message at the head was put, 0 if nobody knows or none waits.
+local function oldest_put_at(S)
+  if S.len == 0 then return 0 end
+  local skipped = math.min(S.pops, S.returned)
+  local ticket
+  if S.returned - skipped > 0 then
+    ticket = redis.call('ZRANGE', K.returned, skipped, skipped)[1]
+  else
+    ticket = text_of(S.head + (S.is_booked and 0 or S.pops - skipped) + 1)
+  end
+  local side = redis.call('HGET', K.side, ticket)
+  if side then return unpack_record(side).put_at end
+  local _, put_at = id_of(redis.call('LINDEX', K.q, -1))
+  if put_at > 0 then return put_at end
+  for _, entry in ipairs(redis.call('LRANGE', K.times, 0, 99)) do
+    local from, at = string.match(entry, '^(%d+):(%d+)$')
+    if tonumber(from) > tonumber(ticket) then break end
+    put_at = tonumber(at)
+  end
+  return put_at
+end
+
+local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
+
+local function report(S)
+  local stats = redis.call('MGET', K.produced_messages, K.produced_bytes, K.consumed_messages, K.consumed_bytes)
+  local returned = S.is_booked and S.returned or S.returned - math.min(S.pops, S.returned)
+  local list = {
+    text_of(S.now), S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
+    redis.call('ZCARD', K.leases), redis.call('ZCARD', K.delayed), redis.call('ZCARD', K.dead), returned,
+    redis.call('ZCARD', K.producers), stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
+    text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),
+    text_of(oldest_put_at(S)), rate_of(S, 'put_sum'), rate_of(S, 'ack_sum'),
+    role_is_free('producer') and 0 or 1, holder_of('producer'), role_is_free('consumer') and 0 or 1, holder_of('consumer'),
+  }
+  local names = {}
+  for _, row in ipairs(POLICY) do names[#names + 1] = row[1] end
+  local values = redis.call('HMGET', K.meta, unpack(names))
+  for i, row in ipairs(POLICY) do
+    if row[1] == 'bound' then
+      list[#list + 1] = text_of(S.bound)
+    else
+      list[#list + 1] = not S.is_remade and values[i] or row[2]
+    end
+  end
+  return list
+end
+
+-- The reply of a call that answers with the queue.
+local function answer(S, status)
+  local reply = { ARGV[1], status }
+  for _, value in ipairs(report(S)) do reply[#reply + 1] = value end
+  return reply
+end

@@ -1,0 +1,183 @@
+"""Turns what scripts answer into the domain's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from headwayd.domain.errors import HeadwayError, QueueClosed, QueueDeleted, QueueDrained, QueueNotFound, RoleInUse
+from headwayd.domain.model import (
+    Counts,
+    Delivery,
+    Peeked,
+    Policy,
+    PutCode,
+    PutOutcome,
+    Queue,
+    Role,
+    Settled,
+    Settlement,
+)
+from headwayd.store import frames, tokens
+from headwayd.store.status import Status
+
+_POLICY_TYPES = {f.name: float if f.type == "float" else int for f in fields(Policy)}
+_POLICY_AT = 28
+
+
+def text(value: bytes | int | str) -> str:
+    """A reply's element as text."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def missing(status: bytes, queue: str) -> HeadwayError | None:
+    """The error for a status that says there is no (open) queue; None for every other status."""
+    metadata = {"queue": queue}
+    match text(status):
+        case Status.QUEUE_NOT_FOUND:
+            return QueueNotFound(f"there is no queue {queue!r}", metadata=metadata)
+        case Status.QUEUE_DELETED:
+            return QueueDeleted(f"queue {queue!r} is being deleted", metadata=metadata)
+        case Status.QUEUE_CLOSED:
+            return QueueClosed(f"queue {queue!r} is closed", metadata=metadata)
+        case Status.QUEUE_DRAINED:
+            return QueueDrained(f"queue {queue!r} is closed and empty", metadata=metadata)
+    return None
+
+
+def role_in_use(queue: str, role: str, holder: str) -> RoleInUse:
+    """A foreign client holds the role."""
+    return RoleInUse(
+        f"the {role} role of queue {queue!r} is held by {holder or 'a client that left no name'}",
+        metadata={"queue": queue, "role": role, "holder": holder},
+    )
+
+
+def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
+    """A queue from the report of lua/include/report.lua."""
+    numbers = [int(value) for value in (report[0], *report[2:22])]
+    now, born, bound, closed, paused, length, leased, delayed, dead, returned, producers = numbers[:11]
+    produced, produced_bytes, consumed, consumed_bytes = numbers[11:15]
+    accepted, acked, expired, withdrawn, foreign, oldest = numbers[15:21]
+    values: dict[str, Any] = {
+        field: convert(float(value))
+        for (field, convert), value in zip(_POLICY_TYPES.items(), report[_POLICY_AT:], strict=True)
+    }
+    values["bound"] = bound
+    return Queue(
+        name=name,
+        policy=Policy(**values),
+        is_closed=bool(closed),
+        is_paused=bool(paused),
+        counts=Counts(
+            length=length,
+            leased=leased,
+            delayed=delayed,
+            dead=dead,
+            returned=returned,
+            producers_waiting=producers,
+            produced_messages=produced,
+            produced_bytes=produced_bytes,
+            consumed_messages=consumed,
+            consumed_bytes=consumed_bytes,
+            accepted=accepted,
+            acked=acked,
+            expired=expired,
+            withdrawn=withdrawn,
+            taken_by_foreign=foreign,
+            oldest_age_ms=max(0, now - oldest) if oldest else None,
+            put_rate=float(report[22]),
+            ack_rate=float(report[23]),
+        ),
+        created_at_ms=born,
+        generation=text(report[1]),
+        producer=Role(int(report[24]) == 1, text(report[25])),
+        consumer=Role(int(report[26]) == 1, text(report[27])),
+        durability=durability,
+    )
+
+
+def made_id(generation: str, ticket: int) -> str:
+    """The id of a message that nobody named."""
+    return f"~{generation}-{ticket}"
+
+
+def put_outcomes(reply: Sequence[Any], given_ids: Sequence[str]) -> list[PutOutcome]:
+    """The outcomes of the messages that were dealt with. `reply` is put.lua's, from its status on."""
+    generation = text(reply[2])
+    ticket, position, done = int(reply[6]), int(reply[7]), int(reply[8])
+    exceptions: dict[int, tuple[str, str, int]] = {}
+    for at in range(11, len(reply), 4):
+        exceptions[int(reply[at])] = (text(reply[at + 1]), text(reply[at + 2]), int(reply[at + 3]))
+    outcomes: list[PutOutcome] = []
+    for index in range(1, done + 1):
+        given = given_ids[index - 1]
+        exception = exceptions.get(index)
+        if exception is None:
+            outcomes.append(PutOutcome(PutCode.QUEUED, given or made_id(generation, ticket), ticket, position))
+            ticket += 1
+            position += 1
+            continue
+        code, reference, at_position = exception
+        if code == PutCode.DELAYED:
+            outcomes.append(PutOutcome(PutCode.DELAYED, given or f"~{generation}-d{reference}"))
+        else:
+            outcomes.append(PutOutcome(PutCode(code), given, int(reference), at_position))
+    return outcomes
+
+
+def deliveries(reply: Sequence[Any], start: int, random: bytes) -> list[Delivery]:
+    """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
+    now, generation, deadline = int(reply[1]), reply[2], int(reply[5])
+    given: list[Delivery] = []
+    for at in range(start, len(reply), 5):
+        ticket, attempt, put_at = int(reply[at]), int(reply[at + 1]), int(reply[at + 2])
+        element = frames.read(reply[at + 4])
+        put_at = element.put_at_ms or put_at
+        given.append(
+            Delivery(
+                id=element.id or text(reply[at + 3]) or made_id(text(generation), ticket),
+                payload=element.payload,
+                headers=element.headers,
+                lease=tokens.encode(generation, ticket, random, attempt),
+                lease_expires_at_ms=deadline,
+                attempt=attempt,
+                ticket=ticket,
+                put_at_ms=put_at or None,
+                waited_ms=max(0, now - put_at) if put_at else None,
+            )
+        )
+    return given
+
+
+def settlement(lease: str, status: bytes, attempts: Any = 0, available_at: Any = 0) -> Settlement:
+    """What became of one lease."""
+    return Settlement(lease, Settled[text(status)], int(attempts), int(available_at) or None)
+
+
+def all_gone(leases: Sequence[str]) -> list[Settlement]:
+    """The leases of a queue that is no more."""
+    return [Settlement(lease, Settled.GONE) for lease in leases]
+
+
+def peeked(reply: Sequence[Any]) -> list[Peeked]:
+    """The messages of peek.lua's reply, which is given from its status on."""
+    generation = text(reply[1])
+    found: list[Peeked] = []
+    for at in range(2, len(reply), 7):
+        ticket, position, failures, put_at = (int(value) for value in reply[at : at + 4])
+        element = frames.read(reply[at + 6])
+        found.append(
+            Peeked(
+                id=element.id or text(reply[at + 4]) or made_id(generation, ticket),
+                payload=element.payload,
+                headers=element.headers,
+                ticket=ticket,
+                position=position,
+                failures=failures,
+                put_at_ms=element.put_at_ms or put_at or None,
+                last_error=text(reply[at + 5]),
+            )
+        )
+    return found

@@ -1,0 +1,115 @@
+"""Puts the Lua scripts together: one file per operation, includes in the order they are named, each once.
+
+Two includes are made here instead of read: `keys`, so that keys are spelled in one file, and `policy`, so that defaults are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+
+from headwayd.domain.model import Policy
+from headwayd.store import keys
+from headwayd.store.status import Status
+
+_INCLUDE = re.compile(r"^-- @include (.+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A whole script and the SHA-1 that the store knows it by."""
+
+    name: str
+    text: bytes
+    sha: bytes
+
+
+def _policy_text(value: float) -> str:
+    return repr(value)
+
+
+def policy_pairs(policy: Policy, names: tuple[str, ...] | None = None) -> list[str]:
+    """Name and value of each policy field, as the scripts keep them."""
+    chosen = names if names is not None else tuple(f.name for f in fields(Policy))
+    return [text for name in chosen for text in (name, _policy_text(getattr(policy, name)))]
+
+
+def _policy_include() -> str:
+    pairs = policy_pairs(Policy())
+    rows = ", ".join(f"{{ '{name}', '{value}' }}" for name, value in zip(pairs[::2], pairs[1::2], strict=True))
+    return (
+        f"local POLICY = {{ {rows} }}\n"
+        "local POLICY_DEFAULT = {}\n"
+        "for _, row in ipairs(POLICY) do POLICY_DEFAULT[row[1]] = row[2] end\n"
+    )
+
+
+def _status_include() -> str:
+    return "local T = { " + ", ".join(f"{status} = '{status}'" for status in Status) + " }\n"
+
+
+_MADE = {
+    "keys": lambda: keys.lua_table() + _status_include(),
+    "policy": _policy_include,
+}
+
+
+def _source(name: str) -> str:
+    return resources.files(__package__).joinpath("lua", name + ".lua").read_text()
+
+
+def _expand(text: str, seen: set[str], replaced: dict[str, str]) -> list[str]:
+    lines: list[str] = []
+    for line in text.splitlines():
+        match = _INCLUDE.match(line)
+        if not match:
+            lines.append(line)
+            continue
+        for name in match[1].split():
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in replaced:
+                included = replaced[name]
+            elif name in _MADE:
+                included = _MADE[name]()
+            else:
+                included = _source("include/" + name)
+            lines.extend(_expand(included, seen, replaced))
+    return lines
+
+
+def build(name: str, replaced: dict[str, str] | None = None) -> Script:
+    """The script of this operation; `replaced` maps include names to other texts (a test's clock, for example)."""
+    first, _, rest = _source(name).partition("\n")
+    text = "\n".join([first, *_expand(rest, set(), replaced or {})]).encode()
+    return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
+
+
+NAMES = (
+    "create",
+    "describe",
+    "update",
+    "pause",
+    "close",
+    "delete",
+    "put",
+    "leave",
+    "get",
+    "ack",
+    "delay",
+    "extend",
+    "peek",
+    "purge",
+    "sweep",
+    "repair",
+)
+
+
+@cache
+def all_scripts() -> dict[str, Script]:
+    """Every script by name."""
+    return {name: build(name) for name in NAMES}

@@ -1,0 +1,28 @@
+"""The words that scripts answer with, shared with Lua: `include/keys` makes the table `T` from them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """What a script says of a call, or of one lease of it."""
+
+    OK = "OK"
+    QUEUE_NOT_FOUND = "QUEUE_NOT_FOUND"
+    QUEUE_DELETED = "QUEUE_DELETED"
+    QUEUE_EXISTS = "QUEUE_EXISTS"
+    QUEUE_CLOSED = "QUEUE_CLOSED"
+    QUEUE_DRAINED = "QUEUE_DRAINED"
+    ROLE_IN_USE = "ROLE_IN_USE"
+    DUPLICATE_MESSAGE = "DUPLICATE_MESSAGE"
+    NEVER_FITS = "NEVER_FITS"
+    ACKED = "ACKED"
+    ALREADY_ACKED = "ALREADY_ACKED"
+    RELEASED = "RELEASED"
+    DELAYED = "DELAYED"
+    EXTENDED = "EXTENDED"
+    DEAD = "DEAD"
+    STALE = "STALE"
+    GONE = "GONE"
+    LAPSED = "LAPSED"  # between scripts' parts only: never in a reply

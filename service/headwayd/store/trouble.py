@@ -1,0 +1,70 @@
+"""What the store's errors mean for a caller: which nothing happened, which are unknown."""
+
+from __future__ import annotations
+
+from redis import exceptions as redis_errors
+
+from headwayd.domain.errors import HeadwayError, InternalError, NotDurable, OutcomeUnknown, StoreFull, StoreUnavailable
+
+# First words of error replies that mean: refused before anything was done.
+_NOT_NOW = {
+    "LOADING": "the store is loading its data",
+    "READONLY": "the store is a read-only replica",
+    "MISCONF": "the store cannot save to its disk and refuses writes",
+    "BUSY": "the store is busy with a script that does not end",
+    "CLUSTERDOWN": "the store's cluster is down",
+    "MASTERDOWN": "the store has lost its primary",
+    "TRYAGAIN": "the store is moving the queue's keys",
+    "NOAUTH": "the store wants a password",
+    "WRONGPASS": "the store does not accept the password",
+    "NOPERM": "the store's user may not do this",
+}
+_WORD_OF_CLASS: dict[type[Exception], str] = {
+    redis_errors.BusyLoadingError: "LOADING",
+    redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.OutOfMemoryError: "OOM",
+    redis_errors.NoPermissionError: "NOPERM",
+    redis_errors.AuthenticationError: "NOAUTH",
+}
+
+
+def word_of(error: Exception) -> str:
+    """The first word of an error reply, which redis-py keeps for some errors as a class and for others in the text."""
+    for known, word in _WORD_OF_CLASS.items():
+        if isinstance(error, known):
+            return word
+    return str(error).split(" ", 1)[0]
+
+
+def refused(error: Exception) -> HeadwayError:
+    """An error reply, in domain words."""
+    word = word_of(error)
+    if word == "OOM":
+        return StoreFull("the store is out of memory")
+    if word == "NOREPLICAS":
+        return NotDurable("the store has too few replicas to accept writes")
+    if word in _NOT_NOW:
+        cause = word if word in ("LOADING", "READONLY", "MISCONF", "BUSY", "CLUSTERDOWN") else "STORE"
+        return StoreUnavailable(_NOT_NOW[word], metadata={"cause": cause})
+    return InternalError(f"the store answered {word}")
+
+
+def unreachable(error: Exception) -> StoreUnavailable:
+    """No connection: nothing happened."""
+    if isinstance(error, (redis_errors.ResponseError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError)):
+        translated = refused(error)
+        if isinstance(translated, StoreUnavailable):
+            return translated
+    cause = "SILENT" if isinstance(error, (redis_errors.TimeoutError, TimeoutError)) else "REFUSED"
+    return StoreUnavailable("the store cannot be reached", metadata={"cause": cause})
+
+
+def lost(*, was_silent: bool, is_write: bool) -> HeadwayError:
+    """A reply that did not come. A call that only reads has no outcome to be unsure of."""
+    cause = "SILENT" if was_silent else "RESET"
+    if not is_write:
+        return StoreUnavailable("the store did not answer", metadata={"cause": cause if was_silent else "REFUSED"})
+    return OutcomeUnknown("the store's answer was lost; it may have happened", metadata={"cause": cause})
