@@ -62,14 +62,7 @@ if TYPE_CHECKING:
     from headway.v1.message_pb2 import Message, OnDuplicate
     from headway.v1.queue_pb2 import Policy, Poll, Retry
 
-_ERRORS = (
-    "AlreadyExists DeadlineExceeded DuplicateMessage Exhausted FieldInvalid HeadwayError Internal InvalidArgument "
-    "LeaseGone LeaseStale MessageNotFound NameRefused NotDurable NotFound NotImplementedByService OutcomeUnknown "
-    "Overloaded PermissionDenied PlaceLost PollTooSoon PreconditionFailed QueueClosed QueueDeleted QueueDrained "
-    "QueueExists QueueFull QueueNotFound QueuePaused QuotaExceeded RoleInUse ShuttingDown StoreFull StoreUnavailable "
-    "TooLarge Unauthenticated Unavailable Violation"
-).split()
-
+# Where each name lives; what is exported and not named here is an error.
 _HOMES: dict[str, str] = {
     "Client": "headway._client",
     "connect": "headway._client",
@@ -81,7 +74,6 @@ _HOMES: dict[str, str] = {
     "Policy": "headway.v1.queue_pb2",
     "Poll": "headway.v1.queue_pb2",
     "Retry": "headway.v1.queue_pb2",
-    **dict.fromkeys(_ERRORS, "headway._errors"),
 }
 
 __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client first, its errors after it
@@ -136,8 +128,8 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    home = _HOMES.get(name, "headway._errors")
+    if name not in __all__:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     value = getattr(import_module(home), name)
     globals()[name] = value

@@ -1,0 +1,139 @@
+"""Answers for the connection: its address, its channel options, and which calls gRPC itself may repeat."""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+
+from headway._errors import from_rpc_error
+from headway._spans import exact
+from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+
+DEFAULT_TARGET = "127.0.0.1:7420"
+ADDRESS_VARIABLE = "HEADWAY_ADDRESS"
+MAX_RECEIVE_BYTES = 64 * 1024 * 1024
+
+# Calls that do no harm when done twice. Not here: Get (leases again), Put (`_batch` repeats it when it is safe), Delay
+# (the second would find its lease stale), Close (the second fails by rule), Delete.
+_REPEATABLE = {
+    "headway.v1.QueueService": ("Create", "Describe", "List", "Update", "Ack", "Extend", "Peek"),
+    "headway.v1.AdminService": ("GetServerInfo", "ListDead", "Pause", "Resume"),
+}
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+def resolve_target(target: str | None) -> str:
+    """The address to call: the one given, else the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420."""
+    return target or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_TARGET
+
+
+def service_config() -> str:
+    """The gRPC service config: round robin over all addresses; UNAVAILABLE is repeated where that is safe."""
+    return json.dumps(
+        {
+            "loadBalancingConfig": [{"round_robin": {}}],
+            "methodConfig": [
+                {
+                    "name": [
+                        {"service": service, "method": method}
+                        for service, methods in _REPEATABLE.items()
+                        for method in methods
+                    ],
+                    "retryPolicy": {
+                        "maxAttempts": 4,
+                        "initialBackoff": "0.1s",
+                        "maxBackoff": "2s",
+                        "backoffMultiplier": 2,
+                        "retryableStatusCodes": ["UNAVAILABLE"],
+                    },
+                }
+            ],
+        }
+    )
+
+
+def channel_options() -> list[tuple[str, int | str]]:
+    """Options of every channel. The service allows pings every 10 s and more."""
+    return [
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 5_000),
+        ("grpc.max_send_message_length", -1),  # the service knows its limit and refuses with TOO_LARGE
+        ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+        ("grpc.service_config", service_config()),
+    ]
+
+
+class Connection:
+    """One channel and its stubs, opened in the event loop that makes the first call; every call gets a deadline."""
+
+    def __init__(
+        self,
+        target: str | None,
+        *,
+        credentials: grpc.ChannelCredentials | None,
+        metadata: Sequence[tuple[str, str]],
+        call_timeout: timedelta,
+    ) -> None:
+        exact(call_timeout)  # refuses what is not a timedelta
+        self.target = resolve_target(target)
+        self.call_timeout = call_timeout
+        self._credentials = credentials
+        self._metadata = tuple(metadata)
+        self._channel: grpc.aio.Channel | None = None
+        # The stubs' types for asyncio exist for type checkers only.
+        self._queues: queue_service_pb2_grpc.QueueServiceAsyncStub | None = None
+        self._admin: admin_service_pb2_grpc.AdminServiceAsyncStub | None = None
+
+    @property
+    def channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            if self._credentials is None:
+                self._channel = grpc.aio.insecure_channel(self.target, options=channel_options())
+            else:
+                self._channel = grpc.aio.secure_channel(self.target, self._credentials, options=channel_options())
+        return self._channel
+
+    @property
+    def queues(self) -> "queue_service_pb2_grpc.QueueServiceAsyncStub":
+        if self._queues is None:
+            self._queues = queue_service_pb2_grpc.QueueServiceStub(self.channel)
+        return self._queues
+
+    @property
+    def admin(self) -> "admin_service_pb2_grpc.AdminServiceAsyncStub":
+        if self._admin is None:
+            self._admin = admin_service_pb2_grpc.AdminServiceStub(self.channel)
+        return self._admin
+
+    async def call(
+        self,
+        rpc: "grpc.aio.UnaryUnaryMultiCallable[_Request, _Response]",
+        request: _Request,
+        *,
+        wait: timedelta | None = None,
+    ) -> _Response:
+        """Makes one call and awaits its answer for `call_timeout` plus the `wait` that the request asks for.
+
+        Raises HeadwayError. Cancelling it cancels the call.
+        """
+        seconds = self.call_timeout.total_seconds() + max(0.0, wait.total_seconds() if wait else 0.0)
+        try:
+            response: _Response = await rpc(request, timeout=seconds, metadata=self._metadata or None)
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        return response
+
+    async def close(self) -> None:
+        """Ends the channel; calls that are under way are cancelled."""
+        channel, self._channel, self._queues, self._admin = self._channel, None, None, None
+        if channel is not None:
+            await channel.close()

@@ -1,0 +1,94 @@
+"""The client: one connection to the service, and the queues seen through it."""
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from headway._channel import Connection
+from headway._errors import NotImplementedByService
+from headway._queue import Queue
+from headway.v1 import admin_service_pb2 as admin_pb
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.queue_pb2 import Queue as QueueState
+
+_CALL_TIMEOUT = timedelta(seconds=10)
+_PAGE_SIZE = 100
+# Used if the service does not tell its limits: small enough for any sensible one.
+_CAUTIOUS_LIMITS = admin_pb.Limits(max_batch_messages=100, max_request_bytes=1024 * 1024)
+
+
+def connect(
+    target: str | None = None,
+    *,
+    credentials: grpc.ChannelCredentials | None = None,
+    metadata: Sequence[tuple[str, str]] = (),
+    call_timeout: timedelta = _CALL_TIMEOUT,
+) -> "Client":
+    """A client of the service at `target`: "host:port" or any gRPC target.
+
+    target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420.
+    credentials: TLS; default plain text.
+    metadata: sent with every call.
+    call_timeout: how long a call may take beyond the `wait` it asks for.
+
+    Connects with the first call and not before. Use it as `async with connect() as client:`, or close it.
+    """
+    return Client(Connection(target, credentials=credentials, metadata=metadata, call_timeout=call_timeout))
+
+
+class Client:
+    """A connection to the service. Belongs to the event loop that makes its first call; safe for many tasks."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._limits: admin_pb.Limits | None = None
+
+    def queue(self, name: str) -> Queue:
+        """A handle on the queue of this name; calls nothing, and the queue need not exist."""
+        return Queue(self, name)
+
+    async def list_queues(self, prefix: str = "") -> AsyncIterator[QueueState]:
+        """Yields the queues whose names begin with `prefix`, in byte order, page by page."""
+        page_token = ""
+        while True:
+            request = pb.ListRequest(prefix=prefix, page_size=_PAGE_SIZE, page_token=page_token)
+            response: pb.ListResponse = await self.connection.call(self.connection.queues.List, request)
+            for queue in response.queues:
+                yield queue
+            page_token = response.next_page_token
+            if not page_token:
+                return
+
+    async def server_info(self) -> admin_pb.GetServerInfoResponse:
+        """Version, limits and store of the service process that answers."""
+        return await self.connection.call(self.connection.admin.GetServerInfo, admin_pb.GetServerInfoRequest())
+
+    async def limits(self) -> admin_pb.Limits:
+        """What the service accepts, asked once; cautious guesses if this version of it does not tell."""
+        if self._limits is None:
+            try:
+                told = (await self.server_info()).limits
+            except NotImplementedByService:
+                told = _CAUTIOUS_LIMITS
+            self._limits = admin_pb.Limits()
+            self._limits.CopyFrom(told)
+            if not told.max_batch_messages:
+                self._limits.max_batch_messages = _CAUTIOUS_LIMITS.max_batch_messages
+            if not told.max_request_bytes:
+                self._limits.max_request_bytes = _CAUTIOUS_LIMITS.max_request_bytes
+        return self._limits
+
+    async def close(self) -> None:
+        """Ends the connection; calls that are under way are cancelled, and what they leased is given back."""
+        await self.connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,240 @@
+"""A message in my hands: settles it, and keeps its lease alive while I work on it."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import grpc
+
+from headway._backoff import backoff_seconds
+from headway._errors import HeadwayError, LeaseGone, LeaseStale, Unavailable
+from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, SettleResult
+
+if TYPE_CHECKING:
+    from headway._queue import Queue
+
+_log = logging.getLogger("headway")
+
+_NOW = timedelta(0)
+_GIVE_BACK_SECONDS = 5.0  # how long leaving a block may take that gives a message back; then the lease just lapses
+_GIVE_BACK_TRIES = 3
+
+
+class Lease:
+    """The right to work on one message until a deadline.
+
+    As a context manager it keeps itself alive (Extend at a third of its span) and settles the message at the end of the
+    block, unless the block did: acked if the block ends cleanly; given to the queue's backoff, at the cost of an
+    attempt, if it raises; given back at once and for free if it is cancelled. Leaving a clean block raises LeaseStale
+    or LeaseGone if the ack came too late to count.
+
+    Outside of `async with` nothing extends it: settle it within its span.
+    """
+
+    def __init__(
+        self, queue: "Queue", delivery: Delivery, *, span: timedelta, on_end: Callable[[], None] | None = None
+    ) -> None:
+        self.queue = queue
+        self.delivery = delivery
+        self.span = span
+        self._on_end = on_end
+        self._settled: Settled.ValueType | None = None
+        self._is_lost = False
+        self._lapses_at = _clock() + span.total_seconds()
+        self._alive: AbstractAsyncContextManager[Lease] | None = None
+        self._loss: HeadwayError | None = None  # found by the keep-alive and not told to anybody yet
+
+    @property
+    def message(self) -> Message:
+        """The message itself."""
+        return self.delivery.message
+
+    @property
+    def payload(self) -> bytes:
+        """The message's body."""
+        return self.delivery.message.payload
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.delivery.message.id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The message's headers."""
+        return self.delivery.message.headers
+
+    @property
+    def attempt(self) -> int:
+        """Which delivery of the message this is, from 1."""
+        return self.delivery.attempt
+
+    @property
+    def ticket(self) -> int:
+        """The message's number in its queue."""
+        return self.delivery.ticket
+
+    @property
+    def token(self) -> str:
+        """The lease as the service names it: opaque, to be kept secret."""
+        return self.delivery.lease
+
+    @property
+    def is_settled(self) -> bool:
+        """It was acked or given back through this handle, or found lost."""
+        return self._settled is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """The service said that somebody else has, or had, the message: what is done with it now has no say."""
+        return self._is_lost
+
+    @property
+    def lapses_at(self) -> float:
+        """When it lapses if nothing extends it, by the event loop's clock, in seconds."""
+        return self._lapses_at
+
+    async def ack(self, result: bytes = b"") -> SettleResult:
+        """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
+
+        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
+        """
+        return self.book((await self.queue.ack([self.token], result=result))[0])
+
+    async def delay(
+        self, delay: timedelta | datetime | None = None, *, reason: str = "", keep_attempt: bool = False
+    ) -> SettleResult:
+        """Gives the message back: by the queue's backoff, or after a span (0: now, at the head), or at an instant.
+
+        Costs an attempt unless `keep_attempt`. `reason`, at most 1024 bytes, is kept with the message. Does not block.
+        Raises LeaseStale or LeaseGone.
+        """
+        results = await self.queue.delay([self.token], delay, reason=reason, keep_attempt=keep_attempt)
+        return self.book(results[0])
+
+    async def release(self) -> SettleResult:
+        """Gives the message back to the head of the line, now and for free: it was not worked on."""
+        return await self.delay(_NOW, keep_attempt=True)
+
+    async def extend(self, lease: timedelta | None = None, *, progress: Progress | None = None) -> SettleResult:
+        """Keeps the lease alive for `lease` (default: its span) from now; may tell watchers how far the work is.
+
+        Does not block. Raises LeaseStale or LeaseGone.
+        """
+        span = lease or self.span
+        asked_at = _clock()
+        result = self.book((await self.queue.extend([self.token], span, progress=progress))[0])
+        self._lapses_at = asked_at + span.total_seconds()
+        return result
+
+    def book(self, result: SettleResult) -> SettleResult:
+        """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
+        if result.settled == Settled.SETTLED_EXTENDED:
+            return result
+        self._settled = result.settled
+        self._is_lost = result.settled in (Settled.SETTLED_STALE, Settled.SETTLED_GONE)
+        if self._on_end is not None:
+            self._on_end()
+        if result.settled == Settled.SETTLED_STALE:
+            raise LeaseStale(
+                f"the lease of message {self.id!r} is stale: somebody newer holds or held it",
+                code=grpc.StatusCode.FAILED_PRECONDITION,
+                reason=ErrorReason.ERROR_REASON_LEASE_STALE,
+                metadata={"queue": self.queue.name},
+            )
+        if result.settled == Settled.SETTLED_GONE:
+            raise LeaseGone(
+                f"the lease of message {self.id!r} is gone, or its message or queue is",
+                code=grpc.StatusCode.NOT_FOUND,
+                reason=ErrorReason.ERROR_REASON_LEASE_GONE,
+                metadata={"queue": self.queue.name},
+            )
+        return result
+
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[Self]:
+        """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
+        keeper = asyncio.create_task(self._keep_alive())
+        try:
+            yield self
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
+
+    async def _keep_alive(self) -> None:
+        pause = self.span.total_seconds() / 3
+        failures = 0
+        while not self.is_settled:
+            await asyncio.sleep(min(pause, backoff_seconds(failures)) if failures else pause)
+            try:
+                async with asyncio.timeout(max(pause, 0.1)):
+                    await self.extend()
+                failures = 0
+            except (LeaseStale, LeaseGone) as error:
+                self._loss = error
+                _log.warning("%s", error)
+            except (HeadwayError, TimeoutError) as error:
+                failures += 1
+                _log.warning("could not extend the lease of message %r: %s", self.id, str(error) or "no answer in time")
+
+    async def give_back(self, *, failed_with: str | None) -> None:
+        """Gives the message back, to the queue's backoff with a reason, or, with None, now and for free.
+
+        Takes 5 s at most and never raises HeadwayError: if the service does not answer, the lease lapses by itself.
+        """
+        try:
+            async with asyncio.timeout(_GIVE_BACK_SECONDS):
+                await self._give_back(failed_with)
+        except (HeadwayError, TimeoutError) as error:
+            _log.warning("could not give message %r back: %s", self.id, str(error) or "no answer in time")
+
+    async def _give_back(self, failed_with: str | None) -> None:
+        failures = 0
+        while not self.is_settled:
+            try:
+                await (self.release() if failed_with is None else self.delay(reason=failed_with))
+            except (LeaseStale, LeaseGone):
+                if failures == 0:
+                    raise
+                # Otherwise an earlier try did it, and its answer was lost.
+            except Unavailable as error:
+                failures += 1
+                if failures == _GIVE_BACK_TRIES:
+                    raise
+                await asyncio.sleep(backoff_seconds(failures, error.retry_after))
+
+    async def __aenter__(self) -> Self:
+        self._alive = self.kept_alive()
+        await self._alive.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._alive is not None:
+            await self._alive.__aexit__(None, None, None)
+        if error is None and self._loss is not None:
+            raise self._loss
+        if self.is_settled:
+            return
+        if error is None:
+            await self.ack()
+        elif isinstance(error, Exception):
+            await self.give_back(failed_with=failure_reason(error))
+        else:
+            await self.give_back(failed_with=None)
+
+
+def failure_reason(error: BaseException) -> str:
+    """What is kept with a message whose work raised: the exception's type and not its text, which may hold secrets."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,247 @@
+"""Works through a queue: hands out leases one by one (`work`), or runs a handler over them (`Runner`)."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headway._backoff import backoff_seconds, is_passing
+from headway._errors import HeadwayError, LeaseGone, LeaseStale, QueueDrained
+from headway._lease import Lease, failure_reason
+
+if TYPE_CHECKING:
+    from headway._queue import Queue
+
+_log = logging.getLogger("headway")
+
+Handler = Callable[[Lease], Awaitable[object]]
+_Answer = TypeVar("_Answer")
+
+_IDLE_WAIT = timedelta(seconds=30)  # one waiting Get; longer saves calls, shorter notices a lost service sooner
+_DRAIN_WAIT = timedelta(milliseconds=250)  # the same while another worker's last messages may still come back
+_FINAL_ACK_TRIES = 5  # after a stop: how often a finished message's ack is tried before its lease is left to lapse
+
+
+async def work(queue: "Queue", *, concurrency: int, lease: timedelta | None, consumer: str) -> AsyncIterator[Lease]:
+    """See `Queue.work`."""
+    _check_concurrency(concurrency)
+    held: set[Lease] = set()
+    changed = asyncio.Event()
+    outage = _Outage(queue)
+    span = lease
+    while True:
+        await _until_room(held, concurrency, changed)
+        try:
+            if span is None:
+                span = await queue.policy_lease()
+            response = await queue.get(wait=_IDLE_WAIT, lease=span, consumer=consumer)
+        except QueueDrained:
+            return
+        except HeadwayError as error:
+            if not is_passing(error):
+                raise
+            await asyncio.sleep(outage.pause_seconds(error))
+            continue
+        outage.over()
+        for delivery in response.deliveries:
+            handle = Lease(queue, delivery, span=span, on_end=changed.set)
+            held.add(handle)
+            yield handle
+
+
+async def _until_room(held: set[Lease], concurrency: int, changed: asyncio.Event) -> None:
+    """Waits until fewer than `concurrency` leases are unsettled; one that lapsed unsettled does not count for ever."""
+    now = asyncio.get_running_loop().time
+    while True:
+        changed.clear()
+        held -= {lease for lease in held if lease.is_settled or lease.lapses_at <= now()}
+        if len(held) < concurrency:
+            return
+        try:
+            async with asyncio.timeout_at(min(lease.lapses_at for lease in held)):
+                await changed.wait()
+        except TimeoutError:
+            continue
+
+
+class Runner:
+    """Runs a handler over a queue in `concurrency` slots; each slot fetches, handles and settles one message at a time.
+
+    A slot that has handled a message acks it and asks for the next in one call that does not wait; only if that finds
+    nothing it makes a call that waits. So an ack never hangs on an empty line.
+    """
+
+    def __init__(
+        self,
+        queue: "Queue",
+        handler: Handler,
+        *,
+        concurrency: int,
+        lease: timedelta | None,
+        consumer: str,
+        stop: asyncio.Event | None,
+        drain: bool,
+    ) -> None:
+        _check_concurrency(concurrency)
+        self._queue = queue
+        self._handler = handler
+        self._concurrency = concurrency
+        self._span = lease
+        self._consumer = consumer
+        self._stop = stop
+        self._drain = drain
+        self._outage = _Outage(queue)
+        self._is_stopping = asyncio.Event()
+        self._idle: set[asyncio.Task[Any]] = set()
+        self._failure: HeadwayError | None = None
+
+    async def run(self) -> None:
+        """See `Queue.run`."""
+        async with asyncio.TaskGroup() as group:
+            listener = group.create_task(self._listen(self._stop)) if self._stop is not None else None
+            await asyncio.wait([group.create_task(self._slot()) for _ in range(self._concurrency)])
+            if listener is not None:
+                listener.cancel()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _listen(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._begin_stop()
+
+    def _begin_stop(self) -> None:
+        self._is_stopping.set()
+        for task in self._idle:
+            task.cancel()
+
+    async def _slot(self) -> None:
+        done: Lease | None = None  # handled, to be acked with the next call
+        failures = 0
+        while done is not None or not self._is_stopping.is_set():
+            try:
+                lease = await self._next(done, is_repeat=failures > 0)
+                done, failures = None, 0
+                self._outage.over()
+                if lease is None and self._drain and await self._nothing_left():
+                    self._begin_stop()
+            except QueueDrained:
+                return
+            except HeadwayError as error:
+                failures += 1
+                if not is_passing(error) or (self._is_stopping.is_set() and failures >= _FINAL_ACK_TRIES):
+                    if done is not None:
+                        _log.warning("message %r was handled, but its ack failed: %s", done.id, error)
+                    if not is_passing(error):
+                        self._failure = self._failure or error
+                        self._begin_stop()
+                    return
+                await self._pause(self._outage.pause_seconds(error), is_held=done is not None)
+                continue
+            if lease is not None and self._is_stopping.is_set():
+                await lease.give_back(failed_with=None)
+            elif lease is not None:
+                done = await self._handle(lease)
+
+    async def _next(self, done: Lease | None, *, is_repeat: bool) -> Lease | None:
+        """Acks what is done and fetches one message; None if there was none, or if the stop came first."""
+        if self._span is None:
+            span = await self._unless_stopped(self._queue.policy_lease())
+            if span is None:
+                return None
+            self._span = span
+        if done is None:
+            wait = _DRAIN_WAIT if self._drain else _IDLE_WAIT
+            response = await self._unless_stopped(self._queue.get(wait=wait, lease=self._span, consumer=self._consumer))
+        elif is_repeat or self._is_stopping.is_set():
+            self._note_ack(done, (await self._queue.ack([done.token]))[0])
+            return None
+        else:
+            response = await self._queue.get(lease=self._span, consumer=self._consumer, ack=[done.token])
+            self._note_ack(done, response.settled[0])
+        if response is None or not response.deliveries:
+            return None
+        return Lease(self._queue, response.deliveries[0], span=self._span)
+
+    def _note_ack(self, lease: Lease, result: Any) -> None:
+        try:
+            lease.book(result)
+        except (LeaseStale, LeaseGone) as error:
+            _log.warning("message %r was handled, but its ack came too late: %s", lease.id, error)
+
+    async def _handle(self, lease: Lease) -> Lease | None:
+        """Runs the handler; the lease if it is now to be acked."""
+        try:
+            async with lease.kept_alive():
+                await self._handler(lease)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                if not lease.is_settled:
+                    await lease.give_back(failed_with=None)
+                raise
+            await self._handler_failed(lease, error)
+        except Exception as error:  # noqa: BLE001 - the loop's guard: what a handler raises is its message's failure
+            await self._handler_failed(lease, error)
+        else:
+            return None if lease.is_settled else lease
+        return None
+
+    async def _handler_failed(self, lease: Lease, error: BaseException) -> None:
+        _log.warning("the handler failed on message %r", lease.id, exc_info=error)
+        if not lease.is_settled:
+            await lease.give_back(failed_with=failure_reason(error))
+
+    async def _nothing_left(self) -> bool:
+        counts = (await self._queue.describe()).counts
+        return not (counts.length or counts.leased or counts.delayed)
+
+    async def _unless_stopped(self, call: Coroutine[Any, Any, _Answer]) -> _Answer | None:
+        """The call's answer; None if the stop came first, and then the call was cancelled."""
+        if self._is_stopping.is_set():
+            call.close()
+            return None
+        task = asyncio.create_task(call)
+        self._idle.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if self._is_stopping.is_set() and (me is None or not me.cancelling()):
+                return None
+            raise
+        finally:
+            self._idle.discard(task)
+
+    async def _pause(self, seconds: float, *, is_held: bool) -> None:
+        """Waits; a stop cuts it short unless a finished message still needs its ack."""
+        if is_held:
+            await asyncio.sleep(seconds)
+        else:
+            await self._unless_stopped(asyncio.sleep(seconds))
+
+
+class _Outage:
+    """Says once in the log that the service cannot do its part, and once that it can again."""
+
+    def __init__(self, queue: "Queue") -> None:
+        self._queue = queue
+        self._failure_count = 0
+
+    def pause_seconds(self, error: HeadwayError) -> float:
+        """Counts a failure; how long to wait before trying again."""
+        self._failure_count += 1
+        if self._failure_count == 1:
+            _log.warning("queue %r: %s; trying again until it works", self._queue.name, error)
+        return backoff_seconds(self._failure_count, error.retry_after)
+
+    def over(self) -> None:
+        """Counts a success."""
+        if self._failure_count:
+            _log.warning("queue %r: it works again", self._queue.name)
+        self._failure_count = 0
+
+
+def _check_concurrency(concurrency: int) -> None:
+    if concurrency < 1:
+        raise ValueError("concurrency is at least 1")

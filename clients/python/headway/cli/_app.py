@@ -1,0 +1,85 @@
+"""Puts the command line together: global options, and how a command runs against the service and ends."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from headway._channel import ADDRESS_VARIABLE, DEFAULT_TARGET
+from headway._client import Client, connect
+from headway._errors import HeadwayError
+from headway.cli._exits import ExitCode, exit_code, help_text
+from headway.cli._output import Output
+
+app = typer.Typer(
+    name="headway",
+    help="Queues that tell everyone where they stand: put, get and work on messages from the shell.",
+    epilog=help_text(),
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What the global options said."""
+
+    address: str | None
+    output: Output
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"headway {version('headway')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _global_options(
+    context: typer.Context,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            "--address", "-a", envvar=ADDRESS_VARIABLE, help=f"The service's address; default {DEFAULT_TARGET}."
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version.")
+    ] = False,
+) -> None:
+    context.obj = Session(address=address, output=Output(as_json=as_json))
+
+
+def perform(context: typer.Context, action: Callable[[Client, Output], Awaitable[int | None]]) -> None:
+    """Runs a command's action with a connected client; ends the process with its exit code, None being OK."""
+    session: Session = context.obj
+    logging.basicConfig(stream=sys.stderr, format="headway: %(message)s", level=logging.WARNING)
+
+    async def with_client() -> int | None:
+        async with connect(session.address) as client:
+            return await action(client, session.output)
+
+    try:
+        code = asyncio.run(with_client()) or ExitCode.OK
+    except HeadwayError as error:
+        session.output.failure(error)
+        code = exit_code(error)
+    except BrokenPipeError:
+        session.output.forget_stdout()
+        code = ExitCode.ERROR
+    except KeyboardInterrupt:
+        code = ExitCode.INTERRUPTED
+    except (OSError, ValueError) as error:
+        session.output.notice(str(error))
+        code = ExitCode.ERROR
+    raise typer.Exit(code)
+
+
+from headway.cli import _get, _put, _queues, _work  # noqa: E402, F401 - each registers its commands with `app`

@@ -1,0 +1,57 @@
+"""The exit codes of the command line: one table, for the help text and for every command."""
+
+from enum import IntEnum
+
+from headway import _errors
+
+
+class ExitCode(IntEnum):
+    """What the command line ends with."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    REFUSED = 4
+    BUSY = 5
+    UNAVAILABLE = 6
+    NOTHING = 7
+    INTERRUPTED = 130
+
+
+MEANINGS: dict[ExitCode, str] = {
+    ExitCode.OK: "done",
+    ExitCode.ERROR: "any other error",
+    ExitCode.USAGE: "wrong usage",
+    ExitCode.NOT_FOUND: "no such queue, message or lease",
+    ExitCode.REFUSED: "refused: not valid, exists already, closed, stale, or not allowed",
+    ExitCode.BUSY: "full or busy: no room, a foreign client holds the role, paused, overloaded",
+    ExitCode.UNAVAILABLE: "the service or its store is away, or the outcome is unknown",
+    ExitCode.NOTHING: "nothing there: no message came, or the queue is drained",
+    ExitCode.INTERRUPTED: "interrupted (128 + the signal)",
+}
+
+_BY_FAMILY: tuple[tuple[type[_errors.HeadwayError], ExitCode], ...] = (
+    (_errors.QueueDrained, ExitCode.NOTHING),
+    (_errors.RoleInUse, ExitCode.BUSY),
+    (_errors.QueuePaused, ExitCode.BUSY),
+    (_errors.NotFound, ExitCode.NOT_FOUND),
+    (_errors.Exhausted, ExitCode.BUSY),
+    (_errors.Unavailable, ExitCode.UNAVAILABLE),
+    (_errors.DeadlineExceeded, ExitCode.UNAVAILABLE),
+    (_errors.PreconditionFailed, ExitCode.REFUSED),
+    (_errors.AlreadyExists, ExitCode.REFUSED),
+    (_errors.InvalidArgument, ExitCode.REFUSED),
+    (_errors.Unauthenticated, ExitCode.REFUSED),
+    (_errors.PermissionDenied, ExitCode.REFUSED),
+)
+
+
+def exit_code(error: _errors.HeadwayError) -> ExitCode:
+    """The code for a failed call: that of the first family it belongs to."""
+    return next((code for family, code in _BY_FAMILY if isinstance(error, family)), ExitCode.ERROR)
+
+
+def help_text() -> str:
+    """The table as paragraphs, for the end of `headway --help`."""
+    return "\n\n".join(["Exit codes:", *(f"{code.value}: {meaning}" for code, meaning in MEANINGS.items())])

@@ -1,0 +1,89 @@
+"""Runs one command for one message: its environment, its input and output, and its end."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+from headway._lease import Lease
+
+_NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
+
+
+class OutputGone(Exception):
+    """Nobody reads our standard output any more."""
+
+
+def environment(lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The inherited environment and the message's HEADWAY_… variables.
+
+    HEADWAY_HEADER_<NAME> is upper case with _ for what no name may contain; if two headers meet in one name, the later
+    in order of their keys is seen. A value with a NUL byte, which no variable can hold, is in HEADWAY_HEADERS only.
+    """
+    made = {key: value for key, value in inherited.items() if not key.startswith("HEADWAY_HEADER_")}
+    headers = dict(sorted(lease.headers.items()))
+    for key, value in headers.items():
+        if "\0" not in value:
+            made["HEADWAY_HEADER_" + _NOT_IN_NAMES.sub("_", key.upper())] = value
+    return {
+        **made,
+        "HEADWAY_QUEUE": lease.queue.name,
+        "HEADWAY_ID": lease.id,
+        "HEADWAY_ATTEMPT": str(lease.attempt),
+        "HEADWAY_TICKET": str(lease.ticket),
+        "HEADWAY_HEADERS": json.dumps(headers),
+    }
+
+
+async def run_job(command: Sequence[str], lease: Lease, writing: asyncio.Lock) -> str:
+    """Runs the command with the payload on its standard input, and writes its output in one piece when it has ended.
+
+    Answers "" if it succeeded, else why not: "exit status 3", "signal 9", or why it could not start. It runs in a
+    process group of its own, so that Ctrl-C does not reach it; if this is cancelled the group is killed. Raises
+    OutputGone.
+    """
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(lease, os.environ),
+            process_group=0,
+        )
+    except OSError as error:
+        return f"cannot start: {error.strerror or error}"
+    try:
+        output, _ = await process.communicate(lease.payload)
+    except asyncio.CancelledError:
+        _kill_group(process)
+        await process.wait()
+        raise
+    if output:
+        await _write_out(output, writing)
+    status = process.returncode or 0
+    return "" if status == 0 else f"exit status {status}" if status > 0 else f"signal {-status}"
+
+
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+async def _write_out(output: bytes, writing: asyncio.Lock) -> None:
+    """Writes all of it before anybody else writes; in a thread, for whoever reads may be slow."""
+    async with writing:
+        try:
+            await asyncio.to_thread(_write_all, sys.stdout.fileno(), output)
+        except BrokenPipeError as error:
+            raise OutputGone from error
+
+
+def _write_all(descriptor: int, output: bytes) -> None:
+    rest = memoryview(output)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
