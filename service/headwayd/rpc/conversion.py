@@ -1,0 +1,189 @@
+"""From what the engine answers to replies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
+from headwayd.domain.errors import (
+    DuplicateMessage,
+    HeadwayError,
+    OutcomeUnknown,
+    QueueClosed,
+    QueueDeleted,
+    QueueFull,
+)
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import (
+    Counts,
+    Delivery,
+    GetOutcome,
+    Peeked,
+    PutCode,
+    PutOutcome,
+    Queue,
+    Role,
+    Settlement,
+    StoreFacts,
+)
+from headwayd.rpc.policies import policy_message
+from headwayd.rpc.spans import duration, timestamp
+from headwayd.rpc.status import item_status
+from headwayd.rpc.text import clean_text
+
+log: Any = structlog.get_logger(__name__)
+
+# Counts whose names and units are the same on both sides; `oldest_age` is the one that differs.
+_PLAIN_COUNTS = tuple(
+    name for name in Counts.__dataclass_fields__ if name in queue_pb2.Counts.DESCRIPTOR.fields_by_name
+)
+
+
+def queue_message(queue: Queue) -> queue_pb2.Queue:
+    """One queue."""
+    counts = queue_pb2.Counts(**{name: getattr(queue.counts, name) for name in _PLAIN_COUNTS})
+    if queue.counts.oldest_age_ms is not None:
+        counts.oldest_age.CopyFrom(duration(queue.counts.oldest_age_ms))
+    return queue_pb2.Queue(
+        name=queue.name,
+        policy=policy_message(queue.policy),
+        closed=queue.is_closed,
+        paused=queue.is_paused,
+        counts=counts,
+        created_at=timestamp(queue.created_at_ms),
+        roles=roles_message(queue.producer, queue.consumer),
+        durability=queue.durability,
+        generation=queue.generation,
+    )
+
+
+def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
+    """Both roles. The holders' names were written by foreign clients and may be any bytes."""
+    return queue_pb2.Roles(
+        producer=queue_pb2.Role(taken=producer.is_taken, holder=clean_text(producer.holder)),
+        consumer=queue_pb2.Role(taken=consumer.is_taken, holder=clean_text(consumer.holder)),
+    )
+
+
+def put_response(queue: str, outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutResponse:
+    """One result per message, in order."""
+    response = queue_service_pb2.PutResponse()
+    for outcome in outcomes:
+        result = response.results.add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
+        if outcome.code is PutCode.KEPT:
+            result.deduplicated = True
+        elif outcome.code not in {PutCode.QUEUED, PutCode.DELAYED}:
+            result.error.CopyFrom(item_status(_error_of(queue, outcome)))
+    return response
+
+
+def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:
+    """What was leased, and what became of the leases that were settled."""
+    response = queue_service_pb2.GetResponse()
+    for delivery in outcome.deliveries:
+        _fill_delivery(response.deliveries.add(), delivery)
+    response.settled.extend(settle_results(outcome.settled))
+    return response
+
+
+def peek_response(messages: Sequence[Peeked], *, without_payloads: bool) -> queue_service_pb2.PeekResponse:
+    """Waiting messages, in order."""
+    response = queue_service_pb2.PeekResponse()
+    for peeked in messages:
+        entry = response.messages.add(
+            ticket=peeked.ticket,
+            position=peeked.position,
+            failures=peeked.failures,
+            last_error=clean_text(peeked.last_error),
+        )
+        payload = b"" if without_payloads else peeked.payload
+        _fill_message(entry.message, id=peeked.id, payload=payload, headers=peeked.headers)
+        if peeked.put_at_ms is not None:
+            entry.put_at.CopyFrom(timestamp(peeked.put_at_ms))
+    return response
+
+
+def settle_results(settlements: Iterable[Settlement]) -> list[message_pb2.SettleResult]:
+    """One result per lease, in order."""
+    results = []
+    for settlement in settlements:
+        result = message_pb2.SettleResult(
+            lease=settlement.lease,
+            settled=cast("message_pb2.Settled.ValueType", settlement.settled.value),
+            attempts=settlement.attempts,
+        )
+        if settlement.available_at_ms is not None:
+            result.available_at.CopyFrom(timestamp(settlement.available_at_ms))
+        results.append(result)
+    return results
+
+
+def limits_message(limits: Limits) -> admin_service_pb2.Limits:
+    """What the service accepts."""
+    return admin_service_pb2.Limits(
+        max_message_bytes=limits.max_message_bytes,
+        max_batch_messages=limits.max_batch_messages,
+        max_request_bytes=limits.max_request_bytes,
+        max_response_bytes=limits.max_response_bytes,
+        max_wait=duration(limits.max_wait_ms),
+        max_lease=duration(limits.max_lease_ms),
+        max_delay=duration(limits.max_delay_ms),
+    )
+
+
+def store_message(store: StoreFacts) -> admin_service_pb2.Store:
+    """What the store is and promises."""
+    return admin_service_pb2.Store(
+        kind=store.kind,
+        version=store.version,
+        reachable=store.is_reachable,
+        embedded=store.is_embedded,
+        durability=store.durability,
+        warnings=store.warnings,
+        prefix=store.prefix,
+    )
+
+
+def _fill_delivery(entry: message_pb2.Delivery, delivery: Delivery) -> None:
+    _fill_message(entry.message, id=delivery.id, payload=delivery.payload, headers=delivery.headers)
+    entry.lease = delivery.lease
+    entry.lease_expires_at.CopyFrom(timestamp(delivery.lease_expires_at_ms))
+    entry.attempt = delivery.attempt
+    entry.ticket = delivery.ticket
+    if delivery.put_at_ms is not None:
+        entry.put_at.CopyFrom(timestamp(delivery.put_at_ms))
+    if delivery.waited_ms is not None:
+        entry.waited.CopyFrom(duration(delivery.waited_ms))
+
+
+def _fill_message(message: message_pb2.Message, *, id: str, payload: bytes, headers: bytes) -> None:  # noqa: A002 - the field's name
+    """`headers` are the bytes that `requests` encoded; a message whose headers were damaged is delivered without them,
+    because failing the whole call would fail it for ever."""
+    if headers:
+        try:
+            message.MergeFromString(headers)
+        except DecodeError:
+            log.warning("message_headers_unreadable", message_id=id)
+            message.Clear()
+    message.id = id
+    message.payload = payload
+
+
+def _error_of(queue: str, outcome: PutOutcome) -> HeadwayError:
+    metadata = {"queue": queue}
+    match outcome.code:
+        case PutCode.FULL:
+            return QueueFull("the queue is full and no room came in time", metadata=metadata)
+        case PutCode.DUPLICATE:
+            return DuplicateMessage("a message with this id is known", metadata={**metadata, "id": outcome.id})
+        case PutCode.CLOSED:
+            return QueueClosed("the queue was closed", metadata=metadata)
+        case PutCode.DELETED:
+            return QueueDeleted("the queue was deleted", metadata=metadata)
+        case _:
+            # After a first part was accepted the store failed, maybe with its answer to this part on the way.
+            return OutcomeUnknown("the store failed before it answered for this message", metadata={"cause": "STORE"})

@@ -1,0 +1,103 @@
+"""From the bytes of a request to its message; bytes that are none become a proper refusal.
+
+gRPC itself answers UNKNOWN with the name of a Python class if a deserializer raises. So ours returns an `Undecodable`
+instead, which the edge turns into the status of its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtoMessage
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
+
+Request = TypeVar("Request", bound=ProtoMessage)
+
+WHOLE_REQUEST = "request"  # the path of a violation that belongs to no single field
+_LENGTH_DELIMITED = 2
+# Looking for the culprit costs Python time for every field, so it is done for requests of this size only.
+_MAX_EXPLAINED_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """Stands in the place of a request that could not be read."""
+
+    error: HeadwayError
+
+
+def decoder(message_class: type[Request], *, max_bytes: int) -> Callable[[bytes], Request | Undecodable]:
+    """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
+
+    def decode(raw: bytes) -> Request | Undecodable:
+        if len(raw) > max_bytes:
+            return Undecodable(_too_large(len(raw), max_bytes))
+        try:
+            return message_class.FromString(raw)
+        except DecodeError:
+            return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
+
+    return decode
+
+
+def _too_large(size: int, limit: int) -> TooLarge:
+    return TooLarge(
+        f"the request has {size} bytes, at most {limit} are accepted",
+        metadata={"field": WHOLE_REQUEST, "limit": str(limit), "size": str(size)},
+        violations=[Violation(WHOLE_REQUEST, f"has {size} bytes, at most {limit} are accepted")],
+    )
+
+
+def _refusal(raw: bytes, descriptor: Descriptor) -> HeadwayError:
+    path = _path_of_bad_text(raw, descriptor) if len(raw) <= _MAX_EXPLAINED_BYTES else None
+    if path is None:
+        description = f"is no valid {descriptor.full_name}"
+        path = WHOLE_REQUEST
+    else:
+        description = "is not valid UTF-8"
+    error_class = NameRefused if path == "queue" else FieldInvalid
+    return error_class(f"{path} {description}", metadata={"field": path}, violations=[Violation(path, description)])
+
+
+def _path_of_bad_text(raw: bytes, descriptor: Descriptor) -> str | None:
+    """The path of the first text field that is not UTF-8; None if the bytes are wrong in another way.
+
+    Read as a message without fields, everything is an unknown field, and those are not checked to be UTF-8.
+    """
+    try:
+        fields: Any = UnknownFieldSet(Empty.FromString(raw))
+    except DecodeError:
+        return None
+    seen: dict[int, int] = {}
+    for entry in fields:
+        field = descriptor.fields_by_number.get(entry.field_number)
+        if field is None or entry.wire_type != _LENGTH_DELIMITED:
+            continue
+        index = seen[entry.field_number] = seen.get(entry.field_number, -1) + 1
+        name = f"{field.name}[{index}]" if field.is_repeated and not _is_map(field) else field.name
+        if field.type == FieldDescriptor.TYPE_STRING and not _is_utf8(entry.data):
+            return name
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            below = _path_of_bad_text(entry.data, cast(Descriptor, field.message_type))
+            if below is not None:
+                return name if _is_map(field) else f"{name}.{below}"
+    return None
+
+
+def _is_map(field: FieldDescriptor) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

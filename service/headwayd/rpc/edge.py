@@ -1,0 +1,149 @@
+"""What every call passes on its way in and out: admission, the count of running handlers, errors made statuses.
+
+Handlers are registered from the schema's own descriptors, so that no call can go round this. A call that the schema has
+and the servicer does not implement is answered UNIMPLEMENTED with full details.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+import structlog
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from grpc.aio import ServicerContext
+
+from headwayd.domain.errors import HeadwayError, InternalError, NotServed, Overloaded, Reason, ShuttingDown
+from headwayd.rpc.decoding import Undecodable, decoder
+from headwayd.rpc.status import abort
+
+log: Any = structlog.get_logger(__name__)
+
+Context = ServicerContext[Any, Any]
+Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+OWN_PACKAGE = "/headway.v1."
+# These end work that was begun: they are taken as long as the process lives.
+SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
+
+
+class Gate:
+    """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in."""
+
+    def __init__(self, *, max_running: int) -> None:
+        self._max_running = max_running
+        self._is_draining = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.running_count = 0
+
+    def start_draining(self) -> None:
+        """From now on new work is refused with SHUTTING_DOWN. Idempotent."""
+        self._is_draining = True
+
+    def enter(self) -> None:
+        """A handler begins to run."""
+        self.running_count += 1
+        self._idle.clear()
+
+    def leave(self) -> None:
+        """A handler has ended, its clean-up included."""
+        self.running_count -= 1
+        if self.running_count == 0:
+            self._idle.set()
+
+    def admit(self, *, is_settling: bool) -> None:
+        """Raises ShuttingDown or Overloaded if the call, which has entered, must not go on."""
+        if is_settling:
+            return
+        if self._is_draining:
+            raise ShuttingDown("this service process is going down")
+        if self.running_count > self._max_running:
+            raise Overloaded("the service has more calls running than it can take")
+
+    async def wait_until_idle(self, timeout_s: float) -> bool:
+        """Waits until no handler runs; False if that took too long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class CallRouter(grpc.GenericRpcHandler):
+    """Finds the handler of a call. Of our package every call has one, also those that only a newer schema knows."""
+
+    def __init__(self, handlers: Handlers) -> None:
+        self._handlers = handlers
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler for one call, or None if the service knows nothing of it."""
+        path = handler_call_details.method
+        handler = self._handlers.get(path)
+        if handler is None and path.startswith(OWN_PACKAGE):
+            return _unserved(path)
+        return handler
+
+
+def service_handlers(servicer: object, service: ServiceDescriptor, *, gate: Gate, max_request_bytes: int) -> Handlers:
+    """The guarded handlers of all calls of `service` that `servicer` implements itself, by their paths.
+
+    They are unary: each takes one request and gives one reply.
+    """
+    served = vars(type(servicer))
+    return {
+        f"/{service.full_name}/{method.name}": _unary(getattr(servicer, method.name), method, gate, max_request_bytes)
+        for method in service.methods
+        if method.name in served
+    }
+
+
+def _unary(
+    behaviour: Callable[[Any, Context], Awaitable[Any]], method: MethodDescriptor, gate: Gate, max_request_bytes: int
+) -> grpc.RpcMethodHandler[Any, Any]:
+    is_settling = method.name in SETTLING_METHODS
+
+    async def handle(request: Any, context: Context) -> Any:
+        gate.enter()
+        try:
+            if type(request) is Undecodable:
+                raise request.error
+            gate.admit(is_settling=is_settling)
+            return await behaviour(request, context)
+        except HeadwayError as error:
+            if error.reason is not Reason.INTERNAL:
+                await abort(context, error)
+            await abort(context, _incident(error, method.name))
+        except Exception as error:  # noqa: BLE001 - the one guard: a defect must not show its inside to the caller
+            await abort(context, _incident(error, method.name))
+        finally:
+            gate.leave()
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle,
+        request_deserializer=decoder(message_factory.GetMessageClass(method.input_type), max_bytes=max_request_bytes),
+        response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
+    )
+
+
+def _incident(error: Exception, method: str) -> InternalError:
+    """Logs a defect under a random name, and tells the caller only that name."""
+    incident = secrets.token_hex(8)
+    log.error("incident", incident=incident, method=method, exc_info=error)
+    return InternalError(f"a defect of the service; its log tells more of {incident}", metadata={"incident": incident})
+
+
+def _unserved(path: str) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler for a call of any shape: on the wire they are all streams."""
+    method = path.rpartition("/")[2]
+
+    async def refuse(_requests: object, context: Context) -> AsyncIterator[bytes]:
+        await abort(context, NotServed(f"the call {method} is not served by this version", metadata={"method": method}))
+        yield b""  # never reached: makes this the generator that a stream's handler must be
+
+    return grpc.stream_stream_rpc_method_handler(refuse)

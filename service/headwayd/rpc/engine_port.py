@@ -1,0 +1,73 @@
+"""What the gRPC edge needs of the engine. `engine/engine.py` is the one that fulfils it; tests bring a fake one.
+
+`budget_s` is how many seconds the store calls of one operation may take. `wait_ms` is how long the operation may wait
+besides; it is cut to the call's deadline before it comes here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import (
+    DelayOrder,
+    GetOrder,
+    GetOutcome,
+    Peeked,
+    Policy,
+    Purged,
+    PutOrder,
+    PutOutcome,
+    Queue,
+    Repaired,
+    ServerFacts,
+    Settlement,
+)
+
+
+class Engine(Protocol):
+    """Every operation raises the errors of `headwayd.domain.errors` that its RPC documents."""
+
+    @property
+    def limits(self) -> Limits: ...
+
+    def check_name(self, name: str) -> None: ...
+
+    async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]: ...
+
+    async def describe(self, queue: str, *, budget_s: float) -> Queue: ...
+
+    async def list_queues(
+        self, prefix: str, page_size: int, page_token: str, *, budget_s: float
+    ) -> tuple[Sequence[Queue], str]: ...
+
+    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue: ...
+
+    async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue: ...
+
+    async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None: ...
+
+    async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]: ...
+
+    async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome: ...
+
+    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+
+    async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
+
+    async def extend(
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+    ) -> Sequence[Settlement]: ...
+
+    async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]: ...
+
+    async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged: ...
+
+    async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired: ...
+
+    async def pause(self, queue: str, *, budget_s: float) -> Queue: ...
+
+    async def resume(self, queue: str, *, budget_s: float) -> Queue: ...
+
+    async def server_facts(self, *, budget_s: float) -> ServerFacts: ...

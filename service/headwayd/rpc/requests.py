@@ -1,0 +1,264 @@
+"""From requests to orders: what is asked, checked in full, in the words of the domain.
+
+Every function raises FieldInvalid or TooLarge with all violations, or NotServed for what this version does not do. The
+queue's name is not checked here: the engine knows which names its store can hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from headway.v1 import message_pb2, queue_service_pb2
+from headwayd.domain.limits import (
+    DEFAULT_PAGE_SIZE,
+    MAX_HEADER_KEY_BYTES,
+    MAX_HEADER_VALUE_BYTES,
+    MAX_HEADERS,
+    MAX_ID_BYTES,
+    MAX_PAGE_SIZE,
+    MAX_REASON_BYTES,
+    MAX_ROLE_NAME_BYTES,
+    MIN_LEASE_MS,
+    SECOND_MS,
+    Limits,
+)
+from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
+from headwayd.rpc.policies import masked_names, policy_of
+from headwayd.rpc.validation import Checks, refuse_unserved
+
+OWN_ID_MARK = "~"  # ids that the service makes begin with it
+_CLOSE_WAIT_MS = 1 * SECOND_MS
+_DELETE_WAIT_MS = 5 * SECOND_MS
+# No line is longer, and Lua's numbers are exact up to here: a position beyond shows the same, nothing.
+_LAST_POSITION = 2**52
+
+_ON_DUPLICATE: Mapping[int, OnDuplicate] = {
+    message_pb2.ON_DUPLICATE_UNSPECIFIED: OnDuplicate.REJECT,
+    message_pb2.ON_DUPLICATE_REJECT: OnDuplicate.REJECT,
+    message_pb2.ON_DUPLICATE_KEEP: OnDuplicate.KEEP,
+}
+
+
+def new_policy(request: queue_service_pb2.CreateRequest, limits: Limits) -> Policy:
+    """The policy that Create asks for."""
+    checks = Checks(limits)
+    policy = policy_of(request.policy, checks)
+    checks.finish()
+    return policy
+
+
+def changed_policy(request: queue_service_pb2.UpdateRequest, limits: Limits) -> tuple[Policy, tuple[str, ...]]:
+    """The values that Update asks for, and which of the policy's fields they are."""
+    checks = Checks(limits)
+    names = masked_names(request.update_mask.paths, checks)
+    policy = policy_of(request.policy, checks, names=names)
+    checks.finish()
+    return policy, names
+
+
+def page_size(request: queue_service_pb2.ListRequest, limits: Limits) -> int:
+    """How many queues a page of List holds at most."""
+    checks = Checks(limits)
+    size = checks.count("page_size", request.page_size, highest=MAX_PAGE_SIZE, default=DEFAULT_PAGE_SIZE)
+    checks.finish()
+    return size
+
+
+def close_wait_ms(request: queue_service_pb2.CloseRequest, limits: Limits) -> int:
+    """How long Close waits for a foreign producer."""
+    return _only_wait_ms(request, limits, default_ms=_CLOSE_WAIT_MS)
+
+
+def delete_wait_ms(request: queue_service_pb2.DeleteRequest, limits: Limits) -> int:
+    """How long Delete waits for foreign clients."""
+    return _only_wait_ms(request, limits, default_ms=_DELETE_WAIT_MS)
+
+
+def put_order(request: queue_service_pb2.PutRequest, limits: Limits) -> PutOrder:
+    """What Put asks for."""
+    checks = Checks(limits)
+    on_duplicate = _on_duplicate(request.on_duplicate, checks)
+    messages: list[NewMessage] = []
+    if checks.batch_size("messages", len(request.messages)):
+        messages = [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
+    order = PutOrder(
+        queue=request.queue,
+        messages=messages,
+        wait_ms=_wait_ms(request, checks),
+        on_duplicate=on_duplicate,
+        all_or_nothing=request.all_or_nothing,
+        producer=checks.text("producer", request.producer, max_bytes=MAX_ROLE_NAME_BYTES),
+    )
+    checks.finish()
+    return order
+
+
+def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder:
+    """What Get asks for."""
+    if request.stand:
+        refuse_unserved("stand")
+    if request.place:
+        refuse_unserved("place")
+    if request.attempt_id:
+        refuse_unserved("attempt_id")
+    checks = Checks(limits)
+    order = GetOrder(
+        queue=request.queue,
+        max_messages=_max_messages(request, checks),
+        wait_ms=_wait_ms(request, checks),
+        lease_ms=_lease_ms(request, checks),
+        consumer=checks.text("consumer", request.consumer, max_bytes=MAX_ROLE_NAME_BYTES),
+        ack=checks.leases("ack", request.ack, may_be_empty=True),
+    )
+    checks.finish()
+    return order
+
+
+def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> tuple[str, ...]:
+    """The leases that Ack settles."""
+    if request.result:
+        refuse_unserved("result")
+    checks = Checks(limits)
+    leases = checks.leases("leases", request.leases)
+    checks.finish()
+    return leases
+
+
+def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> DelayOrder:
+    """What Delay asks for."""
+    if request.message_ids:
+        refuse_unserved("message_ids")
+    checks = Checks(limits)
+    delay_ms = until_at_ms = None
+    match request.WhichOneof("available"):
+        case "delay":
+            delay_ms = checks.span_ms(
+                request, "delay", "delay", lowest_ms=0, highest_ms=limits.max_delay_ms, default_ms=0
+            )
+        case "until":
+            until_at_ms = checks.instant_ms(request.until, "until")
+    order = DelayOrder(
+        queue=request.queue,
+        leases=checks.leases("leases", request.leases),
+        delay_ms=delay_ms,
+        until_at_ms=until_at_ms,
+        reason=checks.text("reason", request.reason, max_bytes=MAX_REASON_BYTES),
+        keep_attempt=request.keep_attempt,
+    )
+    checks.finish()
+    return order
+
+
+def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple[tuple[str, ...], int]:
+    """The leases that Extend keeps alive, and for how many milliseconds; 0 is the queue's policy."""
+    if request.HasField("progress"):
+        refuse_unserved("progress")
+    checks = Checks(limits)
+    leases = checks.leases("leases", request.leases)
+    lease_ms = _lease_ms(request, checks)
+    checks.finish()
+    return leases, lease_ms
+
+
+def peek_range(request: queue_service_pb2.PeekRequest, limits: Limits) -> tuple[int, int]:
+    """The position where Peek begins, and how many messages it shows at most."""
+    checks = Checks(limits)
+    max_messages = _max_messages(request, checks)
+    checks.finish()
+    return min(request.from_position or 1, _LAST_POSITION), max_messages
+
+
+def _on_duplicate(value: int, checks: Checks) -> OnDuplicate:
+    if value == message_pb2.ON_DUPLICATE_REPLACE:
+        refuse_unserved("on_duplicate")
+    known = _ON_DUPLICATE.get(value)
+    if known is None:
+        checks.invalid("on_duplicate", f"{value} is no value of OnDuplicate")
+        return OnDuplicate.REJECT
+    return known
+
+
+def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> NewMessage:
+    payload = message.payload
+    size = len(payload)
+    message_id = message.id
+    if message_id:
+        size += _checked_id(message_id, index, checks)
+    headers = b""
+    if message.headers:
+        size += _checked_headers(message.headers, index, checks)
+        headers = message_pb2.Message(headers=message.headers).SerializeToString(deterministic=True)
+    if size > checks.limits.max_message_bytes:
+        checks.too_large(f"messages[{index}]", "bytes", size=size, limit=checks.limits.max_message_bytes)
+    if message.HasField("time_to_live"):
+        refuse_unserved(f"messages[{index}].time_to_live")
+    delay_ms = not_before_at_ms = 0
+    match message.WhichOneof("available"):
+        case "delay":
+            path = f"messages[{index}].delay"
+            delay_ms = checks.span_ms(
+                message, "delay", path, lowest_ms=0, highest_ms=checks.limits.max_delay_ms, default_ms=0
+            )
+        case "not_before":
+            not_before_at_ms = checks.instant_ms(message.not_before, f"messages[{index}].not_before")
+    return NewMessage(
+        payload=payload, id=message_id, headers=headers, delay_ms=delay_ms, not_before_at_ms=not_before_at_ms
+    )
+
+
+def _checked_id(message_id: str, index: int, checks: Checks) -> int:
+    """Notes what is wrong with an id; its size in bytes."""
+    path = f"messages[{index}].id"
+    if message_id.startswith(OWN_ID_MARK):
+        checks.invalid(path, f"begins with {OWN_ID_MARK!r}, as only ids made by the service do")
+    checks.label(path, message_id, max_bytes=MAX_ID_BYTES)
+    return len(message_id.encode())
+
+
+def _checked_headers(headers: Mapping[str, str], index: int, checks: Checks) -> int:
+    """Notes what is wrong with a message's headers; their size in bytes."""
+    if len(headers) > MAX_HEADERS:
+        checks.invalid(f"messages[{index}].headers", f"has {len(headers)} pairs, at most {MAX_HEADERS} are accepted")
+        return 0
+    size = 0
+    for key, value in headers.items():
+        path = f"messages[{index}].headers[{json.dumps(key, ensure_ascii=False)}]"
+        checks.label(path, key, max_bytes=MAX_HEADER_KEY_BYTES)
+        checks.text(path, value, max_bytes=MAX_HEADER_VALUE_BYTES)
+        size += len(key.encode()) + len(value.encode())
+    return size
+
+
+def _only_wait_ms(
+    request: queue_service_pb2.CloseRequest | queue_service_pb2.DeleteRequest, limits: Limits, *, default_ms: int
+) -> int:
+    checks = Checks(limits)
+    wait_ms = _wait_ms(request, checks, default_ms=min(default_ms, limits.max_wait_ms))
+    checks.finish()
+    return wait_ms
+
+
+def _wait_ms(
+    request: queue_service_pb2.PutRequest
+    | queue_service_pb2.GetRequest
+    | queue_service_pb2.CloseRequest
+    | queue_service_pb2.DeleteRequest,
+    checks: Checks,
+    *,
+    default_ms: int = 0,
+) -> int:
+    return checks.span_ms(
+        request, "wait", "wait", lowest_ms=0, highest_ms=checks.limits.max_wait_ms, default_ms=default_ms
+    )
+
+
+def _lease_ms(request: queue_service_pb2.GetRequest | queue_service_pb2.ExtendRequest, checks: Checks) -> int:
+    """0 if it is the queue's policy that counts."""
+    return checks.span_ms(
+        request, "lease", "lease", lowest_ms=MIN_LEASE_MS, highest_ms=checks.limits.max_lease_ms, default_ms=0
+    )
+
+
+def _max_messages(request: queue_service_pb2.GetRequest | queue_service_pb2.PeekRequest, checks: Checks) -> int:
+    return checks.count("max_messages", request.max_messages, highest=checks.limits.max_batch_messages, default=1)

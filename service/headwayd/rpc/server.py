@@ -1,0 +1,121 @@
+"""The gRPC server: where it listens, what its connections may do, whether it says that it serves, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import grpc.aio
+import structlog
+
+from headway.v1 import admin_service_pb2, queue_service_pb2
+from headwayd.domain.limits import Limits
+from headwayd.rpc.admin_servicer import AdminServicer
+from headwayd.rpc.edge import CallRouter, Gate, service_handlers
+from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.health import HealthServicer, health_handlers
+from headwayd.rpc.listening import bind
+from headwayd.rpc.queue_servicer import QueueServicer
+
+log: Any = structlog.get_logger(__name__)
+
+QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
+ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
+
+DEFAULT_MAX_RUNNING_CALLS = 20_000
+
+# Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
+# larger still gRPC itself answers while it comes in: RESOURCE_EXHAUSTED with a text of its own, without our details.
+_REQUEST_MARGIN_BYTES = 1024 * 1024
+# After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
+_CLEAN_UP_S = 2.5
+# Calls that wait to be accepted by Python. Beyond the first number gRPC refuses at random, beyond the second always;
+# its own defaults (1,000 and 3,000) lose calls when many clients connect at once.
+_MAX_PENDING_REQUESTS = 20_000
+_MAX_PENDING_REQUESTS_HARD_LIMIT = 40_000
+
+
+class RpcServer:
+    """Serves `engine` on the addresses in `listen`.
+
+    Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
+    told otherwise. All methods belong to one event loop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        listen: Sequence[str],
+        limits: Limits,
+        max_running_calls: int = DEFAULT_MAX_RUNNING_CALLS,
+        reuse_port: bool = False,
+    ) -> None:
+        self._listen = tuple(listen)
+        self._gate = Gate(max_running=max_running_calls)
+        self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
+        self._server = grpc.aio.server(options=_channel_options(limits, reuse_port=reuse_port))
+        # mypy: the generated bases are abstract for it; `edge` answers for what is not overridden.
+        servicers = (
+            (QueueServicer(engine), QUEUE_SERVICE),  # type: ignore[abstract]
+            (AdminServicer(engine), ADMIN_SERVICE),  # type: ignore[abstract]
+        )
+        handlers = health_handlers(self._health)
+        for servicer, service in servicers:
+            handlers.update(
+                service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
+            )
+        self._server.add_generic_rpc_handlers((CallRouter(handlers),))
+
+    @property
+    def running_count(self) -> int:
+        """How many handlers run now, health checks not counted."""
+        return self._gate.running_count
+
+    async def start(self) -> list[str]:
+        """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
+        try:
+            bound = [await bind(self._server, address) for address in self._listen]
+            await self._server.start()
+        except BaseException:
+            await self._server.stop(None)
+            raise
+        return bound
+
+    def set_serving(self, is_serving: bool) -> None:
+        """What `grpc.health.v1` tells: the server as a whole and each service."""
+        self._health.set_serving(is_serving)
+
+    def start_draining(self) -> None:
+        """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
+        self._gate.start_draining()
+
+    async def stop(self, grace: timedelta) -> None:
+        """Takes no more calls, lets those that run end within `grace`, cancels the rest, and waits for their clean-up.
+
+        gRPC's own stop returns before cancelled handlers have cleaned up, so they are counted here. Blocks for at most
+        `grace` and a few seconds more. Idempotent.
+        """
+        self.start_draining()
+        self._health.end()
+        await self._server.stop(grace.total_seconds())
+        if not await self._gate.wait_until_idle(_CLEAN_UP_S):
+            log.warning("handlers_left_running", count=self._gate.running_count)
+
+
+def _channel_options(limits: Limits, *, reuse_port: bool) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
+        ("grpc.max_send_message_length", -1),  # answers are bounded by the engine, with items in mind
+        ("grpc.server.max_pending_requests", _MAX_PENDING_REQUESTS),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_REQUESTS_HARD_LIMIT),
+        # A dead peer is noticed after 30 s at most; gRPC's own default is 2 h.
+        ("grpc.keepalive_time_ms", 20_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Clients may ping this often, also without calls, and are not told to go away for it.
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+        ("grpc.http2.bdp_probe", 0),  # costs memory and pings with many streams
+        ("grpc.so_reuseport", int(reuse_port)),  # off: a second process on the same port is told so
+    ]

@@ -1,0 +1,20 @@
+"""Milliseconds as the schema's spans and instants."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+_NS_PER_MS = 1_000_000
+
+
+def duration(span_ms: int) -> Duration:
+    """A span that is not negative."""
+    seconds, rest_ms = divmod(span_ms, 1_000)
+    return Duration(seconds=seconds, nanos=rest_ms * _NS_PER_MS)
+
+
+def timestamp(at_ms: int) -> Timestamp:
+    """An instant, given in milliseconds since 1970."""
+    seconds, rest_ms = divmod(at_ms, 1_000)
+    return Timestamp(seconds=seconds, nanos=rest_ms * _NS_PER_MS)
