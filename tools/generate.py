@@ -1,4 +1,7 @@
-"""Regenerates what is committed but generated: the Python stubs. With --check it compares and changes nothing."""
+"""Regenerates what is committed but generated: the Python stubs and the reference of the settings.
+
+With --check it compares and changes nothing.
+"""
 
 import argparse
 import filecmp
@@ -13,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROTO = ROOT / "proto"
 PACKAGE = Path("headway/v1")
 STUBS = ROOT / "clients/python"
+SETTINGS = ROOT / "docs/configuration.md"
 
 
 def generate_stubs(into: Path) -> None:
@@ -33,6 +37,12 @@ def generated_names(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("*_pb2*.py*")}
 
 
+def settings_reference() -> str:
+    """The text of docs/configuration.md."""
+    command = [str(Path(sys.executable).with_name("headwayd")), "config", "--reference"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
 def main() -> None:
     """Generates into a temporary folder, then compares or replaces."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -44,10 +54,18 @@ def main() -> None:
         names = sorted(generated_names(fresh) | generated_names(kept))
         _, differing, missing = filecmp.cmpfiles(fresh, kept, names, shallow=False)
         stale = sorted({*differing, *missing})
+        settings = settings_reference()
+        is_settings_stale = not SETTINGS.exists() or SETTINGS.read_text() != settings
         if only_check:
-            if stale:
-                sys.exit(f"not as `make gen` would make it, in {kept.relative_to(ROOT)}: {', '.join(stale)}")
+            wrong = [str(kept.relative_to(ROOT) / name) for name in stale]
+            wrong += [str(SETTINGS.relative_to(ROOT))] * is_settings_stale
+            if wrong:
+                sys.exit(f"not as `make gen` would make it: {', '.join(wrong)}")
             return
+        if is_settings_stale:
+            SETTINGS.parent.mkdir(exist_ok=True)
+            SETTINGS.write_text(settings)
+            print(f"wrote {SETTINGS.relative_to(ROOT)}")
         for name in stale:
             (kept / name).unlink(missing_ok=True)
             if (fresh / name).exists():

@@ -1,0 +1,215 @@
+"""Puts the service together, runs it, and takes it apart in order. Knows every part and none of their rules."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from headwayd import __version__
+from headwayd.config.settings import Settings
+from headwayd.config.values import masked_url
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.engine.engine import Engine
+from headwayd.rpc.listening import CannotListen
+from headwayd.rpc.server import RpcServer
+from headwayd.store.data_folder import EmbeddedStoreFailed
+from headwayd.store.embedded import EmbeddedStore
+from headwayd.store.redis_store import RedisStore
+from headwayd.telemetry import logs
+
+# Why a start can fail for reasons that are not defects; their texts are for the operator.
+START_ERRORS: Final = (CannotListen, EmbeddedStoreFailed, StoreUnavailable)
+
+log = structlog.get_logger(__name__)
+
+# Longer than anything a step should take by itself; a step that hangs must not keep the next ones from their turn.
+_STEP: Final = timedelta(seconds=10)
+_STOP_EMBEDDED: Final = timedelta(seconds=20)
+# What the RPC server needs beyond the grace, for the clean-up of cancelled handlers.
+_CLEAN_UP: Final = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the shut-down. After `within` it is given up, and the next one has its turn."""
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    within: timedelta = _STEP
+
+
+class Service:
+    """One service process: `start`, then `stop`, whatever happened in between."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.process = f"headway/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
+        url = settings.store_url
+        self._embedded = EmbeddedStore(settings.data_dir) if url is None else None
+        self._url = self._embedded.url if self._embedded else str(url)
+        self._store = RedisStore(
+            self._url,
+            prefix=settings.prefix,
+            process=self.process,
+            embedded=self._embedded is not None,
+            call_timeout=settings.store_timeout,
+        )
+        self._engine = Engine(
+            self._store, process=self.process, limits=settings.limits, wall_ms=lambda: time.time_ns() // 1_000_000
+        )
+        self._server: RpcServer | None = None
+
+    async def start(self) -> list[str]:
+        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), CannotListen.
+
+        A server that is down at the start is waited for while serving: calls answer UNAVAILABLE until it is there.
+        """
+        if self._embedded:
+            await self._embedded.start()
+        try:
+            await self._store.start()
+        except StoreUnavailable as error:
+            if self._embedded:
+                raise
+            log.warning("store is not there yet, serving anyway", store=masked_url(self._url), error=error.text)
+        for warning in self._store.facts.warnings:
+            log.warning("store", warning=warning)
+        await self._engine.start()
+        self._server = RpcServer(self._engine, listen=self._settings.listen, limits=self._settings.limits)
+        addresses = await self._server.start()
+        self._server.set_serving(True)
+        return addresses
+
+    @property
+    def store_text(self) -> str:
+        """The store in half a line."""
+        facts = self._store.facts
+        place = str(self._embedded.folder) if self._embedded else masked_url(self._url)
+        if not facts.is_reachable:
+            return f"{place}, not reachable yet"
+        return f"{'embedded ' if self._embedded else ''}{facts.kind} {facts.version}, {facts.durability}, {place}"
+
+    def steps(self, hurry: asyncio.Event) -> list[Step]:
+        """The shut-down, in order. `hurry` ends the drain delay and the grace early."""
+        settings = self._settings
+        grace = settings.shutdown_grace
+        return [
+            Step("say NOT_SERVING", self._say_not_serving),
+            Step("drain delay", lambda: _pause(settings.drain_delay, hurry), settings.drain_delay + _STEP),
+            Step("end waits", self._end_waits),
+            Step("stop taking calls, let running ones end", lambda: self._stop_server(hurry), grace + _CLEAN_UP),
+            Step("stop background work", self._engine.stop),
+            Step("close the store's connections", self._store.close),
+            Step("stop the embedded store", self._stop_embedded, _STOP_EMBEDDED),
+            Step("flush the log", self._flush),
+        ]
+
+    async def stop(self, hurry: asyncio.Event) -> None:
+        """Takes every step, even if an earlier one failed or hung. Safe after a start that failed half way."""
+        for step in self.steps(hurry):
+            try:
+                async with asyncio.timeout(step.within.total_seconds()):
+                    await step.run()
+            except TimeoutError:
+                log.error("shut-down step took too long", step=step.name)  # noqa: TRY400 - the trace is this line's
+            except Exception:  # loop guard: the next steps must have their turn
+                log.exception("shut-down step failed", step=step.name)
+            else:
+                log.debug("shut-down step done", step=step.name)
+
+    async def _say_not_serving(self) -> None:
+        if self._server:
+            self._server.set_serving(False)
+
+    async def _end_waits(self) -> None:
+        if self._server:
+            self._server.start_draining()
+        await self._engine.drain()
+
+    async def _stop_server(self, hurry: asyncio.Event) -> None:
+        if not self._server:
+            return
+        if hurry.is_set():
+            await self._server.stop(timedelta(0))
+            return
+        async with asyncio.TaskGroup() as tasks:
+            stopping = tasks.create_task(self._server.stop(self._settings.shutdown_grace))
+            hurried = tasks.create_task(hurry.wait())
+            await asyncio.wait({stopping, hurried}, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            if not stopping.done():
+                await self._server.stop(timedelta(0))
+
+    async def _stop_embedded(self) -> None:
+        if self._embedded:
+            await self._embedded.close()
+
+    async def _flush(self) -> None:
+        logs.flush()
+
+
+async def _pause(span: timedelta, hurry: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(span.total_seconds()):
+            await hurry.wait()
+    except TimeoutError:
+        pass
+
+
+async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then shuts down in order; a second signal makes it hurry.
+
+    `announce` gets the one line that says where it serves. Raises what `Service.start` raises.
+    """
+    told, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal(name: str) -> None:
+        log.info("told to stop", signal=name, again=told.is_set())
+        (hurry if told.is_set() else told).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+    service = Service(settings)
+    try:
+        starting = asyncio.ensure_future(service.start())
+        stopping = asyncio.ensure_future(told.wait())
+        try:
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                starting.cancel()  # told to stop before it served
+                await asyncio.wait({starting})
+                return
+            addresses = starting.result()
+            announce(f"headwayd {__version__} serving on {', '.join(addresses)} (store: {service.store_text})")
+            log.info("serving", addresses=addresses, store=service.store_text, process=service.process)
+            await told.wait()
+        finally:
+            stopping.cancel()
+    finally:
+        await service.stop(hurry)
+
+
+def run(settings: Settings, *, announce: Callable[[str], None]) -> None:
+    """`serve` on a loop of its own, the fast one where it is installed."""
+    logs.set_up(log_format=settings.log_format, level=settings.log_level)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(serve(settings, announce=announce))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop  # noqa: PLC0415 - not on every platform
+    except ImportError:
+        return None
+    return uvloop.new_event_loop

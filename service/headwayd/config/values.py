@@ -1,0 +1,70 @@
+"""Values as people write them: spans of time, addresses to listen on, URLs. Knows no setting."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+_SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?")
+_UNITS = {
+    "ms": timedelta(milliseconds=1),
+    "s": timedelta(seconds=1),
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+}
+
+
+def parse_span(value: object) -> object:
+    """A span from text: a number with ms, s, m, h or d; seconds without."""
+    if not isinstance(value, str):
+        return value
+    match = _SPAN.fullmatch(value.strip())
+    if not match:
+        raise ValueError(f"{value!r} is no span of time: write 500ms, 5s, 2m, 12h or 7d")
+    return float(match["number"]) * _UNITS[match["unit"] or "s"]
+
+
+def format_span(span: timedelta) -> str:
+    """The shortest text that `parse_span` reads back."""
+    for unit in reversed(_UNITS) if span else ("s",):
+        if not span % _UNITS[unit]:
+            return f"{span // _UNITS[unit]}{unit}"
+    return f"{span.total_seconds()}s"
+
+
+def masked_url(url: str) -> str:
+    """A URL that may be shown: without its password."""
+    parts = urlsplit(url)
+    if parts.password is None and "password" not in parts.query:
+        return url
+    place = parts.netloc.rpartition("@")[2]
+    user = f"{parts.username or ''}:***@" if parts.password is not None else ""
+    query = re.sub(r"(password)=[^&]*", r"\1=***", parts.query)
+    return parts._replace(netloc=user + place, query=query).geturl()
+
+
+def host_of(address: str) -> str:
+    """The host of HOST:PORT, "" for a unix socket. Raises ValueError for what is no address."""
+    if address.startswith("unix:"):
+        if address in ("unix:", "unix://"):
+            raise ValueError("unix: needs a path")
+        return ""
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
+    if not colon or not host or not is_port or (":" in host and not (host[0] == "[" and host[-1] == "]")):
+        raise ValueError(f"{address!r} is no address: write HOST:PORT, [IPV6]:PORT or unix:PATH")
+    return host.strip("[]")
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can reach it."""
+    host = host_of(address)
+    if host in ("", "localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name may be any machine's
+        return False

@@ -1,0 +1,65 @@
+"""Sets up the log: lines for people or JSON, on stderr, from structlog and from libraries alike.
+
+Never a payload: bytes are replaced by their length, whoever logs them.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import MutableMapping
+from typing import Any
+
+import structlog
+from structlog.typing import Processor
+
+
+def set_up(*, log_format: str, level: str) -> None:
+    """From now on everything is logged in `log_format` ("console" or "json"), from `level` on. May be called again."""
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _without_bytes,
+    ]
+    last: list[Processor]
+    if log_format == "json":
+        last = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+    else:
+        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.stdlib.add_logger_name,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(capture=True)
+    # What it says below that level is about its own loop.
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def flush() -> None:
+    """Everything logged so far is written."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()
+
+
+def _without_bytes(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    for key, value in event.items():
+        if isinstance(value, bytes | bytearray | memoryview):
+            event[key] = f"<{len(value)} bytes>"
+    return event
