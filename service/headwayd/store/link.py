@@ -121,7 +121,7 @@ class Link:
         while self._pool.idle:
             connection = self._pool.idle.pop()
             with contextlib.suppress(*_NETWORK_ERRORS):
-                if not await connection.can_read_destructive():
+                if not await connection.can_read():
                     return connection
             await self._drop(connection)
         return await self._source.open()

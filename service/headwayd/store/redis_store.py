@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -41,7 +41,7 @@ from headwayd.store.facts import ask_facts
 from headwayd.store.hints import Hints
 from headwayd.store.link import Argument, Link
 from headwayd.store.replies import text
-from headwayd.store.scripts import all_scripts, policy_pairs
+from headwayd.store.scripts import Script, all_scripts, policy_pairs
 from headwayd.store.status import Status
 
 _PURGE_STEP = 1_000
@@ -50,13 +50,24 @@ _MANY_AT_ONCE = 200
 
 
 class RedisStore:
-    """Fulfils `engine.ports.Store`. `process` names this process in role keys and channels."""
+    """Fulfils `engine.ports.Store`. `process` names this process in role keys and channels; `scripts` replaces the scripts
+    (by a test's, with another clock)."""
 
-    def __init__(self, url: str, *, prefix: str, process: str, embedded: bool, call_timeout: timedelta) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        process: str,
+        embedded: bool,
+        call_timeout: timedelta,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> None:
         self._prefix = prefix
         self._process = process
         self._is_embedded = embedded
         self._timeout_s = call_timeout.total_seconds()
+        self._scripts = all_scripts() if scripts is None else scripts
         source = ConnectionSource(url, call_timeout_s=self._timeout_s)
         # Channels are one space for all databases of a server.
         self._channels = f"{prefix}:{source.database}" if source.database else prefix
@@ -134,7 +145,7 @@ class RedisStore:
 
     async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> list[Any]:
         base = keys.base_key(self._prefix, queue)
-        return await self._link.call(all_scripts()[script], base, self._channels, arguments, budget_s=budget_s)
+        return await self._link.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
 
     async def _ask_queue(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> Queue:
         return self._queue(queue, await self._ask(script, queue, *arguments, budget_s=budget_s))

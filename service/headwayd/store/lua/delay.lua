@@ -40,7 +40,7 @@ each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
     if attempts_are_used_up(S, record.failures) then
       bury(S, ticket, element, record)
       results[i] = { T.DEAD, record.failures, '0' }
-      return
+      return true
     end
   end
   local due = due_of(record)
@@ -50,6 +50,7 @@ each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
     back[#back + 1] = { ticket = tonumber(ticket), element = element, record = record }
     results[i] = { T.RELEASED, record.failures, '0' }
   end
+  return true
 end, function(i, ticket, outcome, record)
   if outcome ~= T.LAPSED then
     if outcome == T.ALREADY_ACKED then outcome = T.GONE end

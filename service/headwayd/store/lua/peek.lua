@@ -17,7 +17,7 @@ local from, most, most_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(AR
 local skipped = math.min(S.pops, S.returned)
 local returned, head = S.returned - skipped, S.head + S.pops - skipped
 local last = math.min(S.len, from + most - 1)
-local times, time_at = redis.call('LRANGE', K.times, 0, TIMES_MOST - 1), 0
+local times, time_at = S.is_new and {} or redis.call('LRANGE', K.times, 0, TIMES_MOST - 1), 0
 local function put_time(ticket)
   while times[time_at + 1] and tonumber(string.match(times[time_at + 1], '^%d+')) <= ticket do time_at = time_at + 1 end
   return time_at > 0 and string.match(times[time_at], '%d+$') or '0'
@@ -36,7 +36,7 @@ while position <= last do
     else
       ticket = text_of(head + position - returned)
     end
-    local side = redis.call('HGET', K.side, ticket)
+    local side = not S.is_new and redis.call('HGET', K.side, ticket)
     local record = side and unpack_record(side) or new_record(0)
     local _, framed_at = id_of(element)
     local put_at = side and text_of(record.put_at) or framed_at > 0 and text_of(framed_at) or put_time(tonumber(ticket))

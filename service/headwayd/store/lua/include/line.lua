@@ -37,8 +37,11 @@ local function find_id(S, id)
     return state, ref
   elseif tonumber(ref) > S.head or redis.call('HEXISTS', K.lease, ref) == 1 or redis.call('ZSCORE', K.returned, ref) then
     return state, ref
+  else   -- a foreign client took it: it is finished, as far as anybody will ever know
+    finish_id(S, id)
+    return policy_of(S, 'dedupe_window_ms') > 0 and 'f' or nil, ref
   end
-  redis.call('HDEL', K.ids, id)   -- forgotten, or taken by a foreign client
+  redis.call('HDEL', K.ids, id)
   redis.call('ZREM', K.forget, id)
   return nil
 end

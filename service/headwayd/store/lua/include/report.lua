@@ -3,7 +3,7 @@
 
 -- When the message at the head was put, 0 if nobody knows or none waits.
 local function oldest_put_at(S)
-  if S.len == 0 then return 0 end
+  if S.len == 0 or (S.is_new and not S.is_booked) then return 0 end
   local skipped = math.min(S.pops, S.returned)
   local ticket
   if S.returned - skipped > 0 then
@@ -26,12 +26,15 @@ end
 local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
 
 local function report(S)
+  -- What stands in our keys is an old life's if a foreign client made the queue anew and nothing was booked since.
+  local is_foreign = S.is_new and not S.is_booked
+  local function size_of(key) return is_foreign and 0 or redis.call('ZCARD', key) end
   local stats = redis.call('MGET', K.produced_messages, K.produced_bytes, K.consumed_messages, K.consumed_bytes)
   local returned = S.is_booked and S.returned or S.returned - math.min(S.pops, S.returned)
   local list = {
     text_of(S.now), S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
-    redis.call('ZCARD', K.leases), redis.call('ZCARD', K.delayed), redis.call('ZCARD', K.dead), returned,
-    redis.call('ZCARD', K.producers), stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
+    size_of(K.leases), size_of(K.delayed), size_of(K.dead), returned, size_of(K.producers),
+    stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
     text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),
     text_of(oldest_put_at(S)), rate_of(S, 'put_sum'), rate_of(S, 'ack_sum'),
     role_is_free('producer') and 0 or 1, holder_of('producer'), role_is_free('consumer') and 0 or 1, holder_of('consumer'),

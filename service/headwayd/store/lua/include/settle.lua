@@ -73,7 +73,7 @@ local function afterlife(S, ticket, nonce)
 end
 
 -- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, record) for each
--- that is live, and other(i, ticket, status, record) for each that is not. O(k).
+-- that is live (true = it ends the lease, so that the same lease named again is no longer live), and other(i, ticket, status, record) for each that is not. O(k).
 local function each_lease(S, from, count, act, other)
   local tickets = {}
   for i = 1, count do tickets[i] = ARGV[from + 3 * (i - 1) + 1] end
@@ -85,12 +85,12 @@ local function each_lease(S, from, count, act, other)
   for i = 1, count do
     local at = from + 3 * (i - 1)
     local ticket, nonce = ARGV[at + 1], ARGV[at + 2]
-    local record = records[i] and not seen[ticket] and unpack_record(records[i])
+    local packed = not seen[ticket] and (records[i] or redis.call('HGET', K.lease, ticket))   -- taken up again just now?
+    local record = packed and unpack_record(packed)
     if ARGV[at] ~= S.gen then
       other(i, ticket, T.GONE)
     elseif record and record.nonce == nonce then
-      seen[ticket] = true
-      act(i, ticket, record)
+      seen[ticket] = act(i, ticket, record)
     elseif record then
       other(i, ticket, T.STALE)
     else
@@ -119,6 +119,7 @@ local function ack_leases(S, from, count, results)
   each_lease(S, from, count, function(i, ticket, record)
     finish(i, ticket, record, redis.call('HGET', K.body, ticket))
     done[#done + 1] = ticket
+    return true
   end, function(i, ticket, status, record)
     if status == T.LAPSED then
       finish(i, ticket, record, pull_returned(S, ticket))

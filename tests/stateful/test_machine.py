@@ -1,0 +1,388 @@
+"""Model and scripts, driven together: whatever Hypothesis thinks of, both must say the same.
+
+The scripts run with one include replaced: the clock, which reads a key that the machine moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Coroutine, Iterator
+from datetime import timedelta
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+import redis
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from harness import StoreServer
+from headwayd.domain.errors import HeadwayError
+from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Purged
+from headwayd.store import keys, scripts
+from headwayd.store.redis_store import RedisStore
+from stateful.model import Model
+
+T = TypeVar("T")
+CLOCK_KEY = "stateful:now"
+CLOCK = {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
+# Shrinking takes minutes and is worth it only to whoever looks at a failure: HEADWAY_STATEFUL_SHRINK=1.
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1")
+BUDGET = {"budget_s": 5.0}
+FOREVER_MS = 7 * 24 * 3_600_000
+PAYLOADS = st.sampled_from([b"", b"a", b"bb", b"\x00\xff", b"\xf5HW\x01", b"\xf5HW\x01" + b"\x00" * 30, b"x" * 300])
+IDS = st.sampled_from(["", "", "", "one", "two", "three", "ünï"])
+MESSAGES = st.lists(st.tuples(PAYLOADS, IDS, st.sampled_from([0, 0, 0, 1, 500, 3_000])), min_size=1, max_size=5)
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue, several clients who remember every lease they ever had, a foreign client, and a clock."""
+
+    server: ClassVar[StoreServer]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.name = f"m{uuid.uuid4().hex[:12]}"
+        self.raw = self.server.client()
+        built = {name: scripts.build(name, CLOCK) for name in scripts.NAMES}
+        self.store = RedisStore(
+            self.server.url,
+            prefix="stateful",
+            process="headway/stateful/1/0",
+            embedded=False,
+            call_timeout=timedelta(seconds=5),
+            scripts=built,
+        )
+        self.now = 1_700_000_000_000
+        self.raw.set(CLOCK_KEY, self.now)
+        self.leases: list[tuple[int, int, str]] = []  # in which life, ticket, token
+        self.life = 0
+        self.model: Model
+        self.bases = keys.base_key("stateful", self.name)
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        async def end() -> None:
+            try:
+                await self.store.delete(self.name, **BUDGET)
+            except HeadwayError:
+                pass
+            await self.store.close()
+
+        self.run(end())
+        left = list(self.raw.scan_iter(f"{self.bases}*"))
+        self.raw.close()
+        self.loop.close()
+        assert left == []
+
+    @initialize(
+        bound=st.sampled_from([0, 0, 1, 3, 5]),
+        limit=st.sampled_from([0, 0, 1, 3]),
+        max_attempts=st.sampled_from([0, 1, 2, 3]),
+        min_backoff_ms=st.sampled_from([0, 100, 1_000]),
+    )
+    def create(self, bound: int, limit: int, max_attempts: int, min_backoff_ms: int) -> None:
+        shape = {"bound": bound, "limit": limit, "max_attempts": max_attempts, "min_backoff_ms": min_backoff_ms}
+        self.shape = shape | {"lease_ms": 1_000, "max_backoff_ms": 2_500}
+        self._make()
+
+    def _make(self) -> None:
+        policy = Policy(**self.shape, remember_ms=FOREVER_MS, dedupe_window_ms=FOREVER_MS)
+        _, is_made = self.run(self.store.create(self.name, policy, **BUDGET))
+        assert is_made
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        self.life += 1
+        self.model = Model(**self.shape, now=self.now)
+
+    # -- what clients do ----------------------------------------------------------------------------------------------
+
+    @rule(batch=MESSAGES, keep=st.booleans(), whole=st.booleans())
+    def put(self, batch: list[tuple[bytes, str, int]], keep: bool, whole: bool) -> None:
+        expected = self.model.put(batch, keep=keep, whole=whole)
+        messages = [NewMessage(payload=p, id=i, delay_ms=d) for p, i, d in batch]
+        try:
+            step = self.run(
+                self.store.put(
+                    self.name,
+                    messages,
+                    producer="p",
+                    waiter="",
+                    line_ticket=0,
+                    on_duplicate=OnDuplicate.KEEP if keep else OnDuplicate.REJECT,
+                    all_or_nothing=whole,
+                    **BUDGET,
+                )
+            )
+        except HeadwayError as error:
+            assert type(error).__name__ == expected
+            return
+        assert [str(outcome.code) for outcome in step.outcomes] == expected
+
+    def _lease(self, data: list[int]) -> list[tuple[int, str]]:
+        """Leases that were ever given, some of them several times, and one that never was."""
+        chosen = [self.leases[-1 - n % len(self.leases)] if self.leases and n < 40 else (0, -1, "A" * 48) for n in data]
+        return [(ticket if life == self.life else -1, token) for life, ticket, token in chosen]
+
+    @rule(
+        most=st.integers(1, 6),
+        lease_ms=st.sampled_from([0, 100, 5_000]),
+        picks=st.lists(st.integers(0, 43), max_size=3),
+        max_bytes=st.sampled_from([1, 10_000_000]),
+    )
+    def get(self, most: int, lease_ms: int, picks: list[int], max_bytes: int) -> None:
+        ack = self._lease(picks)
+        self._expire()
+        order = GetOrder(
+            queue=self.name,
+            max_messages=most,
+            lease_ms=lease_ms,
+            ack=[token for _, token in ack],
+            max_bytes=max_bytes,
+        )
+        if max_bytes == 1:  # the answer is cut, but never to nothing
+            most = 1 if not self._next_is_empty_payload(ack) else most
+        try:
+            step = self.run(self.store.get(order, **BUDGET))
+        except HeadwayError as error:
+            self.model.get(most, lease_ms, ack)
+            assert type(error).__name__ == "QueueDrained"
+            assert self.model.is_drained()
+            return
+        if max_bytes == 1:
+            most = min(order.max_messages, max(len(step.deliveries), 1))
+        settled, taken = self.model.get(most, lease_ms, ack)
+        assert [s.settled.name for s in step.settled] == settled
+        assert [d.ticket for d in step.deliveries] == taken
+        for delivery in step.deliveries:
+            self._check_delivery(delivery, lease_ms)
+
+    def _next_is_empty_payload(self, ack: list[tuple[int, str]]) -> bool:
+        return bool(ack) or any(not self.model.messages[ticket].payload for ticket in self.model.line)
+
+    def _expire(self) -> None:
+        """Brings the model up to the time, as every script does first."""
+        self.model.do_due()
+
+    def _check_delivery(self, delivery: Delivery, lease_ms: int) -> None:
+        message = self.model.messages[delivery.ticket]
+        assert delivery.payload == message.payload
+        assert delivery.attempt == message.failures + 1
+        assert delivery.lease_expires_at_ms == self.now + (lease_ms or self.model.lease_ms)
+        if message.id:
+            assert delivery.id == message.id
+        else:
+            assert delivery.id.startswith("~")
+        self.model.grant(delivery.ticket, delivery.lease)
+        self.leases.append((self.life, delivery.ticket, delivery.lease))
+
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=4))
+    def ack(self, picks: list[int]) -> None:
+        leases = self._lease(picks)
+        results = self.run(self.store.ack(self.name, [token for _, token in leases], **BUDGET))
+        assert [r.settled.name for r in results] == self.model.ack(leases)
+
+    @rule(
+        picks=st.lists(st.integers(0, 43), min_size=1, max_size=4, unique=True),
+        when=st.sampled_from([("delay", 0), ("delay", 1), ("delay", 2_000), ("backoff", 0)]),
+        keeps=st.booleans(),
+    )
+    def delay(self, picks: list[int], when: tuple[str, int], keeps: bool) -> None:
+        leases = list(dict.fromkeys(self._lease(picks)))
+        mode, ms = when
+        order = DelayOrder(
+            queue=self.name,
+            leases=[token for _, token in leases],
+            delay_ms=ms if mode == "delay" else None,
+            keep_attempt=keeps,
+        )
+        results = self.run(self.store.delay(order, **BUDGET))
+        assert [r.settled.name for r in results] == self.model.delay(leases, mode=mode, ms=ms, keeps=keeps)
+
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=3), ms=st.sampled_from([100, 1_000, 9_000]))
+    def extend(self, picks: list[int], ms: int) -> None:
+        leases = self._lease(picks)
+        results = self.run(self.store.extend(self.name, [token for _, token in leases], ms, **BUDGET))
+        assert [r.settled.name for r in results] == self.model.extend(leases, ms)
+
+    @rule(start=st.integers(1, 4), most=st.integers(1, 5))
+    def peek(self, start: int, most: int) -> None:
+        found = self.run(
+            self.store.peek(self.name, from_position=start, max_messages=most, max_bytes=10**7, **BUDGET)
+        )
+        expected = self.model.line[start - 1 : start - 1 + most]
+        assert [p.ticket for p in found] == expected
+        assert [p.position for p in found] == list(range(start, start + len(expected)))
+        assert [p.payload for p in found] == [self.model.messages[ticket].payload for ticket in expected]
+        assert [p.failures for p in found] == [self.model.messages[ticket].failures for ticket in expected]
+
+    # -- what operators and time do -----------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 99, 100, 500, 999, 1_000, 1_001, 5_000]))
+    def let_time_pass(self, ms: int) -> None:
+        self.now += ms
+        self.model.now = self.now
+        self.raw.set(CLOCK_KEY, self.now)
+
+    @rule()
+    def sweep(self) -> None:
+        assert self.run(self.store.sweep(self.name, **BUDGET)) is False
+        self.model.do_due()
+
+    @rule(bound=st.sampled_from([0, 1, 4]))
+    def update(self, bound: int) -> None:
+        self.run(self.store.update(self.name, Policy(bound=bound), ["bound"], **BUDGET))
+        self.model.bound = self.shape["bound"] = bound
+
+    @rule(dead=st.booleans())
+    def purge(self, dead: bool) -> None:
+        self._sweep_both()
+        purged = self.run(self.store.purge(self.name, with_dead=dead, **BUDGET))
+        assert purged == Purged(*self.model.purge(dead=dead))
+
+    def _sweep_both(self) -> None:
+        self.run(self.store.sweep(self.name, **BUDGET))
+        self.model.do_due()
+
+    @precondition(lambda self: not self.model.is_closed)
+    @rule()
+    def close(self) -> None:
+        self.run(self.store.close_queue(self.name, **BUDGET))
+        self.model.is_closed = True
+
+    @precondition(lambda self: self.model.accepted > 3)
+    @rule(how=st.sampled_from(["ours", "foreign delete", "foreign delete and create"]))
+    def begin_a_new_life(self, how: str) -> None:
+        base = self.bases
+        if how == "ours":
+            assert self.run(self.store.delete(self.name, **BUDGET)).is_done
+            assert list(self.raw.scan_iter(f"{base}*")) == []
+            self._make()
+            return
+        self.raw.delete(*(base + suffix for suffix in keys.PRESSURE.values()))
+        if how == "foreign delete":
+            gone = self.run(self.store.ack(self.name, [token for _, _, token in self.leases[-2:]], **BUDGET))
+            assert all(result.settled.name == "GONE" for result in gone)
+            self._make()
+            return
+        self.raw.set(f"{base}:bound", self.shape["bound"])
+        for key in ("producer_free", "consumer_free", "not_full"):
+            self.raw.lpush(f"{base}:{key}", 0)
+        default = Policy()
+        names = ("limit", "max_attempts", "lease_ms", "min_backoff_ms", "max_backoff_ms")
+        self.shape |= {name: getattr(default, name) for name in names}
+        self._begin_life()
+        self.numbers_agree()  # seen, but not booked yet
+        self.run(self.store.sweep(self.name, **BUDGET))
+
+    # -- what foreign clients do: pressure's steps, each one command ---------------------------------------------------
+
+    @precondition(lambda self: not self.model.is_closed)
+    @rule(payload=st.sampled_from([b"f", b"foreign", b"\xf5HW\x01zzz"]))
+    def foreign_put(self, payload: bytes) -> None:
+        base = self.bases
+        assert self.raw.rpop(f"{base}:producer_free") is not None
+        self.raw.set(f"{base}:producer", "foreign")
+        if self.model.bound and self.raw.rpop(f"{base}:not_full") is None:
+            self.raw.lpush(f"{base}:producer_free", 0)
+            assert len(self.model.line) >= self.model.bound
+            return
+        length = self.raw.lpush(base, payload)
+        if self.model.bound and length < self.model.bound:
+            self.raw.lpush(f"{base}:not_full", 0)
+            self.raw.ltrim(f"{base}:not_full", 0, 0)
+        self.raw.incr(f"{base}:stats:produced_messages")
+        self.raw.incr(f"{base}:stats:produced_bytes", len(payload))
+        self.raw.lpush(f"{base}:producer_free", 0)
+        self.model.foreign_put(payload)
+
+    @rule(counts=st.booleans())
+    def foreign_get(self, counts: bool) -> None:
+        base = self.bases
+        assert self.raw.rpop(f"{base}:consumer_free") is not None
+        self.raw.set(f"{base}:consumer", "foreign")
+        found = self.raw.rpop(base)
+        expected = self.model.foreign_get()
+        if found is not None and not self.model.is_closed:
+            if not self.model.bound or self.raw.llen(base) < self.model.bound:
+                self.raw.lpush(f"{base}:not_full", 0)
+                self.raw.ltrim(f"{base}:not_full", 0, 0)
+            self.raw.incr(f"{base}:stats:consumed_messages")
+            self.raw.incr(f"{base}:stats:consumed_bytes", len(found))
+        self.raw.lpush(f"{base}:consumer_free", 0)
+        if self.model.is_closed:  # then it does not mend not_full either; our next step does
+            self._sweep_both()
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert found.endswith(expected or b"")
+
+    # -- what must always hold ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def numbers_agree(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        queue = self.run(self.store.describe(self.name, **BUDGET))
+        counts, model = queue.counts, self.model
+        assert counts.length == len(model.line) == self.raw.llen(self.bases)
+        assert counts.leased == len(model.leased)
+        assert counts.delayed == len(model.delayed)
+        assert counts.dead == len(model.dead)
+        assert counts.returned == len(model.returned)
+        assert counts.accepted == model.accepted
+        assert counts.acked == model.acked
+        assert counts.withdrawn == model.withdrawn
+        assert counts.taken_by_foreign == model.foreign
+        assert queue.is_closed == model.is_closed
+        states = counts.length + counts.leased + counts.delayed + counts.dead
+        assert counts.accepted == states + counts.acked + counts.expired + counts.withdrawn + counts.taken_by_foreign
+        assert model.limit == 0 or counts.leased <= model.limit
+
+    @invariant()
+    def not_full_is_there_exactly_while_there_is_room(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        tokens = self.raw.llen(f"{self.bases}:not_full")
+        has_room = self.model.bound == 0 or len(self.model.line) < self.model.bound
+        assert tokens == (1 if has_room else 0)
+
+
+@pytest.fixture
+def machine(store_server: StoreServer) -> Iterator[type[QueueMachine]]:
+    class OnThisServer(QueueMachine):
+        server = store_server
+
+    yield OnThisServer
+
+
+def test_scripts_do_what_the_model_says(machine: type[QueueMachine]) -> None:
+    examples = int(os.environ.get("HEADWAY_STATEFUL_EXAMPLES", "60"))
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            report_multiple_bugs=False,
+            phases=PHASES,
+        ),
+    )
+
+
+def test_redis_errors_would_not_pass_unnoticed(store_server: StoreServer) -> None:
+    """The machine's clock is really the scripts' clock: without the key they fail."""
+    built = scripts.build("sweep", CLOCK)
+    with store_server.client() as raw:
+        raw.delete(CLOCK_KEY)
+        raw.set("stateful:clockless:bound", 0)
+        with pytest.raises(redis.ResponseError):
+            raw.eval(built.text, 1, "stateful:clockless", "00" * 8, "stateful")
+        raw.delete("stateful:clockless:bound")
