@@ -24,6 +24,8 @@ Spawn = Callable[[Awaitable[None], str], None]
 class _Waiter:
     """One call in the consumer line. What it is given after it left is given back."""
 
+    rank = 0  # first come, first served
+
     def __init__(self, order: GetOrder, getting: Getting, budget_s: float) -> None:
         self._order = order
         self._getting = getting
@@ -69,7 +71,6 @@ class Getting:
         self._lines = lines
         self._spawn = spawn
         self._waits: dict[str, Wait] = {}
-        self._releases: set[asyncio.Future[None]] = set()
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""

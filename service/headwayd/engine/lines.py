@@ -8,6 +8,7 @@ is its own business: a line only knows whether it was served.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -20,7 +21,10 @@ _CHECKS_PER_S = 10
 
 
 class Waiter(Protocol):
-    """Someone in a line."""
+    """Someone in a line. The smallest rank is first; equal ranks come in the order of joining."""
+
+    @property
+    def rank(self) -> int: ...
 
     async def attempt(self) -> bool:
         """Tries once. True: served, or ended for good (an error among it); the line forgets the waiter. May raise
@@ -123,9 +127,12 @@ class Line:
                 pass
             is_armed = False
 
+    def _first(self) -> Waiter:
+        return min(self._waiters, key=lambda waiter: waiter.rank)
+
     async def _try_first(self, width: int) -> bool:
         """Lets the first waiters try, in order. True if all of them were served."""
-        first = [waiter for waiter, _ in zip(self._waiters, range(width), strict=False)]
+        first = heapq.nsmallest(width, self._waiters, key=lambda waiter: waiter.rank) if width > 1 else [self._first()]
         loop = asyncio.get_running_loop()
         for waiter in first:
             self._trying[waiter] = loop.create_future()

@@ -45,6 +45,11 @@ class _Waiter:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
+    def rank(self) -> int:
+        """The number in the line that all processes share."""
+        return self._line_ticket
+
+    @property
     def has_accepted(self) -> bool:
         return any(outcome.code in _ACCEPTED for outcome in self.outcomes)
 
