@@ -1,0 +1,110 @@
+"""The documents agree with the code: links lead somewhere, tables and examples are the code's own."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from docs.blocks import ROOT
+from headway.v1 import queue_service_pb2
+from headwayd.domain.errors import Reason
+from headwayd.domain.names import PRESSURE_SUFFIXES, refusal_of
+from headwayd.rpc.admin_servicer import AdminServicer
+from headwayd.rpc.queue_servicer import QueueServicer
+from headwayd.rpc.server import ADMIN_SERVICE, QUEUE_SERVICE
+from headwayd.rpc.status import STATUS_CODES
+from headwayd.store import frames, keys
+
+PROTOCOL = (ROOT / "docs/protocol.md").read_text()
+STORAGE = (ROOT / "docs/storage.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+_LINK = re.compile(r"(?<!`)\]\((?!https?://)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
+_RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
+_REASON_ROW = re.compile(r"^\| ([A-Z_]+) \| ([A-Z_]+) \|", re.MULTILINE)
+
+
+def _anchors(markdown: str) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for link in _LINK.finditer(document.read_text()):
+        target = document.parent / link["path"] if link["path"] else document
+        assert target.exists(), f"{document.name}: {link[0]}"
+        if link["anchor"]:
+            assert link["anchor"] in _anchors(target.read_text()), f"{document.name}: {link[0]}"
+
+
+def test_rule_ids_are_unique() -> None:
+    rules = _RULE.findall(PROTOCOL)
+    assert len(rules) > 80
+    assert len(set(rules)) == len(rules)
+
+
+def test_the_table_of_errors_is_the_codes_own() -> None:
+    table = dict(_REASON_ROW.findall(PROTOCOL))
+    assert table == {name: STATUS_CODES[Reason[name]].name for name in table}
+    not_sent = re.search(r"\n\n([A-Z_,\sand]+?) belong to calls", PROTOCOL)
+    assert not_sent
+    others = set(re.findall(r"[A-Z_]{4,}", not_sent[1]))
+    assert set(table) | others == {reason.name for reason in Reason} - {"UNSPECIFIED"}
+    assert not set(table) & others
+
+
+def test_the_calls_not_served_are_the_ones_named() -> None:
+    rule = re.search(r"\*\*P-LATER-1\*\*.*?: (?P<calls>[^:]+?)\.\n", PROTOCOL, re.DOTALL)
+    assert rule
+    named = set(re.findall(r"\w+", rule["calls"].partition(":")[0]))
+    unserved = set()
+    for service, servicer in ((QUEUE_SERVICE, QueueServicer), (ADMIN_SERVICE, AdminServicer)):
+        unserved |= {method.name for method in service.methods if method.name not in vars(servicer)}
+    assert unserved == named
+
+
+def test_every_served_call_is_told() -> None:
+    for service, servicer in ((QUEUE_SERVICE, QueueServicer), (ADMIN_SERVICE, AdminServicer)):
+        for method in service.methods:
+            if method.name in vars(servicer):
+                assert re.search(rf"\b{method.name}\b", PROTOCOL), method.name
+
+
+def test_the_names_that_are_refused_are_the_ones_told() -> None:
+    for suffix in ("bound", "producer", "consumer", "producer_free", "consumer_free", "not_full", "closed", "stats"):
+        assert f"`q:{suffix}`" in PROTOCOL
+        assert refusal_of(f"q:{suffix}")
+    assert sum("produced" in suffix or "consumed" in suffix for suffix in PRESSURE_SUFFIXES) == 12
+    for name in ("q:produced_messages", "q:stats:produced_messages", "q:stats_produced_messages", "q:x", "q:x:y"):
+        assert refusal_of(name)
+    for name in ("a:b", "x", "x:a", ":closed"):
+        assert refusal_of(name) is None
+        assert f"`{name}`" in PROTOCOL
+
+
+def test_every_key_is_told() -> None:
+    for suffix in (keys.PRESSURE | keys.OWN).values():
+        assert f"`P:q{suffix}`" in STORAGE, suffix
+    told = set(re.findall(r"^\| `P:q([^`]*)` \|", STORAGE, re.MULTILINE))
+    assert told == set((keys.PRESSURE | keys.OWN).values())
+
+
+def test_the_example_of_a_frame_is_one() -> None:
+    line = next(line for line in STORAGE.splitlines() if line.startswith("f5 48 57 01"))
+    element = bytes.fromhex(line)
+    assert len(element) == 35
+    headers = queue_service_pb2.PutRequest().messages.add(headers={"k": "v"}).SerializeToString()
+    assert frames.read(element) == frames.Element(b"hi", "a", headers, 1_700_000_000_000)
+
+
+def test_the_changelog_knows_the_versions() -> None:
+    versions = {
+        tomllib.loads((ROOT / path).read_text())["project"]["version"]
+        for path in ("pyproject.toml", "clients/python/pyproject.toml")
+    }
+    assert len(versions) == 1
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in changelog or f"## [{versions.pop()}]" in changelog
