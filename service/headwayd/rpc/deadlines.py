@@ -10,6 +10,9 @@ _STORE_BUDGET_S = 2.0  # every call answers within this when the store is down
 _ANSWER_MARGIN_S = 0.05  # for the way back
 _SMALLEST_BUDGET_S = 0.02  # a call whose time is nearly over still gets one honest try
 
+# gRPC sends a timeout in three digits and rounds it up: an hour may arrive as 3,610 s.
+_ROUNDED_UP = 1.01
+
 _WAIT_MARGIN_SHARE = 0.1
 _SMALLEST_WAIT_MARGIN_S = 0.1
 _LARGEST_WAIT_MARGIN_S = _STORE_BUDGET_S  # more cannot be needed after a wait
@@ -35,4 +38,4 @@ def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) ->
 def _remaining_s(context: ServicerContext[Any, Any]) -> float | None:
     """None if the caller set no deadline, which the type stubs do not know."""
     remaining: float | None = context.time_remaining()
-    return remaining
+    return None if remaining is None else remaining / _ROUNDED_UP

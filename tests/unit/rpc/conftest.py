@@ -1,0 +1,47 @@
+"""A real server on loopback with a fake engine behind it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import grpc.aio
+import pytest
+
+from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+from headwayd.rpc.server import RpcServer
+from unit.rpc.fake_engine import FakeEngine
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+async def server(engine: FakeEngine) -> AsyncIterator[RpcServer]:
+    server = RpcServer(engine, listen=["127.0.0.1:0"], limits=engine.limits)
+    yield server
+    await server.stop(timedelta(0))
+
+
+@pytest.fixture
+async def address(server: RpcServer) -> str:
+    (address,) = await server.start()
+    return address
+
+
+@pytest.fixture
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(address) as channel:
+        yield channel
+
+
+@pytest.fixture
+def stub(channel: grpc.aio.Channel) -> queue_service_pb2_grpc.QueueServiceAsyncStub:
+    return queue_service_pb2_grpc.QueueServiceStub(channel)
+
+
+@pytest.fixture
+def admin(channel: grpc.aio.Channel) -> admin_service_pb2_grpc.AdminServiceAsyncStub:
+    return admin_service_pb2_grpc.AdminServiceStub(channel)

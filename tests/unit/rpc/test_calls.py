@@ -1,0 +1,348 @@
+"""Every served call: what the engine is asked, and what the caller gets."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from harness.errors import refused
+from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, message_pb2, queue_pb2, queue_service_pb2_grpc
+from headway.v1 import queue_service_pb2 as pb
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import (
+    Counts,
+    DelayOrder,
+    Delivery,
+    GetOrder,
+    GetOutcome,
+    Peeked,
+    Policy,
+    PutCode,
+    PutOutcome,
+    Repaired,
+    Role,
+    Settled,
+    Settlement,
+)
+from headwayd.rpc.policies import policy_message
+from unit.rpc.fake_engine import FakeEngine, queue_named
+
+QueueStub: TypeAlias = "queue_service_pb2_grpc.QueueServiceAsyncStub"
+AdminStub: TypeAlias = "admin_service_pb2_grpc.AdminServiceAsyncStub"
+
+NAMED = {
+    "Create": pb.CreateRequest,
+    "Describe": pb.DescribeRequest,
+    "Update": pb.UpdateRequest,
+    "Close": pb.CloseRequest,
+    "Delete": pb.DeleteRequest,
+    "Put": pb.PutRequest,
+    "Get": pb.GetRequest,
+    "Ack": pb.AckRequest,
+    "Delay": pb.DelayRequest,
+    "Extend": pb.ExtendRequest,
+    "Peek": pb.PeekRequest,
+    "Pause": admin_service_pb2.PauseRequest,
+    "Resume": admin_service_pb2.ResumeRequest,
+    "Purge": admin_service_pb2.PurgeRequest,
+    "Repair": admin_service_pb2.RepairRequest,
+}
+
+
+def at(ms: int) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromMilliseconds(ms)
+    return stamp
+
+
+@pytest.mark.parametrize("method", NAMED)
+async def test_a_name_that_no_queue_can_have_is_refused_before_anything_else(
+    method: str, stub: QueueStub, admin: AdminStub, engine: FakeEngine
+) -> None:
+    call: Any = getattr(stub, method, None) or getattr(admin, method)
+    for name in ("", "a:closed", "x" * 201, "a\n"):
+        with refused("NAME_REFUSED", grpc.StatusCode.INVALID_ARGUMENT) as said:
+            await call(NAMED[method](queue=name), timeout=5)
+        assert said.metadata == {"field": "queue"}
+        assert list(said.violations) == ["queue"]
+    assert engine.calls == []
+
+
+async def test_create(stub: QueueStub, engine: FakeEngine) -> None:
+    reply = await stub.Create(pb.CreateRequest(queue="q", policy=queue_pb2.Policy(bound=5)), timeout=5)
+    assert engine.last == ("q", Policy(bound=5))
+    assert reply.created
+    assert reply.queue.policy == policy_message(Policy(bound=5))
+
+
+async def test_describe_tells_everything(stub: QueueStub, engine: FakeEngine) -> None:
+    numbers = {name: index for index, name in enumerate(Counts.__dataclass_fields__, 1)}
+    numbers["oldest_age_ms"] = numbers.pop("oldest_age_ms") * 1_001
+    engine.answers["describe"] = queue_named(
+        "q",
+        is_closed=True,
+        is_paused=True,
+        counts=Counts(**numbers),
+        producer=Role(is_taken=True, holder="p"),
+        consumer=Role(holder="\udcff"),
+    )
+    queue = (await stub.Describe(pb.DescribeRequest(queue="q"), timeout=5)).queue
+    assert (queue.name, queue.closed, queue.paused, queue.durability, queue.generation) == (
+        "q",
+        True,
+        True,
+        "everysec",
+        "g1",
+    )
+    assert queue.created_at == at(1_700_000_000_123)
+    assert queue.counts.oldest_age.ToMilliseconds() == numbers.pop("oldest_age_ms")
+    assert {name: getattr(queue.counts, name) for name in numbers} == numbers
+    assert {field.name for field in queue.counts.DESCRIPTOR.fields} == {*numbers, "oldest_age"}
+    assert (queue.roles.producer.taken, queue.roles.producer.holder) == (True, "p")
+    assert (queue.roles.consumer.taken, queue.roles.consumer.holder) == (False, "?")
+
+
+async def test_unknown_age_is_unset(stub: QueueStub) -> None:
+    queue = (await stub.Describe(pb.DescribeRequest(queue="q"), timeout=5)).queue
+    assert not queue.counts.HasField("oldest_age")
+    assert not queue.policy.HasField("time_to_live")
+
+
+async def test_list(stub: QueueStub, engine: FakeEngine) -> None:
+    reply = await stub.List(pb.ListRequest(prefix="a", page_size=7, page_token="t"), timeout=5)
+    assert engine.last == ("a", 7, "t")
+    assert [queue.name for queue in reply.queues] == ["q"]
+    assert reply.next_page_token == "next"
+
+
+async def test_update(stub: QueueStub, engine: FakeEngine) -> None:
+    request = pb.UpdateRequest(queue="q", policy=queue_pb2.Policy(bound=9))
+    request.update_mask.paths.append("bound")
+    await stub.Update(request, timeout=5)
+    assert engine.last == ("q", Policy(bound=9), ("bound",))
+
+
+async def test_close_and_delete_wait_as_their_defaults_say(stub: QueueStub, engine: FakeEngine) -> None:
+    assert (await stub.Close(pb.CloseRequest(queue="q"), timeout=60)).queue.closed
+    assert engine.last == ("q", 1_000)
+    await stub.Delete(pb.DeleteRequest(queue="q"), timeout=60)
+    assert engine.last == ("q", 5_000)
+
+
+async def test_put_answers_message_by_message(stub: QueueStub, engine: FakeEngine) -> None:
+    engine.answers["put"] = [
+        PutOutcome(PutCode.QUEUED, "a", 11, 1),
+        PutOutcome(PutCode.DELAYED, "b"),
+        PutOutcome(PutCode.KEPT, "c", 9, 2),
+        PutOutcome(PutCode.DUPLICATE, "d"),
+        PutOutcome(PutCode.FULL, "e"),
+        PutOutcome(PutCode.CLOSED, ""),
+        PutOutcome(PutCode.DELETED, ""),
+        PutOutcome(PutCode.CUT_OFF, ""),
+    ]
+    reply = await stub.Put(pb.PutRequest(queue="q", messages=[message_pb2.Message()]), timeout=5)
+    accepted = [(r.id, r.ticket, r.position, r.deduplicated, r.HasField("error")) for r in reply.results[:3]]
+    assert accepted == [("a", 11, 1, False, False), ("b", 0, 0, False, False), ("c", 9, 2, True, False)]
+    refusals = [
+        (r.id, message_pb2.Status(reason=r.error.reason).reason, r.error.code, dict(r.error.metadata))
+        for r in reply.results[3:]
+    ]
+    assert refusals == [
+        ("d", 10, grpc.StatusCode.ALREADY_EXISTS.value[0], {"queue": "q", "id": "d"}),
+        ("e", 5, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], {"queue": "q"}),
+        ("", 3, grpc.StatusCode.FAILED_PRECONDITION.value[0], {"queue": "q"}),
+        ("", 6, grpc.StatusCode.NOT_FOUND.value[0], {"queue": "q"}),
+        ("", 20, grpc.StatusCode.UNAVAILABLE.value[0], {"cause": "STORE"}),
+    ]
+
+
+def delivery(**changes: Any) -> Delivery:
+    known: dict[str, Any] = {
+        "id": "m",
+        "payload": b"body",
+        "headers": message_pb2.Message(headers={"a": "1"}).SerializeToString(deterministic=True),
+        "lease": "token",
+        "lease_expires_at_ms": 1_700_000_000_456,
+        "attempt": 2,
+        "ticket": 77,
+        "put_at_ms": 1_700_000_000_001,
+        "waited_ms": 1_500,
+    }
+    return Delivery(**{**known, **changes})
+
+
+async def test_get_asks_and_delivers(stub: QueueStub, engine: FakeEngine) -> None:
+    engine.answers["get"] = GetOutcome(
+        deliveries=[delivery(), delivery(headers=b"", put_at_ms=None, waited_ms=None)],
+        settled=[Settlement("old", Settled.ACKED, 1)],
+    )
+    request = pb.GetRequest(
+        queue="q", max_messages=2, wait=Duration(seconds=3), lease=Duration(seconds=9), consumer="c", ack=["old"]
+    )
+    reply = await stub.Get(request, timeout=60)
+    assert engine.last == GetOrder(queue="q", max_messages=2, wait_ms=3_000, lease_ms=9_000, consumer="c", ack=("old",))
+    first, second = reply.deliveries
+    assert first == message_pb2.Delivery(
+        message=message_pb2.Message(id="m", payload=b"body", headers={"a": "1"}),
+        lease="token",
+        lease_expires_at=at(1_700_000_000_456),
+        attempt=2,
+        ticket=77,
+        put_at=at(1_700_000_000_001),
+        waited=Duration(seconds=1, nanos=500_000_000),
+    )
+    assert not second.HasField("put_at")
+    assert not second.HasField("waited")
+    assert not second.message.headers
+    assert [(s.lease, s.settled, s.attempts) for s in reply.settled] == [("old", message_pb2.SETTLED_ACKED, 1)]
+
+
+async def test_headers_that_were_damaged_do_not_keep_a_message_from_its_consumer(
+    stub: QueueStub, engine: FakeEngine
+) -> None:
+    engine.answers["get"] = GetOutcome(deliveries=[delivery(headers=b"\x1a\x06\n\x01a\x12\x01b\xff\xff")])
+    (first,) = (await stub.Get(pb.GetRequest(queue="q"), timeout=5)).deliveries
+    assert first.message == message_pb2.Message(id="m", payload=b"body")
+
+
+async def test_an_empty_get_is_a_result(stub: QueueStub) -> None:
+    assert await stub.Get(pb.GetRequest(queue="q"), timeout=5) == pb.GetResponse()
+
+
+async def test_settling(stub: QueueStub, engine: FakeEngine) -> None:
+    acked = await stub.Ack(pb.AckRequest(queue="q", leases=["a", "b"]), timeout=5)
+    assert engine.last == ("q", ("a", "b"))
+    assert [(r.lease, r.settled) for r in acked.results] == [("a", 1), ("b", 1)]
+    await stub.Delay(pb.DelayRequest(queue="q", leases=["a"], delay=Duration(seconds=2), reason="r"), timeout=5)
+    assert engine.last == DelayOrder(queue="q", leases=("a",), delay_ms=2_000, reason="r")
+    extended = await stub.Extend(pb.ExtendRequest(queue="q", leases=["a"], lease=Duration(seconds=1)), timeout=5)
+    assert engine.last == ("q", ("a",), 1_000)
+    assert extended.results[0].available_at == at(1_700_000_000_001)
+    assert not acked.results[0].HasField("available_at")
+
+
+async def test_peek_can_leave_payloads_out(stub: QueueStub, engine: FakeEngine) -> None:
+    peeked = Peeked(
+        id="m",
+        payload=b"body",
+        headers=b"",
+        ticket=5,
+        position=3,
+        failures=1,
+        put_at_ms=1_700_000_000_001,
+        last_error="boom",
+    )
+    engine.answers["peek"] = [peeked]
+    (full,) = (await stub.Peek(pb.PeekRequest(queue="q", max_messages=4, from_position=3), timeout=5)).messages
+    assert engine.last == ("q", 3, 4)
+    assert full == pb.PeekedMessage(
+        message=message_pb2.Message(id="m", payload=b"body"),
+        ticket=5,
+        position=3,
+        failures=1,
+        put_at=at(1_700_000_000_001),
+        last_error="boom",
+    )
+    (bare,) = (await stub.Peek(pb.PeekRequest(queue="q", without_payloads=True), timeout=5)).messages
+    assert (bare.message.id, bare.message.payload) == ("m", b"")
+
+
+async def test_admin_calls(admin: AdminStub, engine: FakeEngine) -> None:
+    assert (await admin.Pause(admin_service_pb2.PauseRequest(queue="q"), timeout=5)).queue.paused
+    assert not (await admin.Resume(admin_service_pb2.ResumeRequest(queue="q"), timeout=5)).queue.paused
+    purged = await admin.Purge(admin_service_pb2.PurgeRequest(queue="q", dead=True), timeout=5)
+    assert engine.last == ("q", True)
+    assert (purged.waiting, purged.delayed, purged.dead) == (1, 2, 3)
+    repaired = await admin.Repair(admin_service_pb2.RepairRequest(queue="q", confirm_holder="old"), timeout=5)
+    assert engine.last == ("q", "old")
+    assert (repaired.repaired, list(repaired.findings)) == (True, ["the producer role is lost"])
+    assert (repaired.roles.producer.holder, repaired.queue.name) == ("old", "q")
+    finished = Repaired(findings=[], is_repaired=True, producer=Role(), consumer=Role(), queue=None)
+    engine.answers["repair"] = finished
+    reply = await admin.Repair(admin_service_pb2.RepairRequest(queue="q"), timeout=5)
+    assert not reply.HasField("queue")
+
+
+async def test_server_info(admin: AdminStub) -> None:
+    info = await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)
+    assert info.version
+    assert info.process == "host:1"
+    assert info.started_at == at(1_700_000_000_000)
+    assert (info.store.kind, info.store.reachable, list(info.store.warnings)) == ("valkey", True, ["w"])
+    assert info.limits.max_batch_messages == Limits().max_batch_messages
+    assert info.limits.max_wait.ToSeconds() == 3_600
+    assert all(getattr(info.limits, field.name) for field in info.limits.DESCRIPTOR.fields)
+
+
+async def test_store_budget_and_wait_stay_within_the_deadline(stub: QueueStub, engine: FakeEngine) -> None:
+    async def asked(timeout: float | None, wait_s: int = 30) -> tuple[int, float]:
+        await stub.Get(pb.GetRequest(queue="q", wait=Duration(seconds=wait_s)), timeout=timeout)
+        return engine.last.wait_ms, engine.budgets[-1]
+
+    assert await asked(None) == (30_000, 2.0)
+    assert await asked(60) == (30_000, 2.0)
+    wait_ms, budget_s = await asked(30)
+    assert 27_000 < wait_ms <= 28_000
+    assert budget_s == 2.0
+    wait_ms, budget_s = await asked(1)
+    assert 500 < wait_ms <= 900
+    assert 0.5 < budget_s <= 0.95
+    # gRPC rounds timeouts up on their way; the wait must end before the caller's own deadline all the same.
+    wait_ms, _ = await asked(3_600.5, wait_s=3_600)
+    assert 3_500_000 < wait_ms <= 3_598_500
+
+
+@pytest.mark.parametrize(
+    ("service", "method"),
+    [
+        ("QueueService", "Withdraw"),
+        ("QueueService", "WatchPosition"),
+        ("QueueService", "WatchQueue"),
+        ("QueueService", "Produce"),
+        ("QueueService", "Consume"),
+        ("AdminService", "ListDead"),
+        ("AdminService", "Redrive"),
+        ("QueueService", "OfALaterVersion"),
+    ],
+)
+async def test_calls_that_are_not_served_are_unimplemented_with_details(
+    service: str, method: str, channel: grpc.aio.Channel
+) -> None:
+    path = f"/headway.v1.{service}/{method}"
+    unary: Any = channel.unary_unary(path)
+    stream: Any = channel.stream_stream(path)
+    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED) as said:
+        await unary(b"", timeout=5)
+    assert said.metadata == {"method": method}
+    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED):
+        async for _ in stream(iter([b"", b""]), timeout=5):
+            pytest.fail("nothing is served")
+
+
+async def test_every_call_of_the_schema_is_either_served_or_refused_with_details(
+    stub: QueueStub, admin: AdminStub
+) -> None:
+    served = {*NAMED, "List", "GetServerInfo"}
+    unserved = {"Withdraw", "WatchPosition", "WatchQueue", "Produce", "Consume", "ListDead", "Redrive"}
+    queue_service = pb.DESCRIPTOR.services_by_name["QueueService"]
+    admin_service = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
+    assert served | unserved == {*queue_service.methods_by_name, *admin_service.methods_by_name}
+
+
+async def test_a_field_that_is_not_served_is_unimplemented_by_name(stub: QueueStub, engine: FakeEngine) -> None:
+    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED) as said:
+        await stub.Get(pb.GetRequest(queue="q", stand=True), timeout=5)
+    assert said.metadata == {"field": "stand"}
+    assert engine.calls == []
+
+
+async def test_other_services_are_unknown(channel: grpc.aio.Channel) -> None:
+    call: Any = channel.unary_unary("/other.v1.Service/Call")
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call(b"", timeout=5)
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

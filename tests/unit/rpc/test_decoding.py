@@ -1,0 +1,96 @@
+"""Bytes that are no proper request are refused with a reason, by the server that is really running."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from harness.errors import error_of, refused
+from headway.v1.message_pb2 import Message
+from headway.v1.queue_service_pb2 import PutRequest, PutResponse
+from headwayd.domain.limits import Limits
+from unit.rpc.fake_engine import FakeEngine
+
+BAD = b"\xff\xfe"
+
+
+def put_bytes(channel: grpc.aio.Channel) -> Any:
+    """Put, with bytes for a request."""
+    return channel.unary_unary("/headway.v1.QueueService/Put", response_deserializer=PutResponse.FromString)
+
+
+def bad_of(request: PutRequest, marker: bytes = b"??") -> bytes:
+    """The request's bytes with two bytes that are no UTF-8 in the place of the marker."""
+    raw = request.SerializeToString()
+    assert raw.count(marker) == 1
+    return raw.replace(marker, BAD)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason", "field"),
+    [
+        (bad_of(PutRequest(queue="q??")), "NAME_REFUSED", "queue"),
+        (bad_of(PutRequest(queue="q", producer="??")), "FIELD_INVALID", "producer"),
+        (
+            bad_of(PutRequest(queue="q", messages=[Message(), Message(payload=b"\xff"), Message(id="??")])),
+            "FIELD_INVALID",
+            "messages[2].id",
+        ),
+        (
+            bad_of(PutRequest(queue="q", messages=[Message(headers={"key": "v??"})])),
+            "FIELD_INVALID",
+            "messages[0].headers",
+        ),
+        (b"\xff\xff\xff", "FIELD_INVALID", "request"),
+        (b"\x0a\x05ab", "FIELD_INVALID", "request"),
+        (bad_of(PutRequest(queue="q", producer="??" + "x" * 100_000)), "FIELD_INVALID", "request"),
+    ],
+    ids=["queue", "text", "id of a message", "header", "noise", "cut off", "too large to explain"],
+)
+async def test_bytes_that_are_no_request_are_invalid_arguments(
+    raw: bytes, reason: str, field: str, channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    with refused(reason, grpc.StatusCode.INVALID_ARGUMENT) as said:
+        await put_bytes(channel)(raw, timeout=5)
+    assert said.metadata == {"field": field}
+    assert list(said.violations) == [field]
+    assert engine.calls == []
+
+
+async def test_text_that_is_no_utf8_in_unknown_fields_is_nobodys_business(
+    channel: grpc.aio.Channel, engine: FakeEngine
+) -> None:
+    raw = PutRequest(queue="q", messages=[Message()]).SerializeToString() + b"\xa2\x06\x02" + BAD
+    await put_bytes(channel)(raw, timeout=5)
+    assert [operation for operation, _ in engine.calls] == ["put"]
+
+
+class TestLargeRequests:
+    @pytest.fixture
+    def engine(self) -> FakeEngine:
+        return FakeEngine(limits=Limits(max_request_bytes=10_000))
+
+    async def test_a_request_of_the_limit_is_taken_and_one_more_is_too_large(
+        self, channel: grpc.aio.Channel, engine: FakeEngine
+    ) -> None:
+        put = put_bytes(channel)
+        empty = len(PutRequest(queue="q", messages=[Message(payload=b"x" * 9_000)]).SerializeToString()) - 9_000
+        for size in (9_999, 10_000):
+            raw = PutRequest(queue="q", messages=[Message(payload=b"x" * (size - empty))]).SerializeToString()
+            assert len(raw) == size
+            assert len((await put(raw, timeout=5)).results) == 1
+        with refused("TOO_LARGE", grpc.StatusCode.INVALID_ARGUMENT) as said:
+            await put(b"\x00" * 10_001, timeout=5)
+        assert said.metadata == {"field": "request", "limit": "10000", "size": "10001"}
+
+    async def test_a_much_larger_request_is_refused_by_grpc_itself_without_details(
+        self, channel: grpc.aio.Channel, engine: FakeEngine
+    ) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await put_bytes(channel)(b"\x00" * 2_000_000, timeout=5)
+        said = error_of(caught.value)
+        assert (said.code, said.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
+        assert engine.calls == []

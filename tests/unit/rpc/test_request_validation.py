@@ -1,0 +1,333 @@
+"""The ranges of Put, Get, Ack, Delay, Extend, Peek, List, Close and Delete, at min−1, min, max, max+1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1.message_pb2 import Message
+from headway.v1.queue_service_pb2 import (
+    AckRequest,
+    CloseRequest,
+    DelayRequest,
+    DeleteRequest,
+    ExtendRequest,
+    GetRequest,
+    ListRequest,
+    PeekRequest,
+    PutRequest,
+)
+from headwayd.domain.errors import FieldInvalid, InvalidInput, NotServed, TooLarge
+from headwayd.domain.limits import DAY_MS, HOUR_MS, Limits
+from headwayd.domain.model import NewMessage, OnDuplicate
+from headwayd.rpc import requests
+
+LIMITS = Limits(max_message_bytes=1_000, max_batch_messages=10)
+HOUR = Duration(seconds=3_600)
+OVER_AN_HOUR = Duration(seconds=3_600, nanos=1)
+NEGATIVE = Duration(nanos=-1)
+
+
+def refused(
+    call: Callable[..., object], *asked: Any, error_class: type[InvalidInput] = FieldInvalid, **fields: Any
+) -> dict[str, str]:
+    """The violations of a refused request, by field."""
+    with pytest.raises(InvalidInput) as caught:
+        call(*asked, **fields)
+    assert type(caught.value) is error_class
+    assert caught.value.metadata["field"] == caught.value.violations[0].field
+    return {violation.field: violation.description for violation in caught.value.violations}
+
+
+def put(*messages: Message, **fields: Any) -> Any:
+    return requests.put_order(PutRequest(queue="q", messages=messages, **fields), LIMITS)
+
+
+def put_one(**fields: Any) -> NewMessage:
+    (message,) = put(Message(**fields)).messages
+    assert isinstance(message, NewMessage)
+    return message
+
+
+# -- Put --------------------------------------------------------------------------------------------------------------
+
+
+def test_put_takes_one_message_up_to_the_batch_limit() -> None:
+    for count in (1, 9, 10):
+        assert len(put(*[Message()] * count).messages) == count
+    assert refused(put) == {"messages": "is empty"}
+
+
+def test_put_of_more_than_the_batch_limit_is_too_large() -> None:
+    with pytest.raises(TooLarge) as caught:
+        put(*[Message(id="~")] * 11)
+    assert caught.value.metadata == {"field": "messages", "limit": "10", "size": "11"}
+    assert len(caught.value.violations) == 1
+
+
+def test_payload_id_and_headers_together_may_have_the_limits_bytes() -> None:
+    assert put_one(payload=b"x" * 1_000).payload == b"x" * 1_000
+    put_one(payload=b"x" * 990, id="é", headers={"ab": "cdefgh"})
+    with pytest.raises(TooLarge) as caught:
+        put(Message(), Message(payload=b"x" * 991, id="é", headers={"ab": "cdefgh"}))
+    assert caught.value.metadata == {"field": "messages[1]", "limit": "1000", "size": "1001"}
+
+
+def test_a_message_may_be_empty() -> None:
+    assert put_one() == NewMessage(payload=b"")
+
+
+@pytest.mark.parametrize("message_id", ["a", "x" * 200, "é" * 100, "a~", " ", "\u202e", "\xa0"])
+def test_proper_ids_are_taken(message_id: str) -> None:
+    assert put_one(id=message_id).id == message_id
+
+
+@pytest.mark.parametrize(
+    "message_id", ["x" * 201, "é" * 100 + "x", "~", "~x", "a\x00", "\n", "\x1f", "\x7f", "\x80", "\x9f"]
+)
+def test_improper_ids_are_refused(message_id: str) -> None:
+    assert list(refused(put_one, id=message_id)) == ["messages[0].id"]
+
+
+def test_headers_at_their_bounds() -> None:
+    small = Limits()
+    for headers in ({f"k{i}": "" for i in range(64)}, {"k" * 128: "v" * 4_096}, {"é" * 64: "\n"}):
+        request = PutRequest(queue="q", messages=[Message(headers=headers)])
+        (taken,) = requests.put_order(request, small).messages
+        assert Message.FromString(taken.headers) == Message(headers=headers)
+    assert list(refused(put_one, headers={f"k{i}": "" for i in range(65)})) == ["messages[0].headers"]
+    assert list(refused(put_one, headers={"": "v"})) == ['messages[0].headers[""]']
+    assert list(refused(put_one, headers={"a\n": "v"})) == ['messages[0].headers["a\\n"]']
+    assert list(refused(put_one, headers={"k" * 129: ""})) == [f'messages[0].headers["{"k" * 129}"]']
+    message = Message(headers={"a": "v" * 4_097})
+    found = refused(lambda: requests.put_order(PutRequest(queue="q", messages=[message]), small))
+    assert list(found) == ['messages[0].headers["a"]']
+
+
+def test_headers_are_encoded_the_same_whatever_their_order() -> None:
+    one, other = {"a": "1", "b": "2", "c": "3"}, {"c": "3", "b": "2", "a": "1"}
+    assert put_one(headers=one).headers == put_one(headers=other).headers
+
+
+def test_delay_is_rounded_up_to_milliseconds() -> None:
+    assert put_one(delay=Duration()).delay_ms == 0
+    assert put_one(delay=Duration(nanos=1)).delay_ms == 1
+    assert put_one(delay=Duration(nanos=1_000_000)).delay_ms == 1
+    assert put_one(delay=Duration(seconds=1, nanos=1)).delay_ms == 1_001
+    assert put_one(delay=Duration(seconds=366 * 86_400)).delay_ms == 366 * DAY_MS
+    for delay in (Duration(seconds=366 * 86_400, nanos=1), NEGATIVE, Duration(seconds=2**63 - 1)):
+        assert list(refused(put_one, delay=delay)) == ["messages[0].delay"]
+
+
+def test_not_before_is_rounded_up_and_the_distant_past_is_now() -> None:
+    assert put_one(not_before=Timestamp(seconds=1, nanos=1)).not_before_at_ms == 1_001
+    assert put_one(not_before=Timestamp(seconds=1, nanos=999_999_999)).not_before_at_ms == 2_000
+    for past in (Timestamp(), Timestamp(seconds=-1), Timestamp(seconds=-62_135_596_800)):
+        assert put_one(not_before=past) == NewMessage(payload=b"")
+    assert put_one(not_before=Timestamp(seconds=253_402_300_799)).not_before_at_ms == 253_402_300_799_000
+
+
+@pytest.mark.parametrize(
+    "instant",
+    [
+        Timestamp(seconds=-62_135_596_801),
+        Timestamp(seconds=253_402_300_800),
+        Timestamp(seconds=2**63 - 1),
+        Timestamp(seconds=-(2**63)),
+        Timestamp(nanos=-1),
+        Timestamp(nanos=1_000_000_000),
+    ],
+)
+def test_what_is_no_timestamp_is_refused(instant: Timestamp) -> None:
+    assert refused(put_one, not_before=instant) == {"messages[0].not_before": "is no valid timestamp"}
+    request = DelayRequest(queue="q", leases=["l"], until=instant)
+    assert list(refused(requests.delay_order, request, LIMITS)) == ["until"]
+
+
+def test_duplicate_rules() -> None:
+    for value, rule in ((0, OnDuplicate.REJECT), (1, OnDuplicate.REJECT), (2, OnDuplicate.KEEP)):
+        assert put(Message(), on_duplicate=value).on_duplicate is rule
+    for value in (4, 2**31 - 1, -1):
+        assert list(refused(put, Message(), on_duplicate=value)) == ["on_duplicate"]
+
+
+def test_the_same_id_twice_in_a_batch_is_left_to_the_store() -> None:
+    assert [message.id for message in put(Message(id="a"), Message(id="a")).messages] == ["a", "a"]
+
+
+def test_put_passes_on_what_has_no_range() -> None:
+    order = put(Message(payload=b"x"), all_or_nothing=True, producer="me")
+    assert (order.queue, order.all_or_nothing, order.producer, order.wait_ms) == ("q", True, "me", 0)
+
+
+def test_every_violation_of_a_batch_is_told_with_its_path() -> None:
+    found = refused(lambda: put(Message(), Message(id="~a"), Message(delay=NEGATIVE), wait=NEGATIVE))
+    assert list(found) == ["messages[1].id", "messages[2].delay", "wait"]
+
+
+def test_the_first_violation_decides_the_reason() -> None:
+    big, bad = Message(payload=b"x" * 1_001), Message(id="~")
+    assert list(refused(put, big, bad, error_class=TooLarge)) == ["messages[0]", "messages[1].id"]
+    assert list(refused(put, bad, big)) == ["messages[0].id", "messages[1]"]
+
+
+@pytest.mark.parametrize("name", ["producer", "consumer"])
+def test_role_names_have_at_most_200_bytes(name: str) -> None:
+    def ask(value: str) -> Any:
+        if name == "producer":
+            return put(Message(), producer=value)
+        return requests.get_order(GetRequest(queue="q", consumer=value), LIMITS)
+
+    for value in ("", "x" * 200, "é" * 100):
+        assert getattr(ask(value), name) == value
+    for value in ("x" * 201, "é" * 101):
+        assert list(refused(ask, value)) == [name]
+
+
+# -- waits, leases, counts --------------------------------------------------------------------------------------------
+
+WAITS: list[tuple[Callable[[Any], int], int]] = [
+    (lambda f: int(put(Message(), **f).wait_ms), 0),
+    (lambda f: requests.get_order(GetRequest(queue="q", **f), LIMITS).wait_ms, 0),
+    (lambda f: requests.close_wait_ms(CloseRequest(queue="q", **f), LIMITS), 1_000),
+    (lambda f: requests.delete_wait_ms(DeleteRequest(queue="q", **f), LIMITS), 5_000),
+]
+
+
+@pytest.mark.parametrize(("ask", "default_ms"), WAITS, ids=["put", "get", "close", "delete"])
+def test_waits_are_0_to_1_h_and_rounded_up(ask: Callable[[Any], int], default_ms: int) -> None:
+    assert ask({}) == default_ms
+    assert ask({"wait": Duration()}) == 0
+    assert ask({"wait": Duration(nanos=1)}) == 1
+    assert ask({"wait": HOUR}) == HOUR_MS
+    for wait in (OVER_AN_HOUR, NEGATIVE, Duration(seconds=-1)):
+        assert list(refused(ask, {"wait": wait})) == ["wait"]
+
+
+def test_the_operators_longest_wait_bounds_defaults_too() -> None:
+    limits = Limits(max_wait_ms=500)
+    assert requests.delete_wait_ms(DeleteRequest(queue="q"), limits) == 500
+    request = GetRequest(queue="q", wait=Duration(nanos=501_000_000))
+    assert refused(requests.get_order, request, limits) == {"wait": "must be 0 ms to 500 ms"}
+
+
+@pytest.mark.parametrize("is_get", [True, False], ids=["get", "extend"])
+def test_leases_are_100_ms_to_12_h(is_get: bool) -> None:
+    def ask(**fields: Any) -> int:
+        if is_get:
+            return requests.get_order(GetRequest(queue="q", **fields), LIMITS).lease_ms
+        return requests.extension(ExtendRequest(queue="q", leases=["l"], **fields), LIMITS)[1]
+
+    assert ask() == 0
+    assert ask(lease=Duration(nanos=100_000_000)) == 100
+    assert ask(lease=Duration(nanos=100_000_001)) == 101
+    assert ask(lease=Duration(seconds=12 * 3_600)) == 12 * HOUR_MS
+    for lease in (Duration(), Duration(nanos=99_999_999), Duration(seconds=12 * 3_600, nanos=1), NEGATIVE):
+        assert list(refused(ask, lease=lease)) == ["lease"]
+
+
+def test_max_messages_is_1_to_the_batch_limit_and_0_is_1() -> None:
+    for asked, taken in ((0, 1), (1, 1), (10, 10)):
+        assert requests.get_order(GetRequest(queue="q", max_messages=asked), LIMITS).max_messages == taken
+        assert requests.peek_range(PeekRequest(queue="q", max_messages=asked), LIMITS) == (1, taken)
+    for asked in (11, 2**32 - 1):
+        get, peek = GetRequest(queue="q", max_messages=asked), PeekRequest(queue="q", max_messages=asked)
+        assert list(refused(requests.get_order, get, LIMITS)) == ["max_messages"]
+        assert list(refused(requests.peek_range, peek, LIMITS)) == ["max_messages"]
+
+
+def test_peek_begins_at_the_head_and_far_positions_stay_exact_numbers_in_lua() -> None:
+    for asked, taken in ((0, 1), (1, 1), (2, 2), (2**64 - 1, 2**52)):
+        assert requests.peek_range(PeekRequest(queue="q", from_position=asked), LIMITS) == (taken, 1)
+
+
+def test_page_size_is_1_to_1000_and_0_is_100() -> None:
+    for asked, taken in ((0, 100), (1, 1), (1_000, 1_000)):
+        assert requests.page_size(ListRequest(page_size=asked), LIMITS) == taken
+    assert list(refused(requests.page_size, ListRequest(page_size=1_001), LIMITS)) == ["page_size"]
+
+
+# -- settling ---------------------------------------------------------------------------------------------------------
+
+SETTLERS: list[tuple[str, Callable[[list[str]], Any]]] = [
+    ("leases", lambda leases: requests.acked_leases(AckRequest(queue="q", leases=leases), LIMITS)),
+    ("leases", lambda leases: requests.delay_order(DelayRequest(queue="q", leases=leases), LIMITS).leases),
+    ("leases", lambda leases: requests.extension(ExtendRequest(queue="q", leases=leases), LIMITS)[0]),
+    ("ack", lambda leases: requests.get_order(GetRequest(queue="q", ack=leases), LIMITS).ack),
+]
+
+
+@pytest.mark.parametrize(("field", "ask"), SETTLERS, ids=["ack", "delay", "extend", "get"])
+def test_leases_may_be_any_text_of_256_bytes(field: str, ask: Callable[[list[str]], Any]) -> None:
+    odd = ["", "no token", "x" * 256, "é" * 128, "\x00", "~"]
+    assert ask(odd) == tuple(odd)
+    for lease in ("x" * 257, "é" * 128 + "x"):
+        assert list(refused(ask, ["ok", lease])) == [f"{field}[1]"]
+
+
+@pytest.mark.parametrize(("field", "ask"), SETTLERS, ids=["ack", "delay", "extend", "get"])
+def test_lease_batches_are_1_to_the_batch_limit(field: str, ask: Callable[[list[str]], Any]) -> None:
+    assert len(ask(["l"] * 10)) == 10
+    assert list(refused(ask, ["l"] * 11, error_class=TooLarge)) == [field]
+    if field == "ack":
+        assert ask([]) == ()
+    else:
+        assert refused(ask, []) == {field: "is empty"}
+
+
+def delay(**fields: Any) -> Any:
+    return requests.delay_order(DelayRequest(queue="q", leases=["l"], **fields), LIMITS)
+
+
+def test_delay_tells_nothing_said_from_now() -> None:
+    assert (delay().delay_ms, delay().until_at_ms) == (None, None)
+    assert (delay(delay=Duration()).delay_ms, delay(delay=Duration()).until_at_ms) == (0, None)
+    assert (delay(until=Timestamp()).delay_ms, delay(until=Timestamp()).until_at_ms) == (None, 0)
+    assert delay(until=Timestamp(seconds=-5)).until_at_ms == 0
+    assert delay(until=Timestamp(seconds=5, nanos=1)).until_at_ms == 5_001
+
+
+def test_delay_is_0_to_366_days() -> None:
+    assert delay(delay=Duration(nanos=1)).delay_ms == 1
+    assert delay(delay=Duration(seconds=366 * 86_400)).delay_ms == 366 * DAY_MS
+    for value in (Duration(seconds=366 * 86_400, nanos=1), NEGATIVE):
+        assert list(refused(delay, delay=value)) == ["delay"]
+
+
+def test_delay_reason_has_at_most_1024_bytes() -> None:
+    order = delay(reason="x" * 1_024, keep_attempt=True)
+    assert (order.reason, order.keep_attempt) == ("x" * 1_024, True)
+    assert list(refused(delay, reason="x" * 1_025)) == ["reason"]
+
+
+# -- not served yet ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "ask"),
+    [
+        ("on_duplicate", lambda: put(Message(), on_duplicate=message_pb2.ON_DUPLICATE_REPLACE)),
+        ("messages[1].time_to_live", lambda: put(Message(), Message(time_to_live=Duration(seconds=1)))),
+        ("messages[0].time_to_live", lambda: put(Message(time_to_live=Duration()))),
+        ("message_ids", lambda: delay(message_ids=["a"])),
+        ("stand", lambda: requests.get_order(GetRequest(queue="q", stand=True), LIMITS)),
+        ("place", lambda: requests.get_order(GetRequest(queue="q", place="p"), LIMITS)),
+        ("attempt_id", lambda: requests.get_order(GetRequest(queue="q", attempt_id="a"), LIMITS)),
+        ("result", lambda: requests.acked_leases(AckRequest(queue="q", leases=["l"], result=b"r"), LIMITS)),
+        (
+            "progress",
+            lambda: requests.extension(
+                queue_service_pb2.ExtendRequest(queue="q", leases=["l"], progress=message_pb2.Progress()), LIMITS
+            ),
+        ),
+    ],
+)
+def test_fields_that_are_not_served_are_refused_by_name(field: str, ask: Callable[[], object]) -> None:
+    with pytest.raises(NotServed) as caught:
+        ask()
+    assert caught.value.metadata == {"field": field}
