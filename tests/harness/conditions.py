@@ -3,14 +3,18 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar, overload
 
 _T = TypeVar("_T")
 _STEP_S = 0.01
 
 
-async def eventually(predicate: Callable[[], Awaitable[_T] | _T], *, within: float = 5.0) -> _T:
+@overload
+async def eventually(predicate: Callable[[], Coroutine[Any, Any, _T]], *, within: float = 5.0) -> _T: ...
+@overload
+async def eventually(predicate: Callable[[], _T], *, within: float = 5.0) -> _T: ...
+async def eventually(predicate: Callable[[], Any], *, within: float = 5.0) -> Any:
     """The first truthy value of `predicate` (plain or async); fails after `within` seconds.
 
     An AssertionError of the predicate counts as "not yet", and is the failure's cause if the deadline passes.
@@ -20,7 +24,7 @@ async def eventually(predicate: Callable[[], Awaitable[_T] | _T], *, within: flo
         last: object = None
         try:
             answer = predicate()
-            value: _T = await answer if inspect.isawaitable(answer) else answer
+            value = await answer if inspect.isawaitable(answer) else answer
             if value:
                 return value
             last = value

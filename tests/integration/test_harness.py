@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import redis
+
 from harness import FaultProxy, StoreServer, eventually
 
 

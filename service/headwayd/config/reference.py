@@ -19,7 +19,7 @@ _HEAD = """\
 Made by `make gen` from `service/headwayd/config/settings.py`: change it there.
 
 Every setting has a flag of `headwayd serve` and a variable in the environment; the flag wins. `headwayd config` shows
-what is in force and where it comes from. Spans are written `500ms`, `5s`, `2m`, `12h` or `7d`; a bare number is seconds.
+what is in force and where it is from. Spans are written `500ms`, `5s`, `2m`, `12h` or `7d`; a bare number is seconds.
 What is out of its range is refused, never corrected.
 
 REDIS_SERVER, REDIS_PORT, REDIS_DB and PRESSURE_PREFIX mean what they mean to every client of the pressure protocol. If

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?")
 _UNITS = {
@@ -37,13 +36,8 @@ def format_span(span: timedelta) -> str:
 
 def masked_url(url: str) -> str:
     """A URL that may be shown: without its password."""
-    parts = urlsplit(url)
-    if parts.password is None and "password" not in parts.query:
-        return url
-    place = parts.netloc.rpartition("@")[2]
-    user = f"{parts.username or ''}:***@" if parts.password is not None else ""
-    query = re.sub(r"(password)=[^&]*", r"\1=***", parts.query)
-    return parts._replace(netloc=user + place, query=query).geturl()
+    without = re.sub(r"(?<=//)([^/@?#]*:)[^/?#]*(?=@)", r"\1***", url, count=1)
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", without)
 
 
 def host_of(address: str) -> str:

@@ -1,0 +1,150 @@
+"""How a service starts, says that it serves, and goes: on a store that is there or not, with callers waiting."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually, refused
+from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
+
+MakeService = Callable[..., ServiceProcess]
+Connect = Callable[[str], grpc.aio.Channel]
+
+
+def check(address: str) -> int:
+    """The exit code of `headwayd check`."""
+    program = str(Path(sys.executable).with_name("headwayd"))
+    return subprocess.run([program, "check", address], capture_output=True, check=False, timeout=20).returncode
+
+
+async def wait_for_a_message(
+    channel: grpc.aio.Channel, queue: str
+) -> "grpc.aio.UnaryUnaryCall[queue_service_pb2.GetRequest, queue_service_pb2.GetResponse]":
+    """A Get that stands and waits, seen by the service."""
+    stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+    await stub.Create(queue_service_pb2.CreateRequest(queue=queue), timeout=5)
+    call = stub.Get(queue_service_pb2.GetRequest(queue=queue, wait=Duration(seconds=60)), timeout=60)
+
+    async def is_waiting() -> bool:
+        described = await stub.Describe(queue_service_pb2.DescribeRequest(queue=queue), timeout=5)
+        return described.queue.counts.consumers_waiting == 1
+
+    await eventually(is_waiting)
+    return call
+
+
+async def test_a_stopping_service_ends_waits_and_leaves_with_0(make_service: MakeService, connect: Connect) -> None:
+    service = make_service()
+    assert check(service.address) == 0
+    async with connect(service.address) as channel:
+        call = await wait_for_a_message(channel, "waiting")
+        service.signal(signal.SIGTERM)
+        with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):
+            await call
+    assert service.wait(within=10) == 0
+    assert check(service.address) == 1
+
+
+async def test_the_shut_down_goes_in_order(make_service: MakeService) -> None:
+    service = make_service(HEADWAY_LOG_FORMAT="json")
+    service.stop()
+    order = [
+        "say NOT_SERVING",
+        "drain delay",
+        "end waits",
+        "stop taking calls",
+        "stop background work",
+        "close the store",
+        "stop the embedded store",
+        "flush the log",
+    ]
+    text = service.log.read_text()
+    places = [text.find(f'"step": "{step}') for step in order]
+    assert places == sorted(places)
+    assert -1 not in places
+
+
+async def test_health_says_not_serving_during_the_drain_delay_and_a_second_signal_ends_it(
+    make_service: MakeService, connect: Connect
+) -> None:
+    service = make_service(HEADWAY_DRAIN_DELAY="60s")
+    async with connect(service.address) as channel:
+        service.signal(signal.SIGTERM)
+        await eventually(lambda: check(service.address) == 1)
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+        await stub.Create(queue_service_pb2.CreateRequest(queue="still-served"), timeout=5)
+    service.signal(signal.SIGINT)
+    assert service.wait(within=10) == 0
+
+
+async def test_a_store_that_is_down_at_the_start_is_waited_for_while_serving(
+    make_service: MakeService, connect: Connect, fresh_store_server: StoreServer
+) -> None:
+    fresh_store_server.stop()
+    service = make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
+    assert service.store.endswith("not reachable yet")
+    async with connect(service.address) as channel:
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+        with refused("STORE_UNAVAILABLE", grpc.StatusCode.UNAVAILABLE):
+            await stub.Create(queue_service_pb2.CreateRequest(queue="patient"), timeout=5)
+        fresh_store_server.start()
+
+        async def created() -> bool:
+            try:
+                await stub.Create(queue_service_pb2.CreateRequest(queue="patient"), timeout=5)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE, error
+                return False
+            return True
+
+        await eventually(created, within=1.0)
+
+
+async def test_a_named_store_is_never_replaced_by_the_embedded_one(make_service: MakeService, short_dir: Path) -> None:
+    folder = short_dir / "untouched"
+    service = make_service(REDIS_PORT="1", HEADWAY_DATA_DIR=str(folder))
+    assert "localhost:1" in service.store
+    assert not folder.exists()
+
+
+async def test_a_service_knows_its_store_by_any_of_its_names(
+    make_service: MakeService, connect: Connect, store_server: StoreServer
+) -> None:
+    ways = [
+        {"HEADWAY_REDIS_URL": store_server.url},
+        {"HEADWAY_REDIS_URL": store_server.unix_url},
+        {"REDIS_SERVER": "127.0.0.1", "REDIS_PORT": str(store_server.port)},
+    ]
+    for way in ways:
+        service = make_service(PRESSURE_PREFIX="__by_name__", **way)
+        async with connect(service.address) as channel:
+            admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+            told = await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)
+        assert (told.store.kind, told.store.embedded, told.store.prefix) == (store_server.kind, False, "__by_name__")
+        service.stop()
+
+
+async def test_it_serves_on_several_addresses_unix_sockets_too(make_service: MakeService, short_dir: Path) -> None:
+    service = make_service(HEADWAY_LISTEN=f"127.0.0.1:0,unix:{short_dir}/h.sock")
+    assert service.addresses[1] == f"unix:{short_dir}/h.sock"
+    assert [check(address) for address in service.addresses] == [0, 0]
+
+
+async def test_a_stop_while_the_store_is_silent_is_bounded(
+    make_service: MakeService, connect: Connect, store_server: StoreServer
+) -> None:
+    async with FaultProxy(store_server.port) as proxy:
+        service = make_service(HEADWAY_REDIS_URL=proxy.url, PRESSURE_PREFIX="__silent__", start=False)
+        await asyncio.to_thread(service.start)
+        async with connect(service.address) as channel:
+            call = await wait_for_a_message(channel, "stuck")
+            proxy.silent = True
+            service.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(service.wait, within=15) == 0
+            assert call.done() or await call.code() is grpc.StatusCode.UNAVAILABLE
