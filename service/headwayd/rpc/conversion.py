@@ -31,7 +31,7 @@ from headwayd.domain.model import (
     StoreFacts,
 )
 from headwayd.rpc.policies import policy_message
-from headwayd.rpc.spans import duration, timestamp
+from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
 from headwayd.rpc.status import item_status
 from headwayd.rpc.text import clean_text
 
@@ -47,7 +47,7 @@ def queue_message(queue: Queue) -> queue_pb2.Queue:
     """One queue."""
     counts = queue_pb2.Counts(**{name: getattr(queue.counts, name) for name in _PLAIN_COUNTS})
     if queue.counts.oldest_age_ms is not None:
-        counts.oldest_age.CopyFrom(duration(queue.counts.oldest_age_ms))
+        set_duration(counts.oldest_age, queue.counts.oldest_age_ms)
     return queue_pb2.Queue(
         name=queue.name,
         policy=policy_message(queue.policy),
@@ -103,7 +103,7 @@ def peek_response(messages: Sequence[Peeked], *, without_payloads: bool) -> queu
         payload = b"" if without_payloads else peeked.payload
         _fill_message(entry.message, id=peeked.id, payload=payload, headers=peeked.headers)
         if peeked.put_at_ms is not None:
-            entry.put_at.CopyFrom(timestamp(peeked.put_at_ms))
+            set_timestamp(entry.put_at, peeked.put_at_ms)
     return response
 
 
@@ -117,7 +117,7 @@ def settle_results(settlements: Iterable[Settlement]) -> list[message_pb2.Settle
             attempts=settlement.attempts,
         )
         if settlement.available_at_ms is not None:
-            result.available_at.CopyFrom(timestamp(settlement.available_at_ms))
+            set_timestamp(result.available_at, settlement.available_at_ms)
         results.append(result)
     return results
 
@@ -151,13 +151,13 @@ def store_message(store: StoreFacts) -> admin_service_pb2.Store:
 def _fill_delivery(entry: message_pb2.Delivery, delivery: Delivery) -> None:
     _fill_message(entry.message, id=delivery.id, payload=delivery.payload, headers=delivery.headers)
     entry.lease = delivery.lease
-    entry.lease_expires_at.CopyFrom(timestamp(delivery.lease_expires_at_ms))
+    set_timestamp(entry.lease_expires_at, delivery.lease_expires_at_ms)
     entry.attempt = delivery.attempt
     entry.ticket = delivery.ticket
     if delivery.put_at_ms is not None:
-        entry.put_at.CopyFrom(timestamp(delivery.put_at_ms))
+        set_timestamp(entry.put_at, delivery.put_at_ms)
     if delivery.waited_ms is not None:
-        entry.waited.CopyFrom(duration(delivery.waited_ms))
+        set_duration(entry.waited, delivery.waited_ms)
 
 
 def _fill_message(message: message_pb2.Message, *, id: str, payload: bytes, headers: bytes) -> None:  # noqa: A002 - the field's name

@@ -22,7 +22,7 @@ from headwayd.domain.limits import (
     Limits,
 )
 from headwayd.domain.model import LONGEST_DEDUPE_MS, POLICY_FIELDS, Policy
-from headwayd.rpc.spans import duration
+from headwayd.rpc.spans import set_duration
 from headwayd.rpc.validation import Checks, in_words, refuse_unserved
 
 _DEFAULTS = Policy()
@@ -128,7 +128,7 @@ def policy_message(policy: Policy) -> queue_pb2.Policy:
         if field.kind is not _Kind.SPAN:
             setattr(owner, leaf, value)
         elif value or field.name not in _ZERO_IS_UNSET:
-            getattr(owner, leaf).CopyFrom(duration(value))
+            set_duration(getattr(owner, leaf), value)
     return message
 
 

@@ -202,6 +202,13 @@ async def test_get_asks_and_delivers(stub: QueueStub, engine: FakeEngine) -> Non
     assert [(s.lease, s.settled, s.attempts) for s in reply.settled] == [("old", message_pb2.SETTLED_ACKED, 1)]
 
 
+async def test_no_time_at_all_is_told_as_zero_and_not_as_unknown(stub: QueueStub, engine: FakeEngine) -> None:
+    engine.answers["get"] = GetOutcome(deliveries=[delivery(put_at_ms=0, waited_ms=0)])
+    (first,) = (await stub.Get(pb.GetRequest(queue="q"), timeout=5)).deliveries
+    assert first.HasField("put_at")
+    assert first.HasField("waited")
+
+
 async def test_headers_that_were_damaged_do_not_keep_a_message_from_its_consumer(
     stub: QueueStub, engine: FakeEngine
 ) -> None:
