@@ -177,6 +177,8 @@ async def test_a_folder_with_blanks_quotes_and_a_long_path_works(
     await again.start()
     async with client(again) as raw:
         assert await raw.get("a") == b"1"
+    await again.close()
+    assert not socket_path(store.folder / "valkey").parent.exists()
 
 
 def test_a_socket_path_never_exceeds_what_sockets_take(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,11 @@ class Lock:
         assert self._descriptor is not None, f"{self._path} is not held"
         return self._descriptor
 
+    @property
+    def is_held(self) -> bool:
+        """By this object, not by a child."""
+        return self._descriptor is not None
+
     def take(self) -> bool:
         """Takes it if it is free, and writes this process's id into it. Does not block."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

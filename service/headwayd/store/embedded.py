@@ -237,5 +237,8 @@ class EmbeddedStore:
             await process.wait()
 
     def _release(self) -> None:
+        if self._service_lock.is_held and self._socket.parent != self._private:
+            with contextlib.suppress(OSError):  # not empty: a server that was killed leaves its socket
+                self._socket.parent.rmdir()
         self._store_lock.release()
         self._service_lock.release()
