@@ -1,0 +1,7 @@
+"""The wire tests use the fixtures of `wire.fixtures`."""
+
+from __future__ import annotations
+
+from wire.fixtures import figure, keys, line
+
+__all__ = ["figure", "keys", "line"]
