@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline clean
+.PHONY: help run test check lint types gen verify baseline bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
+
+bench: $(VENV)/.dev-stamp ## measure what waiting costs and how soon it ends; prints a table
+	cd tests && ../$(BIN)/python -m bench.waiting
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -6,9 +6,10 @@ The scripts run with one include replaced: the clock, which reads a key that the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -16,7 +17,14 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from harness import StoreServer
 from headwayd.domain.errors import HeadwayError
@@ -29,7 +37,9 @@ T = TypeVar("T")
 CLOCK_KEY = "stateful:now"
 CLOCK = {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
 # Shrinking takes minutes and is worth it only to whoever looks at a failure: HEADWAY_STATEFUL_SHRINK=1.
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1")
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (
+    os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1"
+)
 BUDGET = {"budget_s": 5.0}
 FOREVER_MS = 7 * 24 * 3_600_000
 PAYLOADS = st.sampled_from([b"", b"a", b"bb", b"\x00\xff", b"\xf5HW\x01", b"\xf5HW\x01" + b"\x00" * 30, b"x" * 300])
@@ -68,10 +78,8 @@ class QueueMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         async def end() -> None:
-            try:
+            with contextlib.suppress(HeadwayError):
                 await self.store.delete(self.name, **BUDGET)
-            except HeadwayError:
-                pass
             await self.store.close()
 
         self.run(end())
@@ -88,7 +96,7 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def create(self, bound: int, limit: int, max_attempts: int, min_backoff_ms: int) -> None:
         shape = {"bound": bound, "limit": limit, "max_attempts": max_attempts, "min_backoff_ms": min_backoff_ms}
-        self.shape = shape | {"lease_ms": 1_000, "max_backoff_ms": 2_500}
+        self.shape: dict[str, Any] = shape | {"lease_ms": 1_000, "max_backoff_ms": 2_500}
         self._make()
 
     def _make(self) -> None:
@@ -213,9 +221,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(start=st.integers(1, 4), most=st.integers(1, 5))
     def peek(self, start: int, most: int) -> None:
-        found = self.run(
-            self.store.peek(self.name, from_position=start, max_messages=most, max_bytes=10**7, **BUDGET)
-        )
+        found = self.run(self.store.peek(self.name, from_position=start, max_messages=most, max_bytes=10**7, **BUDGET))
         expected = self.model.line[start - 1 : start - 1 + most]
         assert [p.ticket for p in found] == expected
         assert [p.position for p in found] == list(range(start, start + len(expected)))
@@ -320,6 +326,7 @@ class QueueMachine(RuleBasedStateMachine):
             self._sweep_both()
         assert (found is None) == (expected is None)
         if found is not None:
+            assert isinstance(found, bytes)
             assert found.endswith(expected or b"")
 
     # -- what must always hold ----------------------------------------------------------------------------------------
@@ -354,11 +361,11 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 @pytest.fixture
-def machine(store_server: StoreServer) -> Iterator[type[QueueMachine]]:
+def machine(store_server: StoreServer) -> type[QueueMachine]:
     class OnThisServer(QueueMachine):
         server = store_server
 
-    yield OnThisServer
+    return OnThisServer
 
 
 def test_scripts_do_what_the_model_says(machine: type[QueueMachine]) -> None:

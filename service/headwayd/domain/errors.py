@@ -184,6 +184,14 @@ class RoleInUse(WrongState):
 
     reason = Reason.ROLE_IN_USE
 
+    @classmethod
+    def of(cls, queue: str, *, role: str, holder: str) -> RoleInUse:
+        """With the metadata that the reason promises; `holder` is empty for a client that left no name."""
+        return cls(
+            f"the {role} role of queue {queue!r} is held by {holder or 'a client that left no name'}",
+            metadata={"queue": queue, "role": role, "holder": holder},
+        )
+
 
 class LeaseStale(WrongState):
     """Somebody newer holds the message."""

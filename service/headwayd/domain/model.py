@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 
+from headwayd.domain.errors import HeadwayError
 from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
 
 
@@ -133,22 +134,19 @@ class PutCode(StrEnum):
 
     QUEUED = "queued"
     DELAYED = "delayed"
-    KEPT = "kept"
-    DUPLICATE = "duplicate"
-    FULL = "full"
-    CLOSED = "closed"
-    DELETED = "deleted"
-    CUT_OFF = "cut_off"  # the store failed after earlier messages of the batch were accepted
+    KEPT = "kept"  # a message with this id was known and stays
+    REFUSED = "refused"  # not accepted; the outcome's error says why
 
 
 @dataclass(frozen=True, slots=True)
 class PutOutcome:
-    """One message's outcome. `ticket` and `position` are 0 unless it joined the line (or was found waiting)."""
+    """One message's outcome. `ticket` and `position` are 0 unless it joined the line, or the one kept waits there."""
 
     code: PutCode
     id: str
     ticket: int = 0
     position: int = 0
+    error: HeadwayError | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +161,7 @@ class GetOrder:
     lease_ms: int = 0
     consumer: str = ""
     ack: Sequence[str] = ()
+    only_if_settled: bool = False  # others wait before: lease only if one of `ack` ends here
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

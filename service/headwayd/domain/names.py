@@ -39,8 +39,8 @@ def refusal_of(name: str, *, is_cluster: bool = False) -> str | None:
     """Why `name` cannot be a queue's name, or None if it can.
 
     A name is refused only if it is no proper name, or if one of its keys could be a key of another acceptable name:
-    `a:closed` would be the closed key of `a`. The rule is symmetric in effect: of two names that would collide, the longer
-    one is refused.
+    `a:closed` would be the closed key of `a`. The rule is symmetric in effect: of two names that would collide, the
+    longer one is refused.
     """
     try:
         size = len(name.encode())

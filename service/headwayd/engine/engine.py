@@ -1,7 +1,7 @@
 """The rules of the queue service, between the edge that speaks a protocol and the store that keeps the queues.
 
-Knows neither gRPC nor Redis nor the wall clock. What is one atomic step is the store's; what waits, repeats, bounds and gives
-up is here.
+Knows neither gRPC nor Redis nor the wall clock. What is one atomic step is the store's; what waits, repeats, bounds
+and gives up is here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from headwayd.domain import names
-from headwayd.domain.errors import QueueNotFound, ShuttingDown, StoreUnavailable
+from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     DelayOrder,
@@ -32,7 +32,7 @@ from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
 from headwayd.engine.ports import RoleStep, Store
 from headwayd.engine.putting import Putting
-from headwayd.engine.roles import held_too_long, until_done
+from headwayd.engine.roles import until_done
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
 
@@ -40,8 +40,8 @@ _DRAIN_S = 5.0
 
 
 class Engine:
-    """Every call of the service, by name. All of them raise what `domain.errors` has; `budget_s` is how long their store
-    calls may take, waiting not counted. `wall_ms` tells the wall clock, for GetServerInfo only."""
+    """Every call of the service, by name. All of them raise what `domain.errors` has; `budget_s` is how long their
+    store calls may take, waiting not counted. `wall_ms` tells the wall clock, for GetServerInfo only."""
 
     def __init__(
         self,
@@ -126,8 +126,8 @@ class Engine:
     async def list_queues(
         self, prefix: str, page_size: int, page_token: str, *, budget_s: float
     ) -> tuple[list[Queue], str]:
-        """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the last
-        name of its page."""
+        """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the
+        last name of its page."""
         after = page_token.encode()
         found = [
             name
@@ -154,10 +154,11 @@ class Engine:
         return self._with_waiters(await self._store.set_paused(queue, False, budget_s=budget_s))
 
     async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
-        """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for `wait_ms`."""
+        """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for
+        `wait_ms`."""
         step = await until_done(lambda: self._store.close_queue(queue, budget_s=budget_s), wait_ms)
         if isinstance(step, RoleStep):
-            raise held_too_long(queue, step)
+            raise RoleInUse.of(queue, role=step.role, holder=step.holder)
         return self._with_waiters(step)
 
     async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
@@ -178,7 +179,7 @@ class Engine:
 
         done = await until_done(step, wait_ms)
         if not done.is_done:
-            raise held_too_long(queue, done)
+            raise RoleInUse.of(queue, role=done.role, holder=done.holder)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -227,7 +228,7 @@ class Engine:
         """Empties the queue. Raises RoleInUse if a foreign consumer holds its role."""
         purged = await self._store.purge(queue, with_dead=with_dead, budget_s=budget_s)
         if isinstance(purged, RoleStep):
-            raise held_too_long(queue, purged)
+            raise RoleInUse.of(queue, role=purged.role, holder=purged.holder)
         return purged
 
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:

@@ -1,4 +1,5 @@
-"""Get: at once if there is something, else in line until there is; and never a lease left with a caller who has gone."""
+"""Get: at once if there is something, else in line until there is; and never a lease left with a caller who has
+gone."""
 
 from __future__ import annotations
 
@@ -80,10 +81,10 @@ class Getting:
             await self._lines.let_try(order.queue, timeout_s=budget_s)
             is_behind_others = self._lines.waiting_on(order.queue) > 0
         if not is_behind_others or order.ack or not order.wait_ms:
-            first = replace(order, max_messages=0) if is_behind_others else order
-            step = await self._first_try(first, budget_s)
+            # A holder that settles goes on with the next message; everybody else stands behind those who wait.
+            step = await self._first_try(replace(order, only_if_settled=is_behind_others), budget_s)
             settled = list(step.settled)
-            if step.deliveries or not order.wait_ms or (order.ack and step.wait is Wait.NOTHING and not is_behind_others):
+            if step.deliveries or not order.wait_ms or (order.ack and step.wait is Wait.NOTHING):
                 return self._outcome(order, step, settled)
         step = await self._wait(replace(order, ack=()), budget_s, has_settled=bool(order.ack))
         return self._outcome(order, step, settled)
@@ -91,10 +92,7 @@ class Getting:
     def _outcome(self, order: GetOrder, step: GetStep, settled: list[Settlement]) -> GetOutcome:
         if not step.deliveries and not settled:
             if step.wait is Wait.ROLE:
-                raise RoleInUse(
-                    f"the consumer role of queue {order.queue!r} is held by {step.holder or 'a client that left no name'}",
-                    metadata={"queue": order.queue, "role": "consumer", "holder": step.holder},
-                )
+                raise RoleInUse.of(order.queue, role="consumer", holder=step.holder)
             if step.wait is Wait.PAUSED and not order.wait_ms:
                 raise QueuePaused(f"queue {order.queue!r} is paused", metadata={"queue": order.queue})
         return GetOutcome(deliveries=step.deliveries, settled=settled)
@@ -133,7 +131,7 @@ class Getting:
             raise waiter.trouble
         return waiter.last or nothing
 
-    # -- what the line must know ----------------------------------------------------------------------------------------
+    # -- what the line must know -------------------------------------------------------------------------------------
 
     def note_wait(self, queue: str, wait: Wait) -> None:
         """Remembers what is waited for on this queue, while somebody waits."""
@@ -143,14 +141,15 @@ class Getting:
             self._waits[queue] = wait
 
     def needs_leases(self, queue: str) -> bool:
-        """Whether a settled lease may end a wait here: a slot is waited for, or the queue may be closed and draining."""
+        """Whether a settled lease may end a wait here: a slot is waited for, or the queue may be closed and
+        draining."""
         return self._waits.get(queue) in (Wait.SLOT, Wait.DRAIN)
 
     def line_ended(self, queue: str) -> None:
         """Nobody waits on this queue any more."""
         self._waits.pop(queue, None)
 
-    # -- giving back ----------------------------------------------------------------------------------------------------
+    # -- giving back -------------------------------------------------------------------------------------------------
 
     def _give_back_late(self, queue: str, ended: asyncio.Future[GetStep]) -> None:
         if not ended.cancelled() and ended.exception() is None:
@@ -165,7 +164,8 @@ class Getting:
         for attempt in range(_RELEASE_TRIES):
             try:
                 await self.store.release(queue, leases, budget_s=_RELEASE_BUDGET_S)
-                return
             except HeadwayError as error:
                 log.info("release.failed", queue=queue, count=len(leases), reason=error.reason.name)
                 await asyncio.sleep(_RELEASE_PAUSE_S * 2**attempt)
+            else:
+                return

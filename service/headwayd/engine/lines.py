@@ -1,8 +1,8 @@
 """Those of this process who wait on one queue: served first come, first served, without a connection or a poll each.
 
-A line keeps trying its first waiters. When they find nothing it arms a hint, tries once more (what happened before arming is
-not heard), and sleeps until the hint, or until it is time for the slow safety check. How a waiter tries, and what it wants,
-is its own business: a line only knows whether it was served.
+A line keeps trying its first waiters. When they find nothing it arms a hint, tries once more (what happened before
+arming is not heard), and sleeps until the hint, or until it is time for the slow safety check. How a waiter tries,
+and what it wants, is its own business: a line only knows whether it was served.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Waiter(Protocol):
 
 
 class Line:
-    """The waiters of one kind on one queue. `arm` asks for the next hint, `most_at_once` first waiters may try together."""
+    """The waiters of one kind on one queue. `arm` asks for the next hint, `most_at_once` first waiters may try
+    together."""
 
     def __init__(self, arm: Callable[[], Awaitable[None]], *, most_at_once: int, check_s: Callable[[], float]) -> None:
         self._arm = arm

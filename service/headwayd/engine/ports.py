@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Protocol
 
 from headwayd.domain.model import (
-    Delivery,
     DelayOrder,
+    Delivery,
     GetOrder,
     NewMessage,
     OnDuplicate,
@@ -73,8 +73,8 @@ DueListener = Callable[[str, float], None]
 
 
 class Store(Protocol):
-    """Queues in a store. Every method is one atomic step unless it says otherwise, takes at most `budget_s` seconds, and
-    raises StoreUnavailable (nothing happened), OutcomeUnknown, StoreFull or NotDurable when the store has trouble;
+    """Queues in a store. Every method is one atomic step unless it says otherwise, takes at most `budget_s` seconds,
+    and raises StoreUnavailable (nothing happened), OutcomeUnknown, StoreFull or NotDurable when the store has trouble;
     QueueNotFound and QueueDeleted where they name a queue that is not there. What each step does: `RedisStore`."""
 
     @property

@@ -8,16 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from headwayd.domain.errors import (
-    DuplicateMessage,
-    HeadwayError,
-    QueueClosed,
-    QueueDeleted,
-    QueueFull,
-    QueueNotFound,
-    RoleInUse,
-    StoreUnavailable,
-)
+from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueFull, QueueNotFound, RoleInUse, StoreUnavailable
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
@@ -93,10 +84,20 @@ class _Waiter:
         if not self.done.done():
             self.done.set_exception(error)
 
-    def cut_off(self, code: PutCode) -> None:
+    def cut_off(self, error: HeadwayError) -> None:
         """The rest was not accepted, for one reason."""
-        self.outcomes.extend(PutOutcome(code, message.id) for message in self.rest)
+        self.outcomes.extend(PutOutcome(PutCode.REFUSED, message.id, error=error) for message in self.rest)
         self.rest = ()
+
+
+def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
+    """What kept the rest from being accepted when time was up."""
+    if waiter.trouble is not None:
+        return waiter.trouble
+    if waiter.last is not None and waiter.last.wait is Wait.ROLE:
+        return RoleInUse.of(queue, role="producer", holder=waiter.last.holder)
+    bound = waiter.last.bound if waiter.last else 0
+    return QueueFull(f"queue {queue!r} is full", metadata={"queue": queue, "bound": str(bound)})
 
 
 class Putting:
@@ -138,37 +139,27 @@ class Putting:
             waiter.done.cancel()
             self._leave(order.queue, waiter)
             return
-        error = waiter.done.exception()
-        if error is None:
-            return
-        if not isinstance(error, QueueDeleted):
+        try:
+            waiter.done.result()
+        except QueueDeleted:
+            raise
+        except HeadwayError as error:
             self._leave(order.queue, waiter)
-        if isinstance(error, QueueDeleted) or not waiter.has_accepted:
-            raise error
-        waiter.cut_off(PutCode.CLOSED if isinstance(error, QueueClosed) else PutCode.CUT_OFF)
+            if not waiter.has_accepted:
+                raise
+            waiter.cut_off(error)
 
-    def _result(self, order: PutOrder, waiter: _Waiter) -> list[PutOutcome]:
+    @staticmethod
+    def _result(order: PutOrder, waiter: _Waiter) -> list[PutOutcome]:
         if waiter.rest:
-            if not waiter.has_accepted and waiter.trouble is not None:
-                raise waiter.trouble
-            if not waiter.outcomes and waiter.last is not None and waiter.last.wait is Wait.ROLE:
-                raise RoleInUse(
-                    f"the producer role of queue {order.queue!r} is held by {waiter.last.holder or 'an unnamed client'}",
-                    metadata={"queue": order.queue, "role": "producer", "holder": waiter.last.holder},
-                )
-            waiter.cut_off(PutCode.FULL)
-        codes = {outcome.code for outcome in waiter.outcomes}
-        if codes == {PutCode.FULL}:
-            bound = waiter.last.bound if waiter.last else 0
-            raise QueueFull(
-                f"queue {order.queue!r} is full", metadata={"queue": order.queue, "bound": str(bound)}
-            )
-        if codes == {PutCode.DUPLICATE}:
-            known = waiter.outcomes[0].id
-            raise DuplicateMessage(f"message {known!r} is known", metadata={"queue": order.queue, "id": known})
+            waiter.cut_off(_why_it_waits(order.queue, waiter))
+        errors = [outcome.error for outcome in waiter.outcomes]
+        first = errors[0]
+        if first is not None and all(error is not None and error.reason is first.reason for error in errors):
+            raise first
         return waiter.outcomes
 
-    # -- leaving the line -----------------------------------------------------------------------------------------------
+    # -- leaving the line --------------------------------------------------------------------------------------------
 
     def _leave_late(self, queue: str, waiter: _Waiter, ended: asyncio.Future[bool]) -> None:
         if not ended.cancelled() and ended.exception() is None and not ended.result():

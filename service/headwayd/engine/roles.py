@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headwayd.domain.errors import RoleInUse
 from headwayd.engine.ports import RoleStep
 
 T = TypeVar("T")
@@ -14,8 +13,8 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 async def until_done(step: Callable[[], Awaitable[T | RoleStep]], wait_ms: int) -> T | RoleStep:
-    """Repeats the step while a foreign client holds the role, with growing pauses, for at most `wait_ms`. These calls are
-    rare and short, so they look again instead of standing in a line."""
+    """Repeats the step while a foreign client holds the role, with growing pauses, for at most `wait_ms`. These calls
+    are rare and short, so they look again instead of standing in a line."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     pause_s = _SHORTEST_PAUSE_S
@@ -28,11 +27,3 @@ async def until_done(step: Callable[[], Awaitable[T | RoleStep]], wait_ms: int) 
             return result
         await asyncio.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def held_too_long(queue: str, step: RoleStep) -> RoleInUse:
-    """The error for a role that was not given back in time."""
-    return RoleInUse(
-        f"the {step.role} role of queue {queue!r} is held by {step.holder or 'a client that left no name'}",
-        metadata={"queue": queue, "role": step.role, "holder": step.holder},
-    )

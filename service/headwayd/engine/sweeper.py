@@ -1,9 +1,9 @@
 """Does in time what time alone brings: delayed messages fall due, leases lapse. Nobody polls for it.
 
-The store tells with every reply, and every process announces to the others, when a queue next needs a visit; the sweeper
-sleeps until the earliest. Several processes may visit at once: each step is atomic, so every message moves once. What a
-process never heard of, because it was not there or not connected, it finds by listing the queues once after each connect,
-and, for safety, rarely.
+The store tells with every reply, and every process announces to the others, when a queue next needs a visit; the
+sweeper sleeps until the earliest. Several processes may visit at once: each step is atomic, so every message moves
+once. What a process never heard of, because it was not there or not connected, it finds by listing the queues once
+after each connect, and, for safety, rarely.
 """
 
 from __future__ import annotations

@@ -9,14 +9,6 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
-from headwayd.domain.errors import (
-    DuplicateMessage,
-    HeadwayError,
-    OutcomeUnknown,
-    QueueClosed,
-    QueueDeleted,
-    QueueFull,
-)
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Counts,
@@ -69,15 +61,15 @@ def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
     )
 
 
-def put_response(queue: str, outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutResponse:
+def put_response(outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutResponse:
     """One result per message, in order."""
     response = queue_service_pb2.PutResponse()
     for outcome in outcomes:
         result = response.results.add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
         if outcome.code is PutCode.KEPT:
             result.deduplicated = True
-        elif outcome.code not in {PutCode.QUEUED, PutCode.DELAYED}:
-            result.error.CopyFrom(item_status(_error_of(queue, outcome)))
+        elif outcome.error is not None:
+            result.error.CopyFrom(item_status(outcome.error))
     return response
 
 
@@ -171,19 +163,3 @@ def _fill_message(message: message_pb2.Message, *, id: str, payload: bytes, head
             message.Clear()
     message.id = id
     message.payload = payload
-
-
-def _error_of(queue: str, outcome: PutOutcome) -> HeadwayError:
-    metadata = {"queue": queue}
-    match outcome.code:
-        case PutCode.FULL:
-            return QueueFull("the queue is full and no room came in time", metadata=metadata)
-        case PutCode.DUPLICATE:
-            return DuplicateMessage("a message with this id is known", metadata={**metadata, "id": outcome.id})
-        case PutCode.CLOSED:
-            return QueueClosed("the queue was closed", metadata=metadata)
-        case PutCode.DELETED:
-            return QueueDeleted("the queue was deleted", metadata=metadata)
-        case _:
-            # After a first part was accepted the store failed, maybe with its answer to this part on the way.
-            return OutcomeUnknown("the store failed before it answered for this message", metadata={"cause": "STORE"})

@@ -87,7 +87,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         if order.wait_ms:
             order = replace(order, wait_ms=wait_within_deadline_ms(order.wait_ms, context))
         outcomes = await self._engine.put(order, budget_s=store_budget_s(context))
-        return put_response(request.queue, outcomes)
+        return put_response(outcomes)
 
     async def Get(self, request: queue_service_pb2.GetRequest, context: Context) -> queue_service_pb2.GetResponse:
         """Leases messages from the head of the line."""

@@ -1,7 +1,7 @@
 """Opens connections to the store: the one place that says how redis-py is to behave.
 
-Its own retries are off, because it re-sends scripts; the protocol is RESP2, because with RESP3 a stray reply can reach the
-next call; every wait on the network is bounded.
+Its own retries are off, because it re-sends scripts; the protocol is RESP2, because with RESP3 a stray reply can
+reach the next call; every wait on the network is bounded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class ConnectionSource:
         self.database = int(options.get("db") or 0)
 
     async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
-        """A connected connection. `timeout_s` replaces the time that a reply may take; 0 means for ever (subscriptions)."""
+        """A connected connection. `timeout_s` replaces the time that a reply may take; 0 means for ever
+        (subscriptions)."""
         options = dict(self._options)
         if timeout_s is not None:
             options["socket_timeout"] = timeout_s or None

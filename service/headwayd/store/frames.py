@@ -1,4 +1,5 @@
-"""Reads elements of the line: frames, and bare payloads. The layout is told in lua/include/frame.lua, which writes them."""
+"""Reads elements of the line: frames, and bare payloads. The layout is told in lua/include/frame.lua, which writes
+them."""
 
 from __future__ import annotations
 

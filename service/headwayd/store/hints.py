@@ -2,8 +2,9 @@
 
 One connection reads the keys that somebody waits on with client tracking on; the store then tells the other connection,
 which is subscribed, as soon as one of them changes, whoever changed it: a Headway script or a foreign client. The same
-subscription carries what scripts publish: a producer's turn, due times, and kicks. All of it is only a hint. Nothing is lost
-if one is: after every reconnect everybody is told to look again, and the engine looks by itself from time to time.
+subscription carries what scripts publish: a producer's turn, due times, and kicks. All of it is only a hint. Nothing
+is lost if one is: after every reconnect everybody is told to look again, and the engine looks by itself from time to
+time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Hints:
     """The two connections, kept open as long as the process serves. Listeners are called on the event loop and must not
     block: hints with a queue's name (None: any), due times with a queue's name and milliseconds since 1970."""
 
-    def __init__(self, source: ConnectionSource, *, prefix: str, channels: str, process: str, call_timeout_s: float) -> None:
+    def __init__(
+        self, source: ConnectionSource, *, prefix: str, channels: str, process: str, call_timeout_s: float
+    ) -> None:
         self._source = source
         self._prefix = prefix
         self._call_timeout_s = call_timeout_s
@@ -47,7 +50,7 @@ class Hints:
         self._lock = asyncio.Lock()
         self._is_connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._heard_at = 0.0
+        self._pong = asyncio.Event()
         self.on_hint: HintListener = lambda _queue: None
         self.on_due: DueListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
@@ -73,8 +76,9 @@ class Hints:
             self._task = None
 
     async def arm(self, queue: str, *, with_leases: bool) -> None:
-        """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before is not
-        heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody anyway."""
+        """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
+        is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
+        anyway."""
         keys = watched_keys(base_key(self._prefix, queue), with_leases=with_leases)
         async with self._lock:
             reader = self._reader
@@ -104,7 +108,7 @@ class Hints:
                     listener, reader = await self._connect()
             except _TROUBLE as error:
                 log.debug("hints.unreachable", error=type(error).__name__)
-                await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311  spreads reconnects
+                await asyncio.sleep(pause_s * (0.5 + random.random()))
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
                 continue
             pause_s = _SHORTEST_PAUSE_S
@@ -145,10 +149,9 @@ class Hints:
         return listener, reader
 
     async def _hear(self, listener: AbstractConnection) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             message = await listener.read_response()
-            self._heard_at = loop.time()
+            self._pong.set()  # whatever is heard shows that the connection lives
             if isinstance(message, list) and len(message) == 3 and message[0] == b"message":
                 self._dispatch(message[1], message[2])
 
@@ -181,15 +184,13 @@ class Hints:
             return None
 
     async def _keep_pinging(self, listener: AbstractConnection, reader: AbstractConnection) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(_PING_EVERY_S)
-            asked_at = loop.time()
+            self._pong.clear()
             async with asyncio.timeout(2 * self._call_timeout_s):
                 await listener.send_command("PING")
                 async with self._lock:
                     if self._reader is not reader:
                         raise redis_errors.ConnectionError("the tracking connection was lost")
                     await ask(reader, "PING")
-                while self._heard_at < asked_at:
-                    await asyncio.sleep(0.01)
+                await self._pong.wait()

@@ -1,7 +1,7 @@
 """Spells every key and channel of the store, once. The Lua scripts get their table from here.
 
-`P` is the prefix (`__pressure__` unless set otherwise), `q` a queue's name. The twelve keys of pressure 0.15 come first;
-Headway's own lie under `P:q:x:`. There are no keys that belong to no queue: which queues exist is seen from the
+`P` is the prefix (`__pressure__` unless set otherwise), `q` a queue's name. The twelve keys of pressure 0.15 come
+first; Headway's own lie under `P:q:x:`. There are no keys that belong to no queue: which queues exist is seen from the
 `:bound` keys, and which processes live from who listens to their channel.
 """
 
@@ -47,11 +47,12 @@ OWN = {
     "acked": ":x:acked",  # hash: which tickets were acked; see lua/include/settle.lua
     "acked_at": ":x:acked_at",  # zset field of `acked` → last written (ms)
     "producers": ":x:producers",  # zset waiter → number in the producer line
-    "deleting": ":x:deleting",  # string: a Delete has begun and waits for foreign clients
+    "deleting": ":x:deleting",  # string: 'ours', or since when (ms) a foreign client's deletion is waited for
 }
 
 WAKE_CHANNEL = ":x:wake:"  # + process name: "your producer is first in line", the message is the queue's base key
-DUE_CHANNEL = ":x:due"  # "<ms> <base key>": when time alone next brings work; "kick <base key>": all who wait there, look again
+# "<ms> <base key>": when time alone next brings work; "kick <base key>": all who wait there, look again.
+DUE_CHANNEL = ":x:due"
 
 
 def base_key(prefix: str, queue: str) -> str:
@@ -91,7 +92,8 @@ def watched_keys(base: str, *, with_leases: bool) -> tuple[str, ...]:
 
 
 def lua_table() -> str:
-    """The same spelling as a Lua table `K` from short name to full key of the queue at KEYS[1], built when first asked."""
+    """The same spelling as a Lua table `K` from short name to full key of the queue at KEYS[1], built when first
+    asked."""
     rows = ", ".join(f"{name} = '{suffix}'" for name, suffix in (PRESSURE | OWN).items())
     stale = ", ".join(f"'{suffix}'" for suffix in STALE_SUFFIXES)
     own = ", ".join(f"'{name}'" for name in OWN)

@@ -1,7 +1,7 @@
 """Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline.
 
-A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply must
-carry the echo of its call: if one does not, replies have slipped, and every connection is dropped.
+A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply
+must carry the echo of its call: if one does not, replies have slipped, and every connection is dropped.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Link:
     async def call(
         self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
     ) -> list[Any]:
-        """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as StoreUnavailable,
-        StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
+        """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as
+        StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
         echo = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
         call = _Call(

@@ -13,12 +13,13 @@ from datetime import timedelta
 from typing import Any
 
 from headwayd.domain.errors import (
-    DuplicateMessage,
     FieldInvalid,
     QueueDeleted,
+    RoleInUse,
     StoreUnavailable,
     Violation,
 )
+from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
 from headwayd.domain.model import (
     DelayOrder,
     GetOrder,
@@ -49,9 +50,16 @@ _SCAN_COUNT = 1_000
 _MANY_AT_ONCE = 200
 
 
+_TOO_FAR = f"is more than {MAX_DELAY_MS // DAY_MS} days ahead"
+
+
+def _invalid(field: str, description: str) -> FieldInvalid:
+    return FieldInvalid(f"{field} {description}", metadata={"field": field}, violations=[Violation(field, description)])
+
+
 class RedisStore:
-    """Fulfils `engine.ports.Store`. `process` names this process in role keys and channels; `scripts` replaces the scripts
-    (by a test's, with another clock)."""
+    """Fulfils `engine.ports.Store`. `process` names this process in role keys and channels; `scripts` replaces the
+    scripts (by a test's, with another clock)."""
 
     def __init__(
         self,
@@ -72,7 +80,9 @@ class RedisStore:
         # Channels are one space for all databases of a server.
         self._channels = f"{prefix}:{source.database}" if source.database else prefix
         self._link = Link(source, call_timeout_s=self._timeout_s)
-        self._hints = Hints(source, prefix=prefix, channels=self._channels, process=process, call_timeout_s=self._timeout_s)
+        self._hints = Hints(
+            source, prefix=prefix, channels=self._channels, process=process, call_timeout_s=self._timeout_s
+        )
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
@@ -268,14 +278,14 @@ class RedisStore:
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         if status == Status.NEVER_FITS:
-            violation = Violation("messages", "more than the queue's bound, so they can never be accepted together")
-            raise FieldInvalid("the batch never fits the queue", metadata={"field": "messages"}, violations=[violation])
+            raise _invalid("messages", "more than the queue's bound, so they can never be accepted together")
+        if status == Status.TOO_FAR:
+            raise _invalid(f"messages[{int(reply[1]) - 1}].not_before", _TOO_FAR)
         if status == Status.DUPLICATE_MESSAGE:
-            known = messages[int(reply[1]) - 1].id
-            raise DuplicateMessage(f"message {known!r} is known", metadata={"queue": queue, "id": known})
+            raise replies.duplicate(queue, messages[int(reply[1]) - 1].id)
         self._note_due(queue, reply[1], reply[9])
         return PutStep(
-            outcomes=replies.put_outcomes(reply, [message.id for message in messages]),
+            outcomes=replies.put_outcomes(queue, reply, [message.id for message in messages]),
             wait=Wait(text(reply[3]) or Wait.NOTHING.value),
             line_ticket=int(reply[5]),
             holder=text(reply[4]),
@@ -297,6 +307,7 @@ class RedisStore:
             order.lease_ms,
             random,
             order.max_bytes,
+            "1" if order.only_if_settled else "0",
             *self._leases(order.ack),
             budget_s=budget_s,
         )
@@ -306,7 +317,8 @@ class RedisStore:
         self._note_due(order.queue, reply[1], reply[6])
         first = 8 + 2 * int(reply[7])
         settled = [
-            replies.settlement(lease, reply[8 + 2 * index], reply[9 + 2 * index]) for index, lease in enumerate(order.ack)
+            replies.settlement(lease, reply[8 + 2 * index], reply[9 + 2 * index])
+            for index, lease in enumerate(order.ack)
         ]
         return GetStep(
             deliveries=replies.deliveries(reply, first, random),
@@ -344,6 +356,8 @@ class RedisStore:
         )
         if replies.missing(reply[0], order.queue) is not None:
             return replies.all_gone(order.leases)
+        if text(reply[0]) == Status.TOO_FAR:
+            raise _invalid("until", _TOO_FAR)
         self._note_due(order.queue, reply[1], reply[2])
         return [replies.settlement(lease, *reply[3 + 3 * i : 6 + 3 * i]) for i, lease in enumerate(order.leases)]
 
@@ -396,8 +410,8 @@ class RedisStore:
         return Purged(**removed)
 
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:
-        """What a dead foreign client left behind; mended if its name is confirmed. Raises RoleInUse if the name is not the
-        holder's."""
+        """What a dead foreign client left behind; mended if its name is confirmed. Raises RoleInUse if the name is
+        not the holder's."""
         reply = await self._ask("repair", queue, confirm_holder, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
@@ -405,7 +419,7 @@ class RedisStore:
         consumer = Role(text(reply[4]) == "1", text(reply[5]))
         if text(reply[0]) == Status.ROLE_IN_USE:
             role, holder = ("producer", producer.holder) if producer.is_taken else ("consumer", consumer.holder)
-            raise replies.role_in_use(queue, role, holder)
+            raise RoleInUse.of(queue, role=role, holder=holder)
         count = int(reply[6])
         report = reply[7 + count :]
         return Repaired(
@@ -419,11 +433,10 @@ class RedisStore:
     # -- time passing -------------------------------------------------------------------------------------------------
 
     async def sweep(self, queue: str, *, budget_s: float) -> bool:
-        """Does what is due, in one bounded step. True if more is due already; the due listener hears when to come again.
-        A queue that is no more has nothing due."""
+        """Does what is due, in one bounded step. True if more is due already; the due listener hears when to come
+        again. A queue that is no more has nothing due."""
         reply = await self._ask("sweep", queue, budget_s=budget_s)
         if replies.missing(reply[0], queue) is not None:
             return False
         self._note_due(queue, reply[1], reply[2])
         return text(reply[3]) == "1"
-

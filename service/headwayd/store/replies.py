@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from headwayd.domain.errors import HeadwayError, QueueClosed, QueueDeleted, QueueDrained, QueueNotFound, RoleInUse
+from headwayd.domain.errors import (
+    DuplicateMessage,
+    HeadwayError,
+    QueueClosed,
+    QueueDeleted,
+    QueueDrained,
+    QueueNotFound,
+)
 from headwayd.domain.model import (
     Counts,
     Delivery,
@@ -44,14 +51,6 @@ def missing(status: bytes, queue: str) -> HeadwayError | None:
         case Status.QUEUE_DRAINED:
             return QueueDrained(f"queue {queue!r} is closed and empty", metadata=metadata)
     return None
-
-
-def role_in_use(queue: str, role: str, holder: str) -> RoleInUse:
-    """A foreign client holds the role."""
-    return RoleInUse(
-        f"the {role} role of queue {queue!r} is held by {holder or 'a client that left no name'}",
-        metadata={"queue": queue, "role": role, "holder": holder},
-    )
 
 
 def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
@@ -103,7 +102,12 @@ def made_id(generation: str, ticket: int) -> str:
     return f"~{generation}-{ticket}"
 
 
-def put_outcomes(reply: Sequence[Any], given_ids: Sequence[str]) -> list[PutOutcome]:
+def duplicate(queue: str, message_id: str) -> DuplicateMessage:
+    """A message with this id is known."""
+    return DuplicateMessage(f"message {message_id!r} is known", metadata={"queue": queue, "id": message_id})
+
+
+def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> list[PutOutcome]:
     """The outcomes of the messages that were dealt with. `reply` is put.lua's, from its status on."""
     generation = text(reply[2])
     ticket, position, done = int(reply[6]), int(reply[7]), int(reply[8])
@@ -122,8 +126,11 @@ def put_outcomes(reply: Sequence[Any], given_ids: Sequence[str]) -> list[PutOutc
         code, reference, at_position = exception
         if code == PutCode.DELAYED:
             outcomes.append(PutOutcome(PutCode.DELAYED, given or f"~{generation}-d{reference}"))
+        elif code == PutCode.KEPT:
+            kept_ticket = int(reference) if at_position else 0
+            outcomes.append(PutOutcome(PutCode.KEPT, given, kept_ticket, at_position))
         else:
-            outcomes.append(PutOutcome(PutCode(code), given, int(reference), at_position))
+            outcomes.append(PutOutcome(PutCode.REFUSED, given, error=duplicate(queue, given)))
     return outcomes
 
 

@@ -1,6 +1,7 @@
 """Puts the Lua scripts together: one file per operation, includes in the order they are named, each once.
 
-Two includes are made here instead of read: `keys`, so that keys are spelled in one file, and `policy`, so that defaults are.
+Two includes are made here instead of read: `keys`, so that keys are spelled in one file, and `policy`, so that
+defaults are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 
+from headwayd.domain.limits import MAX_DELAY_MS
 from headwayd.domain.model import Policy
 from headwayd.store import keys
 from headwayd.store.status import Status
@@ -42,6 +44,7 @@ def _policy_include() -> str:
     rows = ", ".join(f"{{ '{name}', '{value}' }}" for name, value in zip(pairs[::2], pairs[1::2], strict=True))
     return (
         f"local POLICY = {{ {rows} }}\n"
+        f"local MAX_DELAY_MS = {MAX_DELAY_MS}\n"
         "local POLICY_DEFAULT = {}\n"
         "for _, row in ipairs(POLICY) do POLICY_DEFAULT[row[1]] = row[2] end\n"
     )

@@ -13,6 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from harness.errors import refused
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, message_pb2, queue_pb2, queue_service_pb2_grpc
 from headway.v1 import queue_service_pb2 as pb
+from headwayd.domain.errors import DuplicateMessage, OutcomeUnknown, QueueClosed, QueueDeleted, QueueFull
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Counts,
@@ -139,11 +140,11 @@ async def test_put_answers_message_by_message(stub: QueueStub, engine: FakeEngin
         PutOutcome(PutCode.QUEUED, "a", 11, 1),
         PutOutcome(PutCode.DELAYED, "b"),
         PutOutcome(PutCode.KEPT, "c", 9, 2),
-        PutOutcome(PutCode.DUPLICATE, "d"),
-        PutOutcome(PutCode.FULL, "e"),
-        PutOutcome(PutCode.CLOSED, ""),
-        PutOutcome(PutCode.DELETED, ""),
-        PutOutcome(PutCode.CUT_OFF, ""),
+        PutOutcome(PutCode.REFUSED, "d", error=DuplicateMessage("known", metadata={"queue": "q", "id": "d"})),
+        PutOutcome(PutCode.REFUSED, "e", error=QueueFull("full", metadata={"queue": "q", "bound": "4"})),
+        PutOutcome(PutCode.REFUSED, "", error=QueueClosed("closed", metadata={"queue": "q"})),
+        PutOutcome(PutCode.REFUSED, "", error=QueueDeleted("deleted", metadata={"queue": "q"})),
+        PutOutcome(PutCode.REFUSED, "", error=OutcomeUnknown("lost", metadata={"cause": "STORE"})),
     ]
     reply = await stub.Put(pb.PutRequest(queue="q", messages=[message_pb2.Message()]), timeout=5)
     accepted = [(r.id, r.ticket, r.position, r.deduplicated, r.HasField("error")) for r in reply.results[:3]]
@@ -154,7 +155,7 @@ async def test_put_answers_message_by_message(stub: QueueStub, engine: FakeEngin
     ]
     assert refusals == [
         ("d", 10, grpc.StatusCode.ALREADY_EXISTS.value[0], {"queue": "q", "id": "d"}),
-        ("e", 5, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], {"queue": "q"}),
+        ("e", 5, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0], {"queue": "q", "bound": "4"}),
         ("", 3, grpc.StatusCode.FAILED_PRECONDITION.value[0], {"queue": "q"}),
         ("", 6, grpc.StatusCode.NOT_FOUND.value[0], {"queue": "q"}),
         ("", 20, grpc.StatusCode.UNAVAILABLE.value[0], {"cause": "STORE"}),

@@ -159,8 +159,8 @@ class RepairRequest(google.protobuf.message.Message):
     queue: builtins.str
     """The queue's name."""
     confirm_holder: builtins.str
-    """The name of the dead client, as `Role.holder` tells it: only a role that it holds is restored. Empty: change
-    nothing, only tell.
+    """The name of the dead client, as `Role.holder` tells it, or "?" if that is empty: only a role that it holds is
+    restored. Empty: change nothing, only tell.
     """
     def __init__(
         self,

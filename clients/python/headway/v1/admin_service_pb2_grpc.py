@@ -102,11 +102,11 @@ class AdminServiceServicer(object):
 
     def Repair(self, request, context):
         """Restores what a foreign client left behind that died in the middle of an operation: its role, and the counters and
-        tokens of the half-done step.
+        tokens of the half-done step (the bytes of a message that it took and did not count are lost).
 
-        Does not block. Without `confirm_holder` only tells what it would do. Taking a role from a client that lives may let
-        two producers, or two consumers, act at once. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE if the role's holder is not the
-        one confirmed.
+        Does not block. Without `confirm_holder` only tells what it would do. Taking a role from a client that lives may
+        let two producers, or two consumers, act at once. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE if the role's holder is not
+        the one confirmed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

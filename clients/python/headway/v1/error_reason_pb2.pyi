@@ -27,11 +27,13 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_QUEUE_NOT_FOUND: _ErrorReason.ValueType  # 1
     """NOT_FOUND. No queue has this name. Metadata: `queue`."""
     ERROR_REASON_QUEUE_EXISTS: _ErrorReason.ValueType  # 2
-    """ALREADY_EXISTS. Create named a queue that stands with another policy. Metadata: `queue`, `fields` (the policy fields
-    that differ, comma separated).
+    """ALREADY_EXISTS. Create named a queue that stands with another policy. Metadata: `queue`, `fields` (the policy
+    fields that differ, comma separated).
     """
     ERROR_REASON_QUEUE_CLOSED: _ErrorReason.ValueType  # 3
-    """FAILED_PRECONDITION. The queue is closed: it takes no new messages, and it cannot be closed again. Metadata: `queue`."""
+    """FAILED_PRECONDITION. The queue is closed: it takes no new messages, and it cannot be closed again. Metadata:
+    `queue`.
+    """
     ERROR_REASON_QUEUE_DRAINED: _ErrorReason.ValueType  # 4
     """FAILED_PRECONDITION. The queue is closed and nothing waits, is delayed or is leased: there will never be another
     message. Metadata: `queue`.
@@ -47,8 +49,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     Metadata: `queue`.
     """
     ERROR_REASON_ROLE_IN_USE: _ErrorReason.ValueType  # 8
-    """FAILED_PRECONDITION. A foreign pressure client holds the role that the call needs, and did not give it back in time.
-    Metadata: `queue`, `role` ("producer" or "consumer"), `holder` (the name that the client left).
+    """FAILED_PRECONDITION. A foreign pressure client holds the role that the call needs, and did not give it back in
+    time. Metadata: `queue`, `role` ("producer" or "consumer"), `holder` (the name that the client left).
     """
     ERROR_REASON_MESSAGE_NOT_FOUND: _ErrorReason.ValueType  # 9
     """NOT_FOUND. No message with this id is known to the queue. Metadata: `queue`, `id`."""
@@ -59,13 +61,17 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_LEASE_GONE: _ErrorReason.ValueType  # 12
     """NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`."""
     ERROR_REASON_POLL_TOO_SOON: _ErrorReason.ValueType  # 13
-    """RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`, `place`."""
+    """RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
+    `place`.
+    """
     ERROR_REASON_PLACE_LOST: _ErrorReason.ValueType  # 14
     """NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`."""
     ERROR_REASON_NAME_REFUSED: _ErrorReason.ValueType  # 15
     """INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`."""
     ERROR_REASON_FIELD_INVALID: _ErrorReason.ValueType  # 16
-    """INVALID_ARGUMENT. A field is out of its range or missing; the field violations say which and why. Metadata: `field`."""
+    """INVALID_ARGUMENT. A field is out of its range or missing; the field violations say which and why. Metadata:
+    `field`.
+    """
     ERROR_REASON_TOO_LARGE: _ErrorReason.ValueType  # 17
     """INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`."""
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 18
@@ -98,10 +104,11 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or one message of a batch, was refused.
 
-    A failed call carries `google.rpc.ErrorInfo` in its status details with `domain` = "headway.v1" and `reason` = the name
-    of one of these values without the prefix `ERROR_REASON_` (for example "QUEUE_NOT_FOUND"). The metadata keys that a
-    reason promises are listed at its value. Beside it stand `google.rpc.RetryInfo` on every RESOURCE_EXHAUSTED and every
-    UNAVAILABLE, and `google.rpc.BadRequest` on every INVALID_ARGUMENT. Message texts are for people and may change.
+    A failed call carries `google.rpc.ErrorInfo` in its status details with `domain` = "headway.v1" and `reason` = the
+    name of one of these values without the prefix `ERROR_REASON_` (for example "QUEUE_NOT_FOUND"). The metadata keys
+    that a reason promises are listed at its value. Beside it stand `google.rpc.RetryInfo` on every RESOURCE_EXHAUSTED
+    and every UNAVAILABLE, and `google.rpc.BadRequest` on every INVALID_ARGUMENT. Message texts are for people and may
+    change.
     """
 
 ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
@@ -109,11 +116,13 @@ ERROR_REASON_UNSPECIFIED: ErrorReason.ValueType  # 0
 ERROR_REASON_QUEUE_NOT_FOUND: ErrorReason.ValueType  # 1
 """NOT_FOUND. No queue has this name. Metadata: `queue`."""
 ERROR_REASON_QUEUE_EXISTS: ErrorReason.ValueType  # 2
-"""ALREADY_EXISTS. Create named a queue that stands with another policy. Metadata: `queue`, `fields` (the policy fields
-that differ, comma separated).
+"""ALREADY_EXISTS. Create named a queue that stands with another policy. Metadata: `queue`, `fields` (the policy
+fields that differ, comma separated).
 """
 ERROR_REASON_QUEUE_CLOSED: ErrorReason.ValueType  # 3
-"""FAILED_PRECONDITION. The queue is closed: it takes no new messages, and it cannot be closed again. Metadata: `queue`."""
+"""FAILED_PRECONDITION. The queue is closed: it takes no new messages, and it cannot be closed again. Metadata:
+`queue`.
+"""
 ERROR_REASON_QUEUE_DRAINED: ErrorReason.ValueType  # 4
 """FAILED_PRECONDITION. The queue is closed and nothing waits, is delayed or is leased: there will never be another
 message. Metadata: `queue`.
@@ -129,8 +138,8 @@ ERROR_REASON_QUEUE_PAUSED: ErrorReason.ValueType  # 7
 Metadata: `queue`.
 """
 ERROR_REASON_ROLE_IN_USE: ErrorReason.ValueType  # 8
-"""FAILED_PRECONDITION. A foreign pressure client holds the role that the call needs, and did not give it back in time.
-Metadata: `queue`, `role` ("producer" or "consumer"), `holder` (the name that the client left).
+"""FAILED_PRECONDITION. A foreign pressure client holds the role that the call needs, and did not give it back in
+time. Metadata: `queue`, `role` ("producer" or "consumer"), `holder` (the name that the client left).
 """
 ERROR_REASON_MESSAGE_NOT_FOUND: ErrorReason.ValueType  # 9
 """NOT_FOUND. No message with this id is known to the queue. Metadata: `queue`, `id`."""
@@ -141,13 +150,17 @@ ERROR_REASON_LEASE_STALE: ErrorReason.ValueType  # 11
 ERROR_REASON_LEASE_GONE: ErrorReason.ValueType  # 12
 """NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`."""
 ERROR_REASON_POLL_TOO_SOON: ErrorReason.ValueType  # 13
-"""RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`, `place`."""
+"""RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
+`place`.
+"""
 ERROR_REASON_PLACE_LOST: ErrorReason.ValueType  # 14
 """NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`."""
 ERROR_REASON_NAME_REFUSED: ErrorReason.ValueType  # 15
 """INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`."""
 ERROR_REASON_FIELD_INVALID: ErrorReason.ValueType  # 16
-"""INVALID_ARGUMENT. A field is out of its range or missing; the field violations say which and why. Metadata: `field`."""
+"""INVALID_ARGUMENT. A field is out of its range or missing; the field violations say which and why. Metadata:
+`field`.
+"""
 ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 17
 """INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`."""
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 18

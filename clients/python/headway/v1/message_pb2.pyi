@@ -61,7 +61,7 @@ class _SettledEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     SETTLED_ACKED: _Settled.ValueType  # 1
     """The message is done and gone for good."""
     SETTLED_ALREADY_ACKED: _Settled.ValueType  # 2
-    """This same lease had acked it before."""
+    """It was acked before, by this lease as far as is remembered."""
     SETTLED_RELEASED: _Settled.ValueType  # 3
     """The message is back in the line, at the head, in ticket order."""
     SETTLED_DELAYED: _Settled.ValueType  # 4
@@ -83,7 +83,7 @@ SETTLED_UNSPECIFIED: Settled.ValueType  # 0
 SETTLED_ACKED: Settled.ValueType  # 1
 """The message is done and gone for good."""
 SETTLED_ALREADY_ACKED: Settled.ValueType  # 2
-"""This same lease had acked it before."""
+"""It was acked before, by this lease as far as is remembered."""
 SETTLED_RELEASED: Settled.ValueType  # 3
 """The message is back in the line, at the head, in ticket order."""
 SETTLED_DELAYED: Settled.ValueType  # 4
@@ -100,8 +100,8 @@ Global___Settled: typing_extensions.TypeAlias = Settled
 
 @typing.final
 class Message(google.protobuf.message.Message):
-    """What a sender puts: a payload, and optionally an id, headers and times. A message that has only a payload is stored as
-    just these bytes, and any `pressure` client gets it byte for byte.
+    """What a sender puts: a payload, and optionally an id, headers and times. A message that has only a payload is stored
+    as just these bytes, and any `pressure` client gets it byte for byte.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -137,8 +137,8 @@ class Message(google.protobuf.message.Message):
     """The body, opaque to the service. 0 bytes are allowed. At most `Limits.max_message_bytes` with id and headers."""
     @property
     def headers(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
-        """Small facts about the message: at most 64 pairs. A key has 1 to 128 bytes and no control characters, a value at most
-        4096 bytes.
+        """Small facts about the message: at most 64 pairs. A key has 1 to 128 bytes and no control characters, a value at
+        most 4096 bytes.
         """
 
     @property
@@ -286,7 +286,8 @@ class Delivery(google.protobuf.message.Message):
     @property
     def put_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When the message was accepted, by the store's clock. To the millisecond for a message with an id, headers or times;
-        within 100 ms for one that is only a payload; unset for one that a foreign client put before Headway knew the queue.
+        within 100 ms for one that is only a payload; when it was first noticed, for one that a foreign client put; unset
+        for one that it put before Headway knew the queue.
         """
 
     @property
@@ -325,7 +326,9 @@ class SettleResult(google.protobuf.message.Message):
     settled: Global___Settled.ValueType
     """How it stands."""
     attempts: builtins.int
-    """Deliveries of the message that failed so far, this one included if it did. 0 if unknown (STALE, GONE)."""
+    """Deliveries of the message that failed so far, this one included if it did. 0 where nobody knows any more
+    (ALREADY_ACKED, STALE, GONE).
+    """
     id: builtins.str
     """Delay of a waiting message: its id. Otherwise empty."""
     @property

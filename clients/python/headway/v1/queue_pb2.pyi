@@ -331,8 +331,8 @@ Global___Counts: typing_extensions.TypeAlias = Counts
 
 @typing.final
 class Roles(google.protobuf.message.Message):
-    """Who acts on a queue in pressure's sense. Headway holds a role only within one atomic step, so a role that is seen taken
-    is held by a foreign client.
+    """Who acts on a queue in pressure's sense. Headway holds a role only within one atomic step, so a role that is seen
+    taken is held by a foreign client.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

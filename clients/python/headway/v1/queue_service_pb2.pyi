@@ -105,8 +105,8 @@ class CreateRequest(google.protobuf.message.Message):
     QUEUE_FIELD_NUMBER: builtins.int
     POLICY_FIELD_NUMBER: builtins.int
     queue: builtins.str
-    """The name: 1 to 200 bytes of UTF-8 without control characters. Refused with NAME_REFUSED and the reason if one of its
-    keys in the store could be a key of another queue.
+    """The name: 1 to 200 bytes of UTF-8 without control characters. Refused with NAME_REFUSED and the reason if one of
+    its keys in the store could be a key of another queue.
     """
     @property
     def policy(self) -> headway.v1.queue_pb2.Policy:

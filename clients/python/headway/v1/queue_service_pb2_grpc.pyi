@@ -301,8 +301,10 @@ class QueueServiceStub(typing.Generic[_QueueServiceCreateType, _QueueServiceDesc
     """Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 
     Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE, OUTCOME_UNKNOWN,
-    SHUTTING_DOWN or OVERLOADED; the other errors are named at each call.
+    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
+    OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
+    QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
+    gRPC itself, with RESOURCE_EXHAUSTED and no details.
     """
 
     @typing.overload
@@ -453,8 +455,8 @@ class QueueServiceStub(typing.Generic[_QueueServiceCreateType, _QueueServiceDesc
     """Makes a queue with a policy.
 
     Does not block. Idempotent: the same name with the same policy again is OK with `created` = false; of many racing
-    calls exactly one creates. Errors: QUEUE_EXISTS if it stands with another policy; QUEUE_DELETED while its deletion is
-    held up by a foreign client.
+    calls exactly one creates. Errors: QUEUE_EXISTS if it stands with another policy; QUEUE_DELETED while its deletion
+    is held up by a foreign client.
     """
 
     Describe: _QueueServiceDescribeType
@@ -467,14 +469,14 @@ class QueueServiceStub(typing.Generic[_QueueServiceCreateType, _QueueServiceDesc
     """Lists queues by name, page by page, those made by foreign pressure clients too.
 
     Does not block. A queue that stands during the whole listing is listed exactly once; names come in byte order. Cost
-    grows with the number of queues in the store.
+    grows with the number of keys in the store.
     """
 
     Update: _QueueServiceUpdateType
     """Changes the named fields of a queue's policy at once, for messages that wait too.
 
-    Does not block. Idempotent. A smaller bound leaves the line over-full until it drains; a smaller limit takes no lease
-    away. Errors: QUEUE_NOT_FOUND.
+    Does not block. Idempotent. A smaller bound leaves the line over-full until it drains; a smaller limit takes no
+    lease away. Errors: QUEUE_NOT_FOUND.
     """
 
     Close: _QueueServiceCloseType
@@ -487,37 +489,39 @@ class QueueServiceStub(typing.Generic[_QueueServiceCreateType, _QueueServiceDesc
     Delete: _QueueServiceDeleteType
     """Deletes a queue with all its messages: everybody who waits is woken and told, then no key is left behind.
 
-    Waits up to `wait` for foreign clients to give back their roles. If they do not, fails with ROLE_IN_USE: the queue is
-    gone for everybody already, and calling again resumes. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE.
+    Waits up to `wait` for foreign clients to give back their roles. If they do not, fails with ROLE_IN_USE: the queue
+    is gone for everybody already, and calling again resumes. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE.
     """
 
     Put: _QueueServicePutType
     """Puts a batch of messages at the tail of the line, in the order given.
 
-    On a full queue waits up to `wait`, in one FIFO order with all other waiting producers, and never exceeds the bound.
-    Messages of a batch are accepted from the first on; those that found no room in time are answered QUEUE_FULL one by
-    one, and if not even one was accepted the call fails with it. Idempotent by message id. If the caller goes away while
-    waiting, what was not accepted yet is not put. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, QUEUE_FULL, QUEUE_DELETED,
-    DUPLICATE_MESSAGE (if it befell every message), ROLE_IN_USE, TOO_LARGE, STORE_FULL.
+    On a full queue waits up to `wait`, in one FIFO order with all other waiting producers, and never exceeds the
+    bound. Messages of a batch are accepted from the first on; those that found no room in time are answered QUEUE_FULL
+    one by one. If every message was refused for the same reason, the call fails with it. Idempotent by message id. If
+    the caller goes away while waiting, what was not accepted yet is not put. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED,
+    QUEUE_FULL, QUEUE_DELETED, DUPLICATE_MESSAGE, ROLE_IN_USE, TOO_LARGE, STORE_FULL.
     """
 
     Get: _QueueServiceGetType
     """Leases up to `max_messages` messages from the head of the line.
 
-    If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first come,
-    first served. An empty answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also
-    if nothing is leased. The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was
-    leased. If the caller goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND,
-    QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE.
-    A call that settles something answers with `settled` and never with these errors.
+    If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+    come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
+    answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
+    The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
+    goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
+    QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
+    `ack` on a queue that stands answers with `settled` and with none of the last four.
     """
 
     Ack: _QueueServiceAckType
     """Settles leases for good.
 
-    Does not block. Idempotent: acking again is ALREADY_ACKED while it is remembered. A late ack (after the lease lapsed)
-    is accepted as long as nobody else has taken the message. One result per lease, in order; a lease that has no say is
-    a result, not an error. Errors: none of its own; leases of a queue that is no more are GONE.
+    Does not block. Idempotent: acking again is ALREADY_ACKED while it is remembered. A late ack (after the lease
+    lapsed) is accepted as long as nobody else has taken the message; if the lapse used up the attempts it is DEAD. One
+    result per lease, in order; a lease that has no say is a result, not an error. Errors: none of its own; leases of a
+    queue that is no more are GONE.
     """
 
     Delay: _QueueServiceDelayType
@@ -531,7 +535,8 @@ class QueueServiceStub(typing.Generic[_QueueServiceCreateType, _QueueServiceDesc
     """Keeps leases alive and may tell how far the work has come.
 
     Does not block. Idempotent. The new deadline counts from now and may be earlier than the old one. One result per
-    lease, in order: EXTENDED, STALE or GONE; a lease that lapsed but whose message nobody took is taken up again.
+    lease, in order: EXTENDED, STALE or GONE; a lease that lapsed but whose message nobody took is taken up again, if a
+    slot is free.
     """
 
     Withdraw: _QueueServiceWithdrawType
@@ -637,8 +642,10 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     """Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 
     Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE, OUTCOME_UNKNOWN,
-    SHUTTING_DOWN or OVERLOADED; the other errors are named at each call.
+    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
+    OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
+    QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
+    gRPC itself, with RESOURCE_EXHAUSTED and no details.
     """
 
     @abc.abstractmethod
@@ -650,8 +657,8 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
         """Makes a queue with a policy.
 
         Does not block. Idempotent: the same name with the same policy again is OK with `created` = false; of many racing
-        calls exactly one creates. Errors: QUEUE_EXISTS if it stands with another policy; QUEUE_DELETED while its deletion is
-        held up by a foreign client.
+        calls exactly one creates. Errors: QUEUE_EXISTS if it stands with another policy; QUEUE_DELETED while its deletion
+        is held up by a foreign client.
         """
 
     @abc.abstractmethod
@@ -674,7 +681,7 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
         """Lists queues by name, page by page, those made by foreign pressure clients too.
 
         Does not block. A queue that stands during the whole listing is listed exactly once; names come in byte order. Cost
-        grows with the number of queues in the store.
+        grows with the number of keys in the store.
         """
 
     @abc.abstractmethod
@@ -685,8 +692,8 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headway.v1.queue_service_pb2.UpdateResponse, collections.abc.Awaitable[headway.v1.queue_service_pb2.UpdateResponse]]:
         """Changes the named fields of a queue's policy at once, for messages that wait too.
 
-        Does not block. Idempotent. A smaller bound leaves the line over-full until it drains; a smaller limit takes no lease
-        away. Errors: QUEUE_NOT_FOUND.
+        Does not block. Idempotent. A smaller bound leaves the line over-full until it drains; a smaller limit takes no
+        lease away. Errors: QUEUE_NOT_FOUND.
         """
 
     @abc.abstractmethod
@@ -709,8 +716,8 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headway.v1.queue_service_pb2.DeleteResponse, collections.abc.Awaitable[headway.v1.queue_service_pb2.DeleteResponse]]:
         """Deletes a queue with all its messages: everybody who waits is woken and told, then no key is left behind.
 
-        Waits up to `wait` for foreign clients to give back their roles. If they do not, fails with ROLE_IN_USE: the queue is
-        gone for everybody already, and calling again resumes. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE.
+        Waits up to `wait` for foreign clients to give back their roles. If they do not, fails with ROLE_IN_USE: the queue
+        is gone for everybody already, and calling again resumes. Errors: QUEUE_NOT_FOUND, ROLE_IN_USE.
         """
 
     @abc.abstractmethod
@@ -721,11 +728,11 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headway.v1.queue_service_pb2.PutResponse, collections.abc.Awaitable[headway.v1.queue_service_pb2.PutResponse]]:
         """Puts a batch of messages at the tail of the line, in the order given.
 
-        On a full queue waits up to `wait`, in one FIFO order with all other waiting producers, and never exceeds the bound.
-        Messages of a batch are accepted from the first on; those that found no room in time are answered QUEUE_FULL one by
-        one, and if not even one was accepted the call fails with it. Idempotent by message id. If the caller goes away while
-        waiting, what was not accepted yet is not put. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, QUEUE_FULL, QUEUE_DELETED,
-        DUPLICATE_MESSAGE (if it befell every message), ROLE_IN_USE, TOO_LARGE, STORE_FULL.
+        On a full queue waits up to `wait`, in one FIFO order with all other waiting producers, and never exceeds the
+        bound. Messages of a batch are accepted from the first on; those that found no room in time are answered QUEUE_FULL
+        one by one. If every message was refused for the same reason, the call fails with it. Idempotent by message id. If
+        the caller goes away while waiting, what was not accepted yet is not put. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED,
+        QUEUE_FULL, QUEUE_DELETED, DUPLICATE_MESSAGE, ROLE_IN_USE, TOO_LARGE, STORE_FULL.
         """
 
     @abc.abstractmethod
@@ -736,12 +743,13 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headway.v1.queue_service_pb2.GetResponse, collections.abc.Awaitable[headway.v1.queue_service_pb2.GetResponse]]:
         """Leases up to `max_messages` messages from the head of the line.
 
-        If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first come,
-        first served. An empty answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also
-        if nothing is leased. The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was
-        leased. If the caller goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND,
-        QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE.
-        A call that settles something answers with `settled` and never with these errors.
+        If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+        come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
+        answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
+        The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
+        goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
+        QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
+        `ack` on a queue that stands answers with `settled` and with none of the last four.
         """
 
     @abc.abstractmethod
@@ -752,9 +760,10 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[headway.v1.queue_service_pb2.AckResponse, collections.abc.Awaitable[headway.v1.queue_service_pb2.AckResponse]]:
         """Settles leases for good.
 
-        Does not block. Idempotent: acking again is ALREADY_ACKED while it is remembered. A late ack (after the lease lapsed)
-        is accepted as long as nobody else has taken the message. One result per lease, in order; a lease that has no say is
-        a result, not an error. Errors: none of its own; leases of a queue that is no more are GONE.
+        Does not block. Idempotent: acking again is ALREADY_ACKED while it is remembered. A late ack (after the lease
+        lapsed) is accepted as long as nobody else has taken the message; if the lapse used up the attempts it is DEAD. One
+        result per lease, in order; a lease that has no say is a result, not an error. Errors: none of its own; leases of a
+        queue that is no more are GONE.
         """
 
     @abc.abstractmethod
@@ -778,7 +787,8 @@ class QueueServiceServicer(metaclass=abc.ABCMeta):
         """Keeps leases alive and may tell how far the work has come.
 
         Does not block. Idempotent. The new deadline counts from now and may be earlier than the old one. One result per
-        lease, in order: EXTENDED, STALE or GONE; a lease that lapsed but whose message nobody took is taken up again.
+        lease, in order: EXTENDED, STALE or GONE; a lease that lapsed but whose message nobody took is taken up again, if a
+        slot is free.
         """
 
     @abc.abstractmethod

@@ -15,7 +15,7 @@ if S then
   S.is_booked = true
   return answer(S, T.QUEUE_EXISTS)
 end
-local role = unfinished_deletion()
+local role = deletion_obstacle()
 if role then return { ARGV[1], T.QUEUE_DELETED, role, holder_of(role) } end
 remove_all_keys()
 local fields = { 'gen', ARGV[1], 'born', text_of(NOW) }

@@ -5,7 +5,8 @@
 -- ARGV[4] '1': no attempt is spent
 -- ARGV[5] reason
 -- ARGV[6] count, then for each lease: generation, ticket, nonce
--- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each; or why there is no queue.
+-- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each; or echo,
+--        TOO_FAR; or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change.
 -- @include due
 -- @include settle
@@ -13,6 +14,11 @@ local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] == '1', ARGV[5]
+
+if string.sub(when, 1, 1) == 'a' and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then
+  commit(S, false, nil)
+  return { ARGV[1], T.TOO_FAR }
+end
 
 local function due_of(record)
   local kind = string.sub(when, 1, 1)

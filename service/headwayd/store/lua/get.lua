@@ -6,7 +6,8 @@
 -- ARGV[5] lease (ms); '0' = the queue's policy
 -- ARGV[6] random part of the new leases' nonces, 16 bytes
 -- ARGV[7] most bytes of elements in the reply; one message is always given
--- ARGV[8] count of leases to ack, then for each: generation, ticket, nonce
+-- ARGV[8] '1': others wait before this call, so lease only if it ends a lease of its own (a holder keeps its turn)
+-- ARGV[9] count of leases to ack, then for each: generation, ticket, nonce
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'drain' | 'slot' |
 --        'role' | 'paused'), holder, deadline, next due,
 --        count of settled, then status and failures for each, then for each message: ticket, attempt, put at, made id,
@@ -19,8 +20,8 @@ local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local settled = {}
-local acks = tonumber(ARGV[8])
-if acks > 0 then ack_leases(S, 9, acks, settled) end
+local acks, ended = tonumber(ARGV[9]), 0
+if acks > 0 then ended = ack_leases(S, 10, acks, settled) end
 
 local leased = redis.call('ZCARD', K.leases)
 local limit = policy_of(S, 'limit')
@@ -32,7 +33,7 @@ elseif S.paused == 1 then
   wait = 'paused'
 elseif not role_is_free('consumer') then
   wait, holder = 'role', holder_of('consumer')
-elseif S.len == 0 then
+elseif S.len == 0 or (ARGV[8] == '1' and ended == 0) then
   wait = S.closed and 'drain' or 'empty'
 elseif slots == 0 then
   wait = 'slot'

@@ -3,8 +3,8 @@
 -- KEYS[1] base key; ARGV[1] echo
 -- ARGV[2] prefix of all channels (unused); ARGV[3] first position, from 1; ARGV[4] most messages
 -- ARGV[5] most bytes of elements in the reply; one message is always given
--- Reply: echo, OK, generation, then for each message: ticket, position, failures, put at, made id, last error, element; or
---        why there is no queue.
+-- Reply: echo, OK, generation, then for each message: ticket, position, failures, put at, made id, last error, element;
+--        or why there is no queue.
 -- O(k + first position).
 -- @include line
 local CHUNK_OUT, TIMES_MOST = 64, 5000

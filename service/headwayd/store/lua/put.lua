@@ -6,12 +6,12 @@
 -- ARGV[5] the number in line that the waiter had before; '0' = none
 -- ARGV[6] 'keep' or 'reject': what to do with known ids
 -- ARGV[7] '1': all of them or none
--- ARGV[8] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), headers
---         (encoded), payload
--- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first position,
---        messages dealt with, next due, bound, then for each message dealt with that did not join the line: index, 'delayed' |
---        'kept' | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all or none: + index),
---        NEVER_FITS, or why there is no queue.
+-- ARGV[8] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970),
+--         headers (encoded), payload
+-- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
+--        position, messages dealt with, next due, bound, then for each message dealt with that did not join the line:
+--        index, 'delayed' | 'kept' | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all
+--        or none) and TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
 -- @include due
 local WAITER, COUNT = ARGV[4], tonumber(ARGV[8])
@@ -26,6 +26,11 @@ local function refuse(...)
   return { ARGV[1], ... }
 end
 if S.closed then return refuse(T.QUEUE_CLOSED) end
+for i = 1, COUNT do
+  local when = ARGV[10 + 4 * (i - 1)]
+  local is_instant = string.sub(when, 1, 1) == 'a'
+  if is_instant and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then return refuse(T.TOO_FAR, i) end
+end
 
 local wait, holder = '', ''
 local first = first_producer(S, WAITER ~= '' and WAITER or nil, room_of(S) > 0)

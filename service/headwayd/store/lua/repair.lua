@@ -2,8 +2,9 @@
 -- Finds, and on request mends, what a foreign client left behind that died in the middle of an operation.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] the name of the dead client ('?' for one that left no name); '' = only tell
--- Reply: echo, status, mended ('1' | '0'), producer taken, producer, consumer taken, consumer, count of findings, findings,
---        then the report if the queue stands. Status: OK, ROLE_IN_USE (somebody else holds it), QUEUE_NOT_FOUND.
+-- Reply: echo, status, mended ('1' | '0'), producer taken, producer, consumer taken, consumer, count of findings,
+--        findings, then the report if the queue stands. Status: OK, ROLE_IN_USE (somebody else holds it),
+--        QUEUE_NOT_FOUND.
 -- O(1). A role that is given back wakes those who wait for it.
 -- @include report
 -- @include removal

@@ -1,6 +1,7 @@
 -- @include keys
 -- The element of a message that is more than a payload. A payload alone is stored as it is, unless it begins with the
--- magic: then it is framed, too, so that no payload is ever taken for a frame. docs/storage.md tells others how to read it.
+-- magic: then it is framed, too, so that no payload is ever taken for a frame. docs/storage.md tells others how to read
+-- it.
 --   magic        4   F5 48 57 01 (version 1; F5 is never the first byte of UTF-8 text)
 --   put_at       u64 ms
 --   id length    u16

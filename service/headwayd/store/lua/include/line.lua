@@ -24,8 +24,8 @@ local function finish_id(S, id)
   end
 end
 
--- Where the message with this given id is: 'w' and its ticket (waiting or leased), 'd' and its number, 'x' and its ticket
--- (dead), 'f' (finished within the window); nil if it is not known.
+-- Where the message with this given id is: 'w' and its ticket (waiting or leased), 'd' and its number, 'x' and its
+-- ticket (dead), 'f' (finished within the window); nil if it is not known.
 local function find_id(S, id)
   local at = redis.call('HGET', K.ids, id)
   if not at then return nil end
@@ -46,7 +46,8 @@ local function find_id(S, id)
   return nil
 end
 
--- Puts messages back at the head, in ticket order with those that came back before. `list` holds {ticket, element, record}.
+-- Puts messages back at the head, in ticket order with those that came back before. `list` holds {ticket, element,
+-- record}.
 -- O(k log n + returned messages with smaller tickets).
 local function return_to_head(S, list)
   if #list == 0 then return end

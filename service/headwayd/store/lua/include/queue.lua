@@ -1,15 +1,16 @@
 -- @include keys time policy record
 -- A queue's state: read it (load), write down what foreign clients did meanwhile (open), write it back (commit).
 --
--- Tickets. The line is a Redis list whose right end is the head. The first elements from the head are those in x:returned,
--- in ticket order; behind them the i-th element has ticket head + i. `head` counts what ever left the line for the first
--- time, so tickets need no storage of their own. Foreign clients push and pop without telling: `load` infers it from the
--- length and from pressure's counters, and it is booked before anything else is done.
+-- Tickets. The line is a Redis list whose right end is the head. The first elements from the head are those in
+-- x:returned, in ticket order; behind them the i-th element has ticket head + i. `head` counts what ever left the line
+-- for the first time, so tickets need no storage of their own. Foreign clients push and pop without telling: `load`
+-- infers it from the length and from pressure's counters, and it is booked before anything else is done.
 --
 -- x:meta fields: gen (this life's name), born (ms), head, seen_len, seen_prod, seen_cons (what the last script left),
 -- seq (last sequence number of the delayed), line (last number in the producer line), tick_at (ms of the last entry of
--- x:times), due_said (next due time told to the processes), offer_at (ms since when offer_to, a string, has been asked to
--- come), paused, n_* (totals), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
+-- x:times), due_said (next due time told to the processes), offer_at (ms since when offer_to, a string, has been asked
+-- to come), paused, n_* (totals), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the
+-- policy.
 local COUNTERS = { 'head', 'seen_len', 'seen_prod', 'seen_cons', 'seq', 'line', 'tick_at', 'due_said', 'offer_at', 'paused',
   'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at', 'born' }
 local CORE = { 'gen', 'offer_to' }
@@ -95,8 +96,8 @@ local function load()
   local more = S.len - S.seen_len
   local produced = math.max(0, S.prod - S.seen_prod)
   local consumed = math.max(0, S.cons - S.seen_cons)
-  -- A foreign put counts after it pushed, and a foreign get from a closed queue does not count at all: believe whichever
-  -- of counters and length shows more.
+  -- A foreign put counts after it pushed, and a foreign get from a closed queue does not count at all: believe
+  -- whichever of counters and length shows more.
   S.pops = math.max(consumed, produced - more, 0)
   S.pushes = more + S.pops
   if S.pops > 0 or S.pushes > 0 then
@@ -236,8 +237,9 @@ local function mend_not_full(S, made_room)
   end
 end
 
--- Whoever is first in the producer line and whose process still listens to its channel; the others are dropped. If `offers`,
--- tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. O(dropped), at most 100.
+-- Whoever is first in the producer line and whose process still listens to its channel; the others are dropped. If
+-- `offers`, tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. O(dropped),
+-- at most 100.
 local function first_producer(S, me, offers)
   for _ = 1, 100 do
     local first = redis.call('ZRANGE', K.producers, 0, 0)[1]
@@ -270,8 +272,8 @@ local function next_due()
   return due
 end
 
--- Writes the state back, mends pressure's token, calls the next producer if there is room, and tells all processes of an
--- earlier next due time. Returns that time.
+-- Writes the state back, mends pressure's token, calls the next producer if there is room, and tells all processes of
+-- an earlier next due time. Returns that time.
 local function commit(S, made_room, me)
   S.len = redis.call('LLEN', K.q)
   if S.len ~= S.seen_len then set(S, 'seen_len', S.len) end

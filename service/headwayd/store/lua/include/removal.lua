@@ -9,15 +9,26 @@ local function remove_all_keys()
   redis.call('UNLINK', unpack(keys))
 end
 
--- Of a queue without bound: the role whose holder holds its deletion up; nil if nothing does. A foreign client that deletes
--- pops the role's token and removes it with the name: from then on the role is no obstacle. Between its steps nobody can
--- tell a deletion from its remains, so whatever a foreign client began counts as under way.
-local function unfinished_deletion()
-  local is_ours = redis.call('EXISTS', K.deleting) == 1
-  if not is_ours and redis.call('EXISTS', K.closed) == 0 then return nil end
+-- A deletion that a foreign client began (no bound, closed, nothing of ours) may still be under way: between two of its
+-- steps nobody can tell. Whoever wants the queue gone, or made anew, first notes in x:deleting since when it has been
+-- waiting, and takes it over only when the foreign client has had this long to finish.
+local FOREIGN_DELETE_MS = 500
+local OURS = 'ours'
+
+-- Of a queue without bound: the role whose holder holds its deletion up; nil if nothing does. A foreign client that
+-- deletes pops a role's token and then removes it with the name, so for a deletion that it began a role without a name
+-- is no obstacle.
+local function deletion_obstacle()
+  local begun = redis.call('GET', K.deleting)
+  if not begun and redis.call('EXISTS', K.closed) == 0 then return nil end
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    if not role_is_free(role) and (is_ours or redis.call('EXISTS', K[role]) == 1) then return role end
+    if not role_is_free(role) and (begun == OURS or redis.call('EXISTS', K[role]) == 1) then return role end
   end
-  if not is_ours then return 'consumer' end
-  return nil
+  if begun == OURS or redis.call('EXISTS', K.closed) == 0 then return nil end
+  if not begun then
+    begun = NOW
+    redis.call('SET', K.deleting, text_of(NOW), 'PX', 120 * FOREIGN_DELETE_MS)
+  end
+  if NOW - tonumber(begun) >= FOREIGN_DELETE_MS then return nil end
+  return 'consumer'
 end

@@ -2,8 +2,9 @@
 -- Who may settle what. A lease is named by generation, ticket and nonce (which holds the
 -- attempt); all are compared whole.
 --
--- x:acked remembers for `remember_ms` which tickets were settled: one bit per ticket, in pages of 4096 (field 'p<page>'), for
--- those acked by their only lease; the nonce (field 'n<ticket>', led by 'a' for acked or 'r' for given back) for all others.
+-- x:acked remembers for `remember_ms` which tickets were settled: one bit per ticket, in pages of 4096 (field
+-- 'p<page>'), for those acked by their only lease; the nonce (field 'n<ticket>', led by 'a' for acked or 'r' for given
+-- back) for all others.
 local PAGE = 4096
 local PAGE_BYTES = PAGE / 8
 local REMEMBER_TOUCH_MS = 1000
@@ -41,8 +42,8 @@ local function remember_settled(S, ticket, record, mark)
   touch_remembered(S, field)
 end
 
--- What a token that is not a live lease is: T.LAPSED (its message waits, and nobody took it since), T.ALREADY_ACKED, T.STALE,
--- T.DEAD or T.GONE; for LAPSED and DEAD also the record.
+-- What a token that is not a live lease is: T.LAPSED (its message waits, and nobody took it since), T.ALREADY_ACKED,
+-- T.STALE, T.DEAD or T.GONE; for LAPSED and DEAD also the record.
 local function afterlife(S, ticket, nonce)
   local name = text_of(ticket)
   local side = redis.call('HGET', K.side, name)
@@ -72,8 +73,9 @@ local function afterlife(S, ticket, nonce)
   return T.GONE
 end
 
--- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, record) for each
--- that is live (true = it ends the lease, so that the same lease named again is no longer live), and other(i, ticket, status, record) for each that is not. O(k).
+-- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, record) for
+-- each that is live (true = it ends the lease, so that the same lease named again is no longer live), and other(i,
+-- ticket, status, record) for each that is not. O(k).
 local function each_lease(S, from, count, act, other)
   local tickets = {}
   for i = 1, count do tickets[i] = ARGV[from + 3 * (i - 1) + 1] end
@@ -106,8 +108,8 @@ local function drop_leases(tickets)
   remove_fields(K.body, tickets)
 end
 
--- Acks the `count` leases named by ARGV from `from` on. Fills `results` with status and failures for each. Returns how many
--- messages are done. O(k log n).
+-- Acks the `count` leases named by ARGV from `from` on. Fills `results` with status and failures for each. Returns how
+-- many messages are done. O(k log n).
 local function ack_leases(S, from, count, results)
   local done, ended = {}, 0
   local function finish(i, ticket, record, element)
