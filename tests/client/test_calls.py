@@ -1,0 +1,178 @@
+"""What the calls send, what they repeat, and how many messages become batches."""
+
+from datetime import UTC, datetime, timedelta
+
+import grpc
+import pytest
+
+import headway
+from client.fake_service import Failure, FakeQueue, FakeService
+from headway._spans import exact, instant, whole_milliseconds
+from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.message_pb2 import OnDuplicate
+
+LOST = Failure(code=grpc.StatusCode.UNAVAILABLE)
+LOST_AFTER = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
+NOT_DONE = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "milliseconds"), [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2), (10**9 + 1, 10**6 + 1)]
+)
+def test_spans_are_rounded_up_to_milliseconds(microseconds: int, milliseconds: int) -> None:
+    assert whole_milliseconds(timedelta(microseconds=microseconds)).ToMicroseconds() == milliseconds * 1000
+
+
+def test_negative_span_is_sent_for_the_service_to_refuse() -> None:
+    assert whole_milliseconds(timedelta(microseconds=-1)).ToMicroseconds() == -1
+
+
+def test_what_is_no_span_or_instant_is_refused_at_once() -> None:
+    with pytest.raises(TypeError):
+        exact(3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="time zone"):
+        instant(datetime(2030, 1, 1))  # noqa: DTZ001
+    assert instant(datetime(2030, 1, 1, tzinfo=UTC)).ToSeconds() == 1893456000
+
+
+async def test_policy_fields_travel_and_update_names_them(service: FakeService, client: headway.Client) -> None:
+    queue = client.queue("new")
+    created = await queue.create(headway.Policy(bound=7), lease=timedelta(seconds=5), max_attempts=3)
+    assert created.created
+    assert not (await queue.create()).created
+    assert (await queue.describe()).policy.retry.max_attempts == 3
+    assert (await queue.describe()).policy.bound == 7
+    state = await queue.update(bound=9, max_attempts=None)
+    assert list(service.requests("Update")[0].update_mask.paths) == ["bound", "retry.max_attempts"]
+    assert (state.policy.bound, state.policy.retry.max_attempts) == (9, 0)
+    with pytest.raises(TypeError):
+        await queue.create(size=3)  # type: ignore[call-arg]
+
+
+async def test_listing_goes_through_all_pages(client: headway.Client) -> None:
+    for name in ("a1", "a2", "a3", "b1"):
+        await client.queue(name).create()
+    assert [queue.name async for queue in client.list_queues("a")] == ["a1", "a2", "a3"]
+
+
+async def test_address_comes_from_the_environment(
+    service: FakeService, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_ADDRESS", service.address)
+    async with headway.connect() as client:
+        assert (await client.queue("q").describe()).name == "q"
+
+
+async def test_safe_calls_are_repeated(service: FakeService, queue: headway.Queue) -> None:
+    service.fail_next("Describe", LOST, times=2)
+    assert (await queue.describe()).name == "q"
+    assert len(service.requests("Describe")) == 3
+
+
+async def test_get_and_close_are_not_repeated(service: FakeService, queue: headway.Queue) -> None:
+    service.fail_next("Get", LOST)
+    with pytest.raises(headway.Unavailable):
+        await queue.get()
+    service.fail_next("Close", LOST)
+    with pytest.raises(headway.Unavailable):
+        await queue.close()
+    assert [name for name, _ in service.calls] == ["Get", "Close"]
+
+
+async def test_put_without_ids_is_not_repeated_when_its_outcome_is_unknown(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.fail_next("Put", LOST_AFTER)
+    with pytest.raises(headway.OutcomeUnknown):
+        await queue.put(b"x")
+    assert len(made.line) == 1
+
+
+async def test_put_is_repeated_when_nothing_happened(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.fail_next("Put", NOT_DONE, times=2)
+    assert (await queue.put(b"x")).position == 1
+    assert len(service.requests("Put")) == 3
+    assert service.requests("Put")[2].on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
+
+
+async def test_put_with_an_id_is_repeated_and_accepted_once(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.fail_next("Put", LOST_AFTER)
+    result = await queue.put(b"x", id="a")
+    assert result.deduplicated
+    assert [held.message.id for held in made.line] == ["a"]
+    with pytest.raises(headway.DuplicateMessage):
+        await queue.put(b"x", id="a")
+
+
+async def test_put_sends_what_it_was_given(service: FakeService, queue: headway.Queue) -> None:
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    await queue.put(b"x", headers={"k": "v"}, time_to_live=timedelta(hours=1), producer="me")
+    await queue.put(b"y", delay=moment, on_duplicate="replace")
+    await queue.put(headway.Message(payload=b"z"))
+    first, second, third = service.requests("Put")
+    assert dict(first.messages[0].headers) == {"k": "v"}
+    assert first.messages[0].time_to_live.ToSeconds() == 3600
+    assert first.producer == "me"
+    assert second.messages[0].not_before.ToDatetime(UTC) == moment
+    assert second.on_duplicate == OnDuplicate.ON_DUPLICATE_REPLACE
+    assert third.messages[0].payload == b"z"
+    with pytest.raises(TypeError):
+        await queue.put("text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        await queue.put(headway.Message(), id="a")
+    with pytest.raises(ValueError, match="on_duplicate"):
+        await queue.put(b"", on_duplicate="maybe")  # type: ignore[arg-type]
+
+
+async def test_many_messages_are_split_by_count_and_by_bytes(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.limits.max_batch_messages = 10
+    service.limits.max_request_bytes = 4096
+    payloads = [b"%d" % i for i in range(25)] + [b"x" * 1500] * 4
+    results = await queue.put_many(payloads)
+    assert [result.ticket for result in results] == list(range(1, 30))
+    assert [held.message.payload for held in made.line] == payloads
+    requests = service.requests("Put")
+    assert [len(r.messages) for r in requests[:2]] == [10, 10]
+    assert all(r.ByteSize() <= 4096 for r in requests)
+    assert len(service.requests("GetServerInfo")) == 1
+
+
+async def test_messages_behind_a_full_queue_are_not_sent(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.limits.max_batch_messages = 2
+    made.policy.bound = 3
+    results = await queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    assert [bool(r.error.code) for r in results] == [False, False, False, True, True]
+    assert results[4].error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL
+    assert len(service.requests("Put")) == 2
+    with pytest.raises(headway.QueueFull):
+        await queue.put_many([b"6"])
+
+
+async def test_failure_between_batches_tells_what_was_accepted(service: FakeService, queue: headway.Queue) -> None:
+    service.limits.max_batch_messages = 1
+    refusal = Failure(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED")
+    service.failures["Put"] = [None, None, refusal]
+    with pytest.raises(headway.PermissionDenied) as caught:
+        await queue.put_many([b"1", b"2", b"3", b"4"])
+    assert [r.ticket for r in caught.value.results] == [1, 2]
+    assert len(service.requests("Put")) == 3
+
+
+async def test_admin_calls_answer(queue: headway.Queue, client: headway.Client, made: FakeQueue) -> None:
+    await queue.put_many([b"1", b"2"])
+    assert [m.message.payload for m in await queue.peek(5, from_position=2)] == [b"2"]
+    assert (await queue.repair()).findings
+    assert (await queue.purge()).waiting == 2
+    assert (await client.server_info()).version == "0.0.fake"
+    assert (await queue.close()).closed
+    await queue.delete()
+    with pytest.raises(headway.QueueNotFound):
+        await queue.describe()

@@ -1,0 +1,167 @@
+"""The command line, run as a program: what it prints, what it puts, and what it exits with."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import grpc
+import pytest
+
+from client.conftest import CommandLine
+from client.fake_service import Failure, FakeQueue, FakeService
+from headway.v1.queue_pb2 import Policy
+
+
+def _json(out: bytes) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+async def test_put_makes_the_queue_and_get_brings_the_bytes_back(
+    service: FakeService, command_line: CommandLine, tmp_path: Path
+) -> None:
+    body = bytes(range(256))
+    (tmp_path / "body").write_bytes(body)
+    put = await command_line.run("put", "new", "--file", str(tmp_path / "body"), "--id", "a", "-H", "k=v")
+    assert (put.code, put.out) == (0, b"a: ticket 1, position 1\n")
+    assert dict(service.queues["new"].line[0].message.headers) == {"k": "v"}
+    got = await command_line.run("get", "new", "--ack")
+    assert (got.code, got.out) == (0, body)
+    assert len(service.queues["new"].acked) == 1
+
+
+async def test_leases_that_get_tells_can_be_acked(made: FakeQueue, command_line: CommandLine) -> None:
+    await command_line.run("put", "q", "--lines", stdin=b"one\n\xff\nthree\n")
+    told = _json((await command_line.run("--json", "get", "q", "-n", "5")).out)
+    messages = [item["message"] for item in told]
+    assert [m.get("payload", m.get("payload_base64")) for m in messages if isinstance(m, dict)] == [
+        "one",
+        "/w==",
+        "three",
+    ]
+    assert [item["ticket"] for item in told] == [1, 2, 3]
+    acked = await command_line.run("--json", "ack", "q", *(str(item["lease"]) for item in told), "made up")
+    assert [item["settled"] for item in _json(acked.out)] == ["ACKED", "ACKED", "ACKED", "GONE"]
+    assert acked.code == 3
+    assert len(made.acked) == 3
+
+
+async def test_lines_are_put_in_order_as_they_come(
+    service: FakeService, made: FakeQueue, command_line: CommandLine
+) -> None:
+    process = await command_line.start("put", "q", "--lines", "--close", stdin=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"first\nsec")
+    await process.stdin.drain()
+    await service.wait_for(lambda: made.line)
+    finished = await command_line.finish(process, b"ond\r\n\nlast")
+    assert [held.message.payload for held in made.line] == [b"first", b"second\r", b"", b"last"]
+    assert made.closed
+    assert finished.code == 0
+    assert "put 4 messages" in finished.err
+
+
+async def test_lines_wait_for_room_in_a_full_queue(
+    service: FakeService, made: FakeQueue, command_line: CommandLine
+) -> None:
+    made.policy.bound = 2
+    process = await command_line.start("put", "q", "--lines", stdin=asyncio.subprocess.PIPE)
+    finishing = asyncio.create_task(command_line.finish(process, b"1\n2\n3\n4\n5\n"))
+    taken: list[bytes] = []
+    while len(taken) < 5:
+        await service.wait_for(lambda: made.line)
+        taken.append(made.line.pop(0).message.payload)
+    assert (await finishing).code == 0
+    assert taken == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_json_lines_bring_ids_headers_and_delays(made: FakeQueue, command_line: CommandLine) -> None:
+    lines = b'{"payload": "a", "id": "x", "headers": {"h": "1"}}\n{"payload_base64": "/w==", "delay": "5m"}\n'
+    assert (await command_line.run("put", "q", "--json-lines", stdin=lines)).code == 0
+    assert (made.line[0].message.id, dict(made.line[0].message.headers)) == ("x", {"h": "1"})
+    assert made.delayed[0].message.payload == b"\xff"
+    again = await command_line.run("--json", "put", "q", "--json-lines", stdin=b'{"payload": "a", "id": "x"}\n')
+    assert again.code == 4
+    assert _json(again.out)[0]["error"] == {
+        "code": 6,
+        "message": "known",
+        "reason": "DUPLICATE_MESSAGE",
+        "metadata": {},
+    }
+    broken = await command_line.run("put", "q", "--json-lines", stdin=b'{"payload": 3}\n')
+    assert broken.code == 1
+    assert "line 1 is not a message" in broken.err
+
+
+async def test_standard_input_is_one_message(made: FakeQueue, command_line: CommandLine) -> None:
+    assert (await command_line.run("put", "q", stdin=b"one\ntwo\n")).code == 0
+    assert [held.message.payload for held in made.line] == [b"one\ntwo\n"]
+
+
+async def test_queues_are_shown(service: FakeService, command_line: CommandLine) -> None:
+    created = await command_line.run("create", "big", "--bound", "5", "--lease", "90s", "--max-attempts", "3")
+    assert created.out == b"created big\n"
+    listed = (await command_line.run("list")).out.decode()
+    assert "big" in listed
+    assert "open" in listed
+    described = _json((await command_line.run("--json", "describe", "big")).out)[0]
+    policy = described["policy"]
+    assert isinstance(policy, dict)
+    assert (policy["bound"], policy["lease"]) == (5, "90s")
+    await command_line.run("put", "big", "hello \x1b[31m")
+    peeked = (await command_line.run("peek", "big")).out
+    assert b"hello" in peeked
+    assert b"\x1b" not in peeked
+    assert b"removed 1 waiting" in (await command_line.run("purge", "big")).out
+    assert b"ghost" in (await command_line.run("repair", "big")).out
+    assert b"0.0.fake" in (await command_line.run("info")).out
+    assert (await command_line.run("delete", "big")).code == 0
+    assert not service.queues
+
+
+EXITS = [
+    (("describe", "q"), Failure(code=grpc.StatusCode.INTERNAL, reason="INTERNAL"), 1),
+    (("get",), None, 2),
+    (("put", "q", "x", "--wait", "soon"), None, 2),
+    (("work", "q", "--", "no-such-program-here"), None, 2),
+    (("describe", "q"), Failure(code=grpc.StatusCode.NOT_FOUND, reason="QUEUE_NOT_FOUND"), 3),
+    (("describe", "q"), Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="NAME_REFUSED"), 4),
+    (("describe", "q"), Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"), 5),
+    (("describe", "q"), Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="ROLE_IN_USE"), 5),
+    (("close", "q"), Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN"), 6),
+    (("get", "q"), None, 7),
+    (("peek", "q"), None, 7),
+    (("get", "q"), Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="QUEUE_DRAINED"), 7),
+]
+
+
+@pytest.mark.parametrize(("arguments", "failure", "code"), EXITS)
+async def test_exit_code_tells_what_happened(  # noqa: PLR0917 - three fixtures and three parameters
+    service: FakeService,
+    made: FakeQueue,
+    command_line: CommandLine,
+    arguments: tuple[str, ...],
+    failure: Failure | None,
+    code: int,
+) -> None:
+    if failure is not None:
+        service.fail_next(arguments[0].capitalize(), failure)
+    finished = await command_line.run(*arguments)
+    assert finished.code == code, finished.err
+    assert not finished.out
+
+
+async def test_full_queue_is_refused_without_patience_and_failures_are_json_if_asked(
+    made: FakeQueue, command_line: CommandLine
+) -> None:
+    made.policy.CopyFrom(Policy(bound=1))
+    finished = await command_line.run("--json", "put", "q", "--lines", "--wait", "0", stdin=b"1\n2\n3\n")
+    assert finished.code == 5
+    assert [("error" in result) for result in _json(finished.out)] == [False, True]
+    again = await command_line.run("--json", "put", "q", "x")
+    assert again.code == 5
+    assert json.loads(again.err)["error"]["reason"] == "QUEUE_FULL"
+
+
+async def test_no_create_does_not_make_a_queue(service: FakeService, command_line: CommandLine) -> None:
+    assert (await command_line.run("put", "new", "x", "--no-create")).code == 3
+    assert not service.queues

@@ -1,0 +1,184 @@
+"""`headway work`, run as a program: jobs, their environment and output, and how it ends."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+import headway
+from client.conftest import CommandLine
+from client.fake_service import FakeQueue, FakeService, serving
+
+
+async def test_each_message_is_given_to_a_command(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"%d" % i for i in range(20)])
+    await queue.close()
+    finished = await command_line.run("work", "q", "-j", "4", "--", "sh", "-c", "read line; echo got $line; exit 0")
+    assert finished.code == 0
+    assert sorted(finished.out.splitlines()) == sorted(b"got %d" % i for i in range(20))
+    assert len(made.acked) == 20
+    assert made.most_leased <= 4
+
+
+async def test_command_sees_the_message_in_its_environment(queue: headway.Queue, command_line: CommandLine) -> None:
+    await queue.put(b"", id="a b", headers={"content-type": "text/plain", "nul": "\0"})
+    await queue.close()
+    finished = await command_line.run("work", "q", "--", "env")
+    seen = dict(line.split("=", 1) for line in finished.out.decode().splitlines() if line.startswith("HEADWAY_"))
+    assert (seen["HEADWAY_QUEUE"], seen["HEADWAY_ID"]) == ("q", "a b")
+    assert (seen["HEADWAY_ATTEMPT"], seen["HEADWAY_TICKET"]) == ("1", "1")
+    assert json.loads(seen["HEADWAY_HEADERS"]) == {"content-type": "text/plain", "nul": "\0"}
+    assert seen["HEADWAY_HEADER_CONTENT_TYPE"] == "text/plain"
+    assert "HEADWAY_HEADER_NUL" not in seen
+
+
+async def test_outputs_of_parallel_jobs_do_not_mix(queue: headway.Queue, command_line: CommandLine) -> None:
+    names = [f"job{i}" for i in range(8)]
+    await queue.put_many([name.encode() for name in names])
+    await queue.close()
+    script = 'n=$(cat); i=0; while [ $i -lt 2000 ]; do echo "$n"; i=$((i+1)); done'
+    finished = await command_line.run("work", "q", "-j", "4", "--", "sh", "-c", script)
+    lines = finished.out.decode().splitlines()
+    blocks = [lines[start : start + 2000] for start in range(0, len(lines), 2000)]
+    assert sorted(block[0] for block in blocks) == names
+    assert all(len(set(block)) == 1 for block in blocks)
+
+
+async def test_failing_command_gives_the_message_to_the_backoff(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"exit 3", b"kill -9 $$"])
+    process = await command_line.start("work", "q", "--", "sh")
+    await service.wait_for(lambda: len(made.delayed) == 2)
+    process.terminate()
+    finished = await command_line.finish(process)
+    assert finished.code == 0
+    assert made.reasons == ["exit status 3", "signal 9"]
+    assert "exit status 3" in finished.err
+    assert not any(request.keep_attempt for request in service.requests("Delay"))
+
+
+async def test_first_signal_lets_jobs_finish(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine, tmp_path: Path
+) -> None:
+    process, gate = await _worker_at_a_gate(service, queue, command_line, tmp_path)
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    assert b"finishing 1 running" in await process.stderr.readline()
+    await asyncio.to_thread(gate.write_text, "go\n")
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.out) == (0, b"done\n")
+    assert [m.payload for m in made.acked] == [b"first"]
+    assert [held.message.payload for held in made.line] == [b"second"]
+
+
+async def test_second_signal_kills_jobs_and_gives_back_for_free(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine, tmp_path: Path
+) -> None:
+    process, _ = await _worker_at_a_gate(service, queue, command_line, tmp_path)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    assert b"once more to kill" in await process.stderr.readline()
+    process.send_signal(signal.SIGTERM)
+    finished = await command_line.finish(process)
+    assert finished.code == 128 + signal.SIGTERM
+    assert [request.keep_attempt for request in service.requests("Delay")] == [True]
+    assert [held.message.payload for held in made.line] == [b"first", b"second"]
+    job = int((tmp_path / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(job, 0)
+
+
+async def _worker_at_a_gate(
+    service: FakeService, queue: headway.Queue, command_line: CommandLine, folder: Path
+) -> tuple[asyncio.subprocess.Process, Path]:
+    """A worker whose job has begun and goes on when something is written into the gate."""
+    gate, begun = folder / "gate", folder / "begun"
+    os.mkfifo(gate)
+    os.mkfifo(begun)
+    await queue.put_many([b"first", b"second"])
+    script = f"echo $$ > {folder / 'pid'}; echo > {begun}; cat {gate} > {folder / 'got'}; echo done"
+    process = await command_line.start("work", "q", "--", "sh", "-c", script)
+    async with asyncio.timeout(30):
+        await asyncio.to_thread(begun.read_bytes)
+    return process, gate
+
+
+async def test_drain_ends_when_nothing_is_left(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    assert (await command_line.run("work", "q", "-j", "2", "--drain", "--", "cat")).code == 0
+    assert len(made.acked) == 2
+
+
+async def test_worker_says_that_it_waits_for_the_queue(service: FakeService, command_line: CommandLine) -> None:
+    process = await command_line.start("work", "later", "--drain", "--", "cat")
+    assert process.stderr is not None
+    assert b"there is no queue" in await process.stderr.readline()
+    service.queues["later"] = FakeQueue("later", headway.Policy())
+    assert (await command_line.finish(process)).code == 0
+
+
+async def test_worker_survives_a_restart_of_the_service() -> None:
+    service = FakeService()
+    service.queues["q"] = made = FakeQueue("q", headway.Policy())
+    async with serving(service):
+        command_line = CommandLine(service.address)
+        process = await command_line.start("work", "q", "--", "cat")
+        await service.wait_for(lambda: service.requests("Get"))
+    assert process.stderr is not None
+    assert b"trying again" in await process.stderr.readline()
+    async with serving(service, service.address), headway.connect(service.address) as client:
+        await client.queue("q").put(b"after")
+        await client.queue("q").close()
+        finished = await command_line.finish(process)
+    assert (finished.code, finished.out) == (0, b"after")
+    assert len(made.acked) == 1
+
+
+async def test_killed_worker_leaves_every_message_to_the_next(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    lines = {b"line %d" % i for i in range(30)}
+    await queue.put_many(sorted(lines))
+    await queue.close()
+    first = await command_line.start("work", "q", "-j", "2", "--", "cat")
+    await service.wait_for(lambda: len(made.acked) >= 10)
+    first.kill()
+    got, _ = await first.communicate()
+    await service.lapse("q")
+    second = await command_line.run("work", "q", "-j", "2", "--", "cat")
+    written = got + second.out
+    assert all(line in written for line in lines)
+    assert second.code == 0
+    assert {m.payload for m in made.acked} == lines
+
+
+async def test_reader_that_goes_away_ends_the_worker(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "headway.cli", "work", "q", "--", "cat"),
+            env={**os.environ, "HEADWAY_ADDRESS": service.address},
+            stdout=write,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        async with asyncio.timeout(30):
+            assert await process.wait() == 1
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(write)
+    assert not made.acked
+    assert len(made.line) == 3

@@ -1,0 +1,114 @@
+"""Failed calls become typed errors that carry everything the service said."""
+
+import subprocess
+import sys
+from datetime import timedelta
+
+import grpc
+import pytest
+
+import headway
+from client.fake_service import Failure, FakeQueue, FakeService
+from headway._errors import _BY_REASON, error_class, from_status
+from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.message_pb2 import Status
+
+REASONS = [name.removeprefix("ERROR_REASON_") for name in ErrorReason.keys() if not name.endswith("UNSPECIFIED")]  # noqa: SIM118
+
+
+def test_every_reason_has_a_class_of_its_own() -> None:
+    assert sorted(_BY_REASON) == sorted(REASONS)
+    assert len(set(_BY_REASON.values())) == len(REASONS)
+
+
+def test_every_public_name_can_be_had() -> None:
+    for name in headway.__all__:
+        assert getattr(headway, name) is not None
+    assert set(headway.__all__) <= set(dir(headway))
+    with pytest.raises(AttributeError):
+        headway.Nonsense  # noqa: B018
+
+
+def test_stubs_do_not_import_the_client() -> None:
+    code = (
+        "import sys, headway.v1.queue_service_pb2, headway.v1.queue_service_pb2_grpc;"
+        "print([m for m in sys.modules if m.startswith('headway._')])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"[]"
+
+
+@pytest.mark.parametrize("reason", ["QUEUE_EXISTS", "ROLE_IN_USE", "QUEUE_DELETED", "STORE_FULL", "PERMISSION_DENIED"])
+async def test_reason_and_metadata_arrive(service: FakeService, queue: headway.Queue, reason: str) -> None:
+    failure = Failure(
+        code=grpc.StatusCode.FAILED_PRECONDITION, reason=reason, metadata={"queue": "q", "holder": "ghost"}
+    )
+    service.fail_next("Close", failure)
+    with pytest.raises(headway.HeadwayError) as caught:
+        await queue.close()
+    assert type(caught.value) is error_class(reason, failure.code)
+    assert caught.value.reason == ErrorReason.Value(f"ERROR_REASON_{reason}")
+    assert caught.value.reason_name == reason
+    assert caught.value.code is failure.code
+    assert dict(caught.value.metadata) == failure.metadata
+    assert str(caught.value) == f"{reason}: it failed"
+
+
+async def test_retry_span_and_violations_arrive(service: FakeService, queue: headway.Queue) -> None:
+    service.fail_next("Get", Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED", retry_seconds=1.5))
+    with pytest.raises(headway.Overloaded) as overloaded:
+        await queue.get()
+    assert overloaded.value.retry_after == timedelta(seconds=1.5)
+    service.fail_next(
+        "Get",
+        Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID", violations=(("lease", "too short"),)),
+    )
+    with pytest.raises(headway.InvalidArgument) as refused:
+        await queue.get()
+    assert refused.value.violations == (headway.Violation("lease", "too short"),)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.NOT_FOUND, headway.NotFound),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, headway.Exhausted),
+        (grpc.StatusCode.DATA_LOSS, headway.HeadwayError),
+    ],
+)
+async def test_unknown_reason_falls_back_to_the_family_of_the_code(
+    service: FakeService, queue: headway.Queue, code: grpc.StatusCode, kind: type[headway.HeadwayError]
+) -> None:
+    service.fail_next("Close", Failure(code=code, reason="INVENTED_LATER"))
+    with pytest.raises(headway.HeadwayError) as caught:
+        await queue.close()
+    assert type(caught.value) is kind
+    assert caught.value.reason_name == ""
+
+
+async def test_a_lost_answer_is_unknown_and_a_refusal_is_not(service: FakeService, queue: headway.Queue) -> None:
+    service.fail_next("Close", Failure(code=grpc.StatusCode.UNAVAILABLE))
+    with pytest.raises(headway.Unavailable) as lost:
+        await queue.close()
+    assert lost.value.is_outcome_unknown
+    service.fail_next("Close", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE"))
+    with pytest.raises(headway.StoreUnavailable) as refused:
+        await queue.close()
+    assert not refused.value.is_outcome_unknown
+
+
+async def test_no_answer_in_time_is_deadline_exceeded(service: FakeService, made: FakeQueue) -> None:
+    made.policy.bound = 1
+    async with headway.connect(service.address, call_timeout=timedelta(milliseconds=50)) as client:
+        await client.queue("q").put(b"1")
+        with pytest.raises(headway.DeadlineExceeded) as late:
+            await client.queue("q").put(b"2", wait=timedelta(milliseconds=1))
+    assert late.value.is_outcome_unknown
+
+
+def test_error_of_one_message_is_typed() -> None:
+    error = from_status(
+        Status(code=6, message="known", reason=ErrorReason.ERROR_REASON_DUPLICATE_MESSAGE, metadata={"id": "a"})
+    )
+    assert isinstance(error, headway.DuplicateMessage)
+    assert error.metadata["id"] == "a"
+    assert error.code is grpc.StatusCode.ALREADY_EXISTS

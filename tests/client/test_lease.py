@@ -1,0 +1,160 @@
+"""A lease keeps itself alive inside its block, and the end of the block settles it."""
+
+import asyncio
+from datetime import timedelta
+
+import grpc
+import pytest
+
+import headway
+from client.fake_service import Failure, FakeQueue, FakeService
+from headway._lease import Lease
+
+SOON = timedelta(seconds=5)
+
+
+class _Broken(Exception):
+    pass
+
+
+async def test_clean_end_acks(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put(b"x", id="a", headers={"k": "v"})
+    async with queue.lease() as lease:
+        assert lease is not None
+        assert (lease.payload, lease.id, dict(lease.headers)) == (b"x", "a", {"k": "v"})
+        assert (lease.attempt, lease.ticket) == (1, 1)
+        assert lease.token in made.leased
+        assert not lease.is_settled
+    assert lease.is_settled
+    assert [m.id for m in made.acked] == ["a"]
+
+
+async def test_nothing_there_is_none(queue: headway.Queue) -> None:
+    async with queue.lease() as lease:
+        assert lease is None
+
+
+async def test_exception_delays_with_its_type_as_reason(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"x")
+    with pytest.raises(_Broken):
+        async with queue.lease():
+            raise _Broken("a secret")
+    request = service.requests("Delay")[0]
+    assert request.reason.endswith("_Broken")
+    assert "secret" not in request.reason
+    assert request.WhichOneof("available") is None
+    assert not request.keep_attempt
+    assert made.delayed[0].attempt == 2
+
+
+async def test_cancellation_gives_back_now_and_for_free(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"x")
+    inside = asyncio.Event()
+
+    async def hold() -> None:
+        async with queue.lease():
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(hold())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert service.requests("Delay")[0].keep_attempt
+    assert len(made.line) == 1
+
+
+async def test_explicit_settling_is_not_done_again(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"1", b"2"])
+    async with queue.lease() as first:
+        assert first is not None
+        await first.delay(timedelta(seconds=9), reason="not now")
+    async with queue.lease() as second:
+        assert second is not None
+        await second.ack(b"42")
+    assert made.reasons == ["not now"]
+    assert [request.result for request in service.requests("Ack")] == [b"42"]
+
+
+async def test_lease_is_extended_while_the_block_runs(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    async with queue.lease(lease=timedelta(milliseconds=150)) as lease:
+        assert lease is not None
+        before = lease.lapses_at
+        await service.wait_for(lambda: len(service.requests("Extend")) >= 2)
+        assert lease.lapses_at > before
+    request = service.requests("Extend")[0]
+    assert request.leases == [lease.token]
+    assert request.lease.ToMilliseconds() == 150
+    count = len(service.requests("Extend"))
+    await queue.describe()
+    assert len(service.requests("Extend")) == count
+
+
+async def test_keep_alive_goes_on_after_a_failure(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    service.fail_next("Extend", Failure(code=grpc.StatusCode.INTERNAL, reason="INTERNAL"))
+    async with queue.lease(lease=timedelta(milliseconds=150)) as lease:
+        await service.wait_for(lambda: len(service.requests("Extend")) >= 2)
+    assert lease is not None
+    assert not lease.is_lost
+
+
+async def test_block_whose_lease_was_lost_raises_stale(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"x")
+    lost = asyncio.Event()
+    response = await queue.get()
+    lease = Lease(queue, response.deliveries[0], span=timedelta(milliseconds=90), on_end=lost.set)
+
+    async def work_on_it() -> None:
+        async with lease:
+            await service.lapse("q")
+            await lost.wait()
+
+    with pytest.raises(headway.LeaseStale):
+        await work_on_it()
+    assert lease.is_lost
+    assert not made.acked
+    assert not service.requests("Ack")
+
+
+async def test_late_ack_raises_stale(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    with pytest.raises(headway.LeaseStale):
+        async with queue.lease():
+            await service.lapse("q")
+
+
+async def test_made_up_lease_is_gone(queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    response = await queue.get()
+    response.deliveries[0].lease = "made up"
+    held = queue.hold(response.deliveries[0], lease=SOON)
+    with pytest.raises(headway.LeaseGone):
+        await held.extend()
+    with pytest.raises(headway.LeaseGone):
+        await held.ack()
+
+
+async def test_giving_back_is_tried_again(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put(b"x")
+    service.fail_next("Delay", Failure(code=grpc.StatusCode.UNAVAILABLE, is_after=True))
+    with pytest.raises(_Broken):
+        async with queue.lease():
+            raise _Broken
+    assert len(service.requests("Delay")) == 2
+    assert len(made.delayed) == 1
+
+
+async def test_drained_queue_raises(queue: headway.Queue) -> None:
+    await queue.close()
+    with pytest.raises(headway.QueueDrained):
+        async with queue.lease(wait=SOON):
+            pass

@@ -1,0 +1,264 @@
+"""Workers: how many messages they hold, how they settle, how they stop, and what they live through."""
+
+import asyncio
+from datetime import timedelta
+
+import grpc
+import pytest
+
+import headway
+from client.fake_service import Failure, FakeQueue, FakeService
+
+AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+
+
+class _Gate:
+    """A handler that counts who is inside and lets them out on command."""
+
+    def __init__(self) -> None:
+        self.inside: list[headway.Lease] = []
+        self.entered = asyncio.Condition()
+        self.opened = asyncio.Event()
+
+    async def __call__(self, lease: headway.Lease) -> None:
+        async with self.entered:
+            self.inside.append(lease)
+            self.entered.notify_all()
+        await self.opened.wait()
+
+    async def wait_for(self, count: int) -> None:
+        async with self.entered:
+            await self.entered.wait_for(lambda: len(self.inside) >= count)
+
+
+async def _nothing(lease: headway.Lease) -> None:
+    """A handler that has nothing to do."""
+
+
+async def test_every_message_is_handled_and_acked_until_drained(queue: headway.Queue, made: FakeQueue) -> None:
+    payloads = [b"%d" % i for i in range(50)]
+    await queue.put_many(payloads)
+    await queue.close()
+    seen: list[bytes] = []
+
+    async def handle(lease: headway.Lease) -> None:
+        seen.append(lease.payload)
+
+    await queue.run(handle, concurrency=4)
+    assert sorted(seen) == sorted(payloads)
+    assert len(made.acked) == 50
+
+
+async def test_ack_travels_with_the_next_get(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    await queue.close()
+    await queue.run(_nothing)
+    gets = service.requests("Get")
+    assert [len(request.ack) for request in gets] == [0, 1, 1, 1, 0]
+    assert not any(request.wait.ToMilliseconds() for request in gets if request.ack)
+    assert not service.requests("Ack")
+
+
+async def test_no_more_is_held_than_there_are_slots(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"x"] * 10)
+    await queue.close()
+    gate = _Gate()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(gate, concurrency=3))
+        await gate.wait_for(3)
+        assert len(made.leased) == 3
+        gate.opened.set()
+    assert made.most_leased == 3
+    assert len(gate.inside) == 10
+
+
+async def test_stop_finishes_what_is_held_and_fetches_no_more(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"x"] * 5)
+    gate, stop = _Gate(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(gate, concurrency=2, stop=stop))
+        await gate.wait_for(2)
+        stop.set()
+        gate.opened.set()
+    assert len(made.acked) == 2
+    assert len(made.line) == 3
+    assert not made.leased
+
+
+async def test_stop_ends_a_worker_that_waits(service: FakeService, queue: headway.Queue) -> None:
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(_nothing, concurrency=2, stop=stop))
+        await service.wait_for(lambda: len(service.requests("Get")) == 2)
+        stop.set()
+
+
+async def test_cancelled_worker_gives_back_for_free(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    gate = _Gate()
+    task = asyncio.create_task(queue.run(gate, concurrency=2))
+    await gate.wait_for(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert [request.keep_attempt for request in service.requests("Delay")] == [True, True]
+    assert len(made.line) == 2
+
+
+async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"bad", b"good"])
+
+    async def handle(lease: headway.Lease) -> None:
+        if lease.payload == b"bad":
+            raise ValueError("no")
+        stop.set()
+
+    stop = asyncio.Event()
+    await queue.run(handle, stop=stop)
+    assert made.reasons == ["ValueError"]
+    assert [m.payload for m in made.acked] == [b"good"]
+
+
+async def test_handler_may_settle_by_itself(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put(b"x")
+
+    async def handle(lease: headway.Lease) -> None:
+        await lease.delay(timedelta(hours=1), reason="later")
+        stop.set()
+
+    stop = asyncio.Event()
+    await queue.run(handle, stop=stop)
+    assert made.reasons == ["later"]
+    assert not made.acked
+    assert not service.requests("Ack")
+
+
+async def test_drain_ends_when_nothing_waits_is_delayed_or_is_leased(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"now")
+    await queue.put(b"later", delay=timedelta(hours=1))
+    task = asyncio.create_task(queue.run(_nothing, concurrency=2, drain=True))
+    await service.wait_for(lambda: made.acked and len(service.requests("Describe")) > 2)
+    assert not task.done()
+    await service.release_delayed("q")
+    await task
+    assert len(made.acked) == 2
+
+
+async def test_lease_is_extended_while_the_handler_runs(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    await queue.close()
+
+    async def handle(lease: headway.Lease) -> None:
+        await service.wait_for(lambda: service.requests("Extend"))
+
+    await queue.run(handle, lease=timedelta(milliseconds=150))
+
+
+async def test_worker_survives_a_service_that_is_away(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    service.failures["Get"] = [AWAY, AWAY, None, AWAY]
+    service.failures["Describe"] = [AWAY] * 5
+    await queue.run(_nothing)
+    assert len(made.acked) == 2
+
+
+async def test_lost_answer_to_ack_is_asked_again(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put(b"1")
+    await queue.close()
+    lost = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
+    service.failures["Get"] = [None, lost]
+    await queue.run(_nothing)
+    assert len(made.acked) == 1
+    assert len(service.requests("Ack")) == 1
+
+
+async def test_ack_that_came_too_late_is_said(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.put(b"1")
+
+    async def handle(lease: headway.Lease) -> None:
+        if lease.attempt == 1:
+            await service.lapse("q")
+        else:
+            stop.set()
+
+    stop = asyncio.Event()
+    await queue.run(handle, stop=stop)
+    assert "ack came too late" in caplog.text
+    assert len(made.acked) == 1
+
+
+async def test_deleted_queue_ends_the_worker_after_what_it_holds(queue: headway.Queue) -> None:
+    await queue.put_many([b"1"])
+    gate = _Gate()
+
+    async def worker() -> None:
+        with pytest.raises(headway.QueueNotFound):
+            await queue.run(gate, concurrency=2)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(worker())
+        await gate.wait_for(1)
+        await queue.delete()
+        gate.opened.set()
+
+
+async def test_iterating_hands_out_as_many_as_may_be_held(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"%d" % i for i in range(9)])
+    await queue.close()
+    held: list[int] = []
+
+    async def handle(lease: headway.Lease) -> None:
+        async with lease:
+            held.append(len(made.leased))
+
+    async with asyncio.TaskGroup() as group:
+        async for lease in queue.work(concurrency=3):
+            group.create_task(handle(lease))
+    assert len(made.acked) == 9
+    assert max(held) <= 3
+
+
+async def test_iterating_holds_one_when_worked_on_in_the_loop(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    await queue.close()
+    async for lease in queue.work(concurrency=8):
+        async with lease:
+            assert len(made.leased) == 1
+    assert made.most_leased == 1
+    assert len(made.acked) == 3
+
+
+async def test_leaving_the_loop_leaves_nothing_leased(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    async for lease in queue.work(concurrency=3):
+        async with lease:
+            break
+    assert not made.leased
+    assert len(made.line) == 2
+
+
+async def test_lease_that_is_never_settled_does_not_block_for_ever(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"1", b"2"])
+    seen = []
+    async for lease in queue.work(concurrency=1, lease=timedelta(milliseconds=100)):
+        seen.append(lease.payload)
+        if len(seen) == 2:
+            break
+    assert seen == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+async def test_concurrency_below_one_is_refused(queue: headway.Queue, concurrency: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        await queue.run(_nothing, concurrency=concurrency)
+    with pytest.raises(ValueError, match="at least 1"):
+        await anext(queue.work(concurrency=concurrency))
