@@ -116,7 +116,7 @@ class Model:
         outcomes = []
         for payload, given, delay in batch:
             if given and given in self.ids:
-                outcomes.append("kept" if keep else "duplicate")
+                outcomes.append("kept" if keep else "refused")
                 continue
             if delay:
                 self._delay(Msg(payload, given), self.now + delay)

@@ -7,6 +7,7 @@ and the servicer does not implement is answered UNIMPLEMENTED with full details.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 OWN_PACKAGE = "/headway.v1."
 # These end work that was begun: they are taken as long as the process lives.
+_FIRST_REQUEST_S = 1.0
 SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
 
 
@@ -142,7 +144,11 @@ def _unserved(path: str) -> grpc.RpcMethodHandler[Any, Any]:
     """A handler for a call of any shape: on the wire they are all streams."""
     method = path.rpartition("/")[2]
 
-    async def refuse(_requests: object, context: Context) -> AsyncIterator[bytes]:
+    async def refuse(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        # A client that is still sending when its call ends may see an error of its own library instead of ours.
+        with contextlib.suppress(TimeoutError, StopAsyncIteration):
+            async with asyncio.timeout(_FIRST_REQUEST_S):
+                await anext(aiter(requests))
         await abort(context, NotServed(f"the call {method} is not served by this version", metadata={"method": method}))
         yield b""  # never reached: makes this the generator that a stream's handler must be
 
