@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 from headwayd.domain.errors import NameRefused, Violation
 from headwayd.domain.limits import MAX_NAME_BYTES
@@ -35,6 +36,7 @@ AMBIGUOUS_SUFFIX = "stats"
 OWN_SEGMENT = "x"
 
 
+@lru_cache(maxsize=4096)  # every call of the service asks, and owners are asked for again
 def refusal_of(name: str, *, is_cluster: bool = False) -> str | None:
     """Why `name` cannot be a queue's name, or None if it can.
 
@@ -54,19 +56,24 @@ def refusal_of(name: str, *, is_cluster: bool = False) -> str | None:
         return "contains a control character"
     for suffix in PRESSURE_SUFFIXES:
         owner, colon, tail = name.rpartition(":" + suffix)
-        if colon and not tail and owner:
+        if colon and not tail and _is_acceptable(owner):
             return f"would be the {suffix} key of queue {owner!r}"
     owner, colon, tail = name.rpartition(":" + AMBIGUOUS_SUFFIX)
-    if colon and not tail and owner:
+    if colon and not tail and _is_acceptable(owner):
         return f"would share its counters with queue {owner!r}"
     segments = name.split(":")
     for index in range(1, len(segments)):
         owner = ":".join(segments[:index])
-        if segments[index] == OWN_SEGMENT and owner:
+        if segments[index] == OWN_SEGMENT and _is_acceptable(owner):
             return f"lies in the keys that Headway keeps for queue {owner!r}"
     if is_cluster and ("{" in name or "}" in name):
         return "contains a brace, and the store is a cluster"
     return None
+
+
+def _is_acceptable(owner: str) -> bool:
+    """A name that is refused itself owns no keys."""
+    return bool(owner) and refusal_of(owner) is None
 
 
 def accept(name: str, *, field: str = "queue", is_cluster: bool = False) -> str:

@@ -48,8 +48,9 @@ def set_up(*, log_format: str, level: str) -> None:
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(capture=True)
-    # What it says below that level is about its own loop.
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
+    # What they say below that level is about their own loops.
+    for chatty in ("asyncio", "grpc._cython.cygrpc"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def flush() -> None:
