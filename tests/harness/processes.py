@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import headwayd
 
@@ -14,7 +15,12 @@ _STOP_S = 15
 
 
 def spawn(
-    command: Sequence[str | Path], *, log: Path, env: Mapping[str, str] | None = None, stdout: int | None = None
+    command: Sequence[str | Path],
+    *,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    stdout: int | IO[bytes] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts a program by its absolute path; stderr (and stdout, unless asked for) go to `log`."""
     mode = "signal" if sys.platform == "linux" else "pipe"
@@ -26,6 +32,7 @@ def spawn(
             stdout=sink if stdout is None else stdout,
             stderr=sink,
             env=None if env is None else dict(env),
+            cwd=cwd,
             start_new_session=True,
         )
 
