@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import pytest_asyncio
@@ -49,15 +49,16 @@ class Finished:
     err: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class CommandLine:
-    """Runs `headway` against the in-memory service."""
+    """Runs `headway` against the in-memory service; nothing that it started outlives the test."""
 
     address: str
+    started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
     async def start(self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> asyncio.subprocess.Process:
         environment = {**os.environ, "HEADWAY_ADDRESS": self.address, "NO_COLOR": "1", "COLUMNS": "200"}
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "headway.cli",
@@ -67,6 +68,8 @@ class CommandLine:
             stderr=asyncio.subprocess.PIPE,
             env=environment,
         )
+        self.started.append(process)
+        return process
 
     async def run(self, *arguments: str, stdin: bytes | None = None) -> Finished:
         piped = asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE
@@ -80,6 +83,11 @@ class CommandLine:
         return Finished(process.returncode, out, err.decode())
 
 
-@pytest.fixture
-def command_line(service: FakeService) -> CommandLine:
-    return CommandLine(service.address)
+@pytest_asyncio.fixture
+async def command_line(service: FakeService) -> AsyncIterator[CommandLine]:
+    runs = CommandLine(service.address)
+    yield runs
+    for process in runs.started:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()

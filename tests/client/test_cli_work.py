@@ -127,11 +127,11 @@ async def test_worker_says_that_it_waits_for_the_queue(service: FakeService, com
     assert (await command_line.finish(process)).code == 0
 
 
-async def test_worker_survives_a_restart_of_the_service() -> None:
+async def test_worker_survives_a_restart_of_the_service(command_line: CommandLine) -> None:
     service = FakeService()
     service.queues["q"] = made = FakeQueue("q", headway.Policy())
     async with serving(service):
-        command_line = CommandLine(service.address)
+        command_line.address = service.address
         process = await command_line.start("work", "q", "--", "cat")
         await service.wait_for(lambda: service.requests("Get"))
     assert process.stderr is not None

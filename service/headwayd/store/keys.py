@@ -101,9 +101,9 @@ def lua_table() -> str:
     return (
         f"local WAKE_CHANNEL, DUE_CHANNEL = '{WAKE_CHANNEL}', '{DUE_CHANNEL}'\n"
         f"local SUFFIX = {{ {rows} }}\n"
-        f"local STALE_SUFFIXES = {{ {stale} }}\n"
-        f"local OWN_NAMES = {{ {own} }}\n"
-        f"local PRESSURE_NAMES = {{ {pressure} }}\n"
+        f"local function stale_suffixes() return {{ {stale} }} end\n"
+        f"local function own_names() return {{ {own} }} end\n"
+        f"local function pressure_names() return {{ {pressure} }} end\n"
         "local BASE = KEYS[1]\n"
         "local K = setmetatable({}, { __index = function(known, name)\n"
         "  local key = BASE .. SUFFIX[name]\n"

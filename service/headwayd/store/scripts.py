@@ -17,6 +17,7 @@ from headwayd.domain.model import Policy
 from headwayd.store import keys
 from headwayd.store.status import Status
 
+_STATUS = re.compile(r"\bT\.([A-Z_]+)\b")
 _INCLUDE = re.compile(r"^-- @include (.+)$")
 
 
@@ -42,20 +43,16 @@ def policy_pairs(policy: Policy, names: tuple[str, ...] | None = None) -> list[s
 def _policy_include() -> str:
     pairs = policy_pairs(Policy())
     rows = ", ".join(f"{{ '{name}', '{value}' }}" for name, value in zip(pairs[::2], pairs[1::2], strict=True))
-    return (
-        f"local POLICY = {{ {rows} }}\n"
-        f"local MAX_DELAY_MS = {MAX_DELAY_MS}\n"
-        "local POLICY_DEFAULT = {}\n"
-        "for _, row in ipairs(POLICY) do POLICY_DEFAULT[row[1]] = row[2] end\n"
-    )
+    return f"local function policy_defaults() return {{ {rows} }} end\nlocal MAX_DELAY_MS = {MAX_DELAY_MS}\n"
 
 
-def _status_include() -> str:
-    return "local T = { " + ", ".join(f"{status} = '{status}'" for status in Status) + " }\n"
+def _with_statuses(text: str) -> str:
+    """`T.NAME` becomes the word itself: a table of them would be built anew for every call."""
+    return _STATUS.sub(lambda match: f"'{Status[match[1]]}'", text)
 
 
 _MADE = {
-    "keys": lambda: keys.lua_table() + _status_include(),
+    "keys": keys.lua_table,
     "policy": _policy_include,
 }
 
@@ -88,7 +85,7 @@ def _expand(text: str, seen: set[str], replaced: dict[str, str]) -> list[str]:
 def build(name: str, replaced: dict[str, str] | None = None) -> Script:
     """The script of this operation; `replaced` maps include names to other texts (a test's clock, for example)."""
     first, _, rest = _source(name).partition("\n")
-    text = "\n".join([first, *_expand(rest, set(), replaced or {})]).encode()
+    text = _with_statuses("\n".join([first, *_expand(rest, set(), replaced or {})])).encode()
     return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

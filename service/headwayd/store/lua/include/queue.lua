@@ -11,10 +11,10 @@
 -- x:times), due_said (next due time told to the processes), offer_at (ms since when offer_to, a string, has been asked
 -- to come), paused, n_* (totals), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the
 -- policy.
-local COUNTERS = { 'head', 'seen_len', 'seen_prod', 'seen_cons', 'seq', 'line', 'tick_at', 'due_said', 'offer_at', 'paused',
-  'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at', 'born' }
-local CORE = { 'gen', 'offer_to' }
-for _, name in ipairs(COUNTERS) do CORE[#CORE + 1] = name end
+local CORE = { 'gen', 'offer_to', 'head', 'seen_len', 'seen_prod', 'seen_cons', 'seq', 'line', 'tick_at', 'due_said',
+  'offer_at', 'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at',
+  'ack_sum', 'ack_sum_at', 'born' }
+local FIRST_COUNTER = 3   -- all but the first two are numbers
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
 local LIFE_MARK_AT = '253402300000000'
@@ -82,12 +82,12 @@ local function load()
               len = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0 }
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
   S.gen, S.offer_to = meta[1], meta[2] or ''
-  for i, name in ipairs(COUNTERS) do S[name] = tonumber(meta[i + 2] or 0) end
+  for i = FIRST_COUNTER, #CORE do S[CORE[i]] = tonumber(meta[i] or 0) end
   S.is_new = not S.gen or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST
   if S.is_new then
     S.is_remade = S.gen and true or false
     S.gen, S.offer_to = ARGV[1], ''
-    for _, name in ipairs(COUNTERS) do S[name] = 0 end
+    for i = FIRST_COUNTER, #CORE do S[CORE[i]] = 0 end
     S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted, S.born = S.len, S.prod, S.cons, S.len, S.now
     S.returned = 0
     return S
@@ -138,7 +138,7 @@ end
 
 local function forget_own_keys()
   local keys = {}
-  for _, name in ipairs(OWN_NAMES) do keys[#keys + 1] = K[name] end
+  for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
   redis.call('DEL', unpack(keys))
 end
 
@@ -186,14 +186,14 @@ local function open()
   if S.is_new then
     if S.is_remade then forget_own_keys() end
     local fields = { 'gen', S.gen }
-    for _, row in ipairs(POLICY) do
+    for _, row in ipairs(policy_defaults()) do
       if row[1] ~= 'bound' then
         fields[#fields + 1] = row[1]
         fields[#fields + 1] = row[2]
       end
     end
     redis.call('HSET', K.meta, unpack(fields))
-    for _, name in ipairs(COUNTERS) do S.dirty[name] = true end
+    for i = FIRST_COUNTER, #CORE do S.dirty[CORE[i]] = true end
     redis.call('PEXPIREAT', K.bound, LIFE_MARK_AT)
     return S
   end
@@ -211,7 +211,13 @@ end
 local function policy_of(S, name)
   if not S.policy then S.policy = {} end
   if S.policy[name] == nil then
-    S.policy[name] = tonumber(redis.call('HGET', K.meta, name) or POLICY_DEFAULT[name])
+    local kept = redis.call('HGET', K.meta, name)
+    if not kept then
+      for _, row in ipairs(policy_defaults()) do
+        if row[1] == name then kept = row[2] end
+      end
+    end
+    S.policy[name] = tonumber(kept)
   end
   return S.policy[name]
 end

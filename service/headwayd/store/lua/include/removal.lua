@@ -3,9 +3,9 @@
 
 local function remove_all_keys()
   local keys = {}
-  for _, name in ipairs(PRESSURE_NAMES) do keys[#keys + 1] = K[name] end
-  for _, name in ipairs(OWN_NAMES) do keys[#keys + 1] = K[name] end
-  for _, suffix in ipairs(STALE_SUFFIXES) do keys[#keys + 1] = BASE .. suffix end
+  for _, name in ipairs(pressure_names()) do keys[#keys + 1] = K[name] end
+  for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
+  for _, suffix in ipairs(stale_suffixes()) do keys[#keys + 1] = BASE .. suffix end
   redis.call('UNLINK', unpack(keys))
 end
 

@@ -39,10 +39,10 @@ local function report(S)
     text_of(oldest_put_at(S)), rate_of(S, 'put_sum'), rate_of(S, 'ack_sum'),
     role_is_free('producer') and 0 or 1, holder_of('producer'), role_is_free('consumer') and 0 or 1, holder_of('consumer'),
   }
-  local names = {}
-  for _, row in ipairs(POLICY) do names[#names + 1] = row[1] end
+  local names, rows = {}, policy_defaults()
+  for _, row in ipairs(rows) do names[#names + 1] = row[1] end
   local values = redis.call('HMGET', K.meta, unpack(names))
-  for i, row in ipairs(POLICY) do
+  for i, row in ipairs(rows) do
     if row[1] == 'bound' then
       list[#list + 1] = text_of(S.bound)
     else

@@ -21,25 +21,48 @@ local function touch_remembered(S, field)
   end
 end
 
-local function remember_settled(S, ticket, record, mark)
-  local field
-  if mark == 'a' and record.failures == 0 and not has_flag(record.flags, FLAG.RELEASED) then
-    local page = math.floor(ticket / PAGE)
-    field = 'p' .. text_of(page)
-    local bits = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES)
-    local at = ticket - page * PAGE
-    local byte_at = math.floor(at / 8) + 1
-    local mask = 2 ^ (at % 8)
-    local byte = string.byte(bits, byte_at)
-    if math.floor(byte / mask) % 2 == 0 then
-      bits = string.sub(bits, 1, byte_at - 1) .. string.char(byte + mask) .. string.sub(bits, byte_at + 1)
-      redis.call('HSET', K.acked, field, bits)
-    end
-  else
-    field = 'n' .. text_of(ticket)
-    redis.call('HSET', K.acked, field, mark .. record.nonce)
+-- The bits of a page as they stand in this call; `write_pages` writes back those that changed.
+local function page_of(S, page)
+  if not S.pages then S.pages, S.changed_pages = {}, {} end
+  if not S.pages[page] then
+    S.pages[page] = redis.call('HGET', K.acked, 'p' .. text_of(page)) or string.rep('\0', PAGE_BYTES)
   end
-  touch_remembered(S, field)
+  return S.pages[page]
+end
+
+local function bit_of(ticket)
+  local page = math.floor(ticket / PAGE)
+  local at = ticket - page * PAGE
+  return page, math.floor(at / 8) + 1, 2 ^ (at % 8)
+end
+
+local function has_bit(S, ticket)
+  local page, byte_at, mask = bit_of(ticket)
+  return math.floor(string.byte(page_of(S, page), byte_at) / mask) % 2 == 1
+end
+
+local function write_pages(S)
+  for page in pairs(S.changed_pages or {}) do
+    local field = 'p' .. text_of(page)
+    redis.call('HSET', K.acked, field, S.pages[page])
+    touch_remembered(S, field)
+  end
+  S.changed_pages = {}
+end
+
+local function remember_settled(S, ticket, record, mark)
+  if mark == 'a' and record.failures == 0 and not has_flag(record.flags, FLAG.RELEASED) then
+    if has_bit(S, ticket) then return end
+    local page, byte_at, mask = bit_of(ticket)
+    local bits = S.pages[page]
+    S.pages[page] = string.sub(bits, 1, byte_at - 1) .. string.char(string.byte(bits, byte_at) + mask)
+      .. string.sub(bits, byte_at + 1)
+    S.changed_pages[page] = true
+  else
+    local field = 'n' .. text_of(ticket)
+    redis.call('HSET', K.acked, field, mark .. record.nonce)
+    touch_remembered(S, field)
+  end
 end
 
 -- What a token that is not a live lease is: T.LAPSED (its message waits, and nobody took it since), T.ALREADY_ACKED,
@@ -64,12 +87,7 @@ local function afterlife(S, ticket, nonce)
     if record.nonce == nonce then return T.DEAD, record end
     return T.STALE
   end
-  local page = math.floor(ticket / PAGE)
-  local bits = redis.call('HGET', K.acked, 'p' .. text_of(page))
-  if bits then
-    local at = ticket - page * PAGE
-    if math.floor(string.byte(bits, math.floor(at / 8) + 1) / 2 ^ (at % 8)) % 2 == 1 then return T.ALREADY_ACKED end
-  end
+  if has_bit(S, ticket) then return T.ALREADY_ACKED end
   return T.GONE
 end
 
@@ -118,8 +136,9 @@ local function ack_leases(S, from, count, results)
     results[i] = { T.ACKED, record.failures }
     ended = ended + 1
   end
+  local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
   each_lease(S, from, count, function(i, ticket, record)
-    finish(i, ticket, record, redis.call('HGET', K.body, ticket))
+    finish(i, ticket, record, has_ids and redis.call('HGET', K.body, ticket) or '')
     done[#done + 1] = ticket
     return true
   end, function(i, ticket, status, record)
@@ -131,6 +150,7 @@ local function ack_leases(S, from, count, results)
     end
   end)
   drop_leases(done)
+  write_pages(S)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)
