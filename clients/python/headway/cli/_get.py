@@ -1,6 +1,7 @@
 # ruff: noqa: PLR0917 - typer makes options of these arguments; nobody calls them by position
 """The commands that take messages: get, ack, and peek, which only looks."""
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -39,7 +40,7 @@ def get(
             _write(output, delivery, is_line=count > 1)
             if not ack and not output.as_json:
                 until = delivery.lease_expires_at.ToDatetime().isoformat(timespec="seconds")
-                output.notice(f"leased until {until}Z as {delivery.lease}")
+                output.notice(f"leased until {until}Z; then: headway ack {shlex.quote(queue)} -- {delivery.lease}")
         if not ack:
             return None
         return _verdict(output, await handle.ack([d.lease for d in response.deliveries]))
@@ -64,7 +65,7 @@ def ack(
     leases: Annotated[list[str], typer.Argument(metavar="LEASE…", help="Leases that get told.", show_default=False)],
     result: Annotated[str, typer.Option(help="A small result for those who watch the messages.")] = "",
 ) -> None:
-    """Settle leases for good: their messages are done."""
+    """Settle leases for good: their messages are done. Write -- before the leases, for one may begin with a dash."""
 
     async def action(client: Client, output: Output) -> ExitCode:
         results = await client.queue(queue).ack(leases, result=result.encode())

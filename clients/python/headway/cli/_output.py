@@ -114,7 +114,8 @@ class Output:
     def failure(self, error: HeadwayError) -> None:
         """A failed call on standard error."""
         if not self.as_json:
-            self.notice("; ".join([str(error), *(f"{v.field}: {v.description}" for v in error.violations)]))
+            parts = [f"{v.field}: {v.description}" for v in error.violations]
+            self.notice("; ".join([str(error), *parts]) if len(parts) > 1 else str(error))  # one stands in the text
             return
         fields = {
             "reason": error.reason_name,
