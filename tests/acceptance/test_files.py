@@ -1,4 +1,4 @@
-"""The first thing a newcomer does, as a shell does it: two thousand files through a queue, and a worker that is killed."""
+"""The first thing a newcomer does, as a shell does it: files through a queue, and a worker that is killed."""
 
 from __future__ import annotations
 

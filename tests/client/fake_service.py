@@ -346,8 +346,8 @@ class FakeService(queue_service_pb2_grpc.QueueServiceServicer, admin_service_pb2
     async def _not_served(self, request: Any, context: Any) -> Any:
         await self._abort(context, Failure(code=grpc.StatusCode.UNIMPLEMENTED, reason="NOT_IMPLEMENTED"))
 
-    Withdraw = WatchPosition = WatchQueue = Produce = Consume = _not_served
-    Pause = Resume = ListDead = Redrive = _not_served
+    Withdraw = WatchPosition = WatchQueue = Produce = Consume = _not_served  # type: ignore[assignment]
+    Pause = Resume = ListDead = Redrive = _not_served  # type: ignore[assignment]
 
 
 def _is_full(queue: FakeQueue) -> bool:

@@ -137,7 +137,7 @@ def _for_python_3(module: ModuleType, *, is_newest: bool) -> QueueClass:
                 client_name=uid,
                 **address,
             )
-            self.keys = {short: key.encode() for short, key in self.keys.items()}
+            self.keys: dict[str, bytes] = {short: key.encode() for short, key in vars(self)["keys"].items()}
             self.client_uid = uid
 
         __next__ = module.PressureQueue.next

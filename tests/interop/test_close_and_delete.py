@@ -274,7 +274,7 @@ async def test_our_delete_tells_who_holds_a_role_and_can_be_resumed(line: Line, 
     # It is gone for everybody already.
     for call in (line.describe, line.get, lambda: line.put(b"x"), line.close, line.create):
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call()  # type: ignore[no-untyped-call, operator]
+            await call()
         assert error_of(error.value).reason in {"QUEUE_DELETED", "QUEUE_NOT_FOUND"}
     # The client lived after all.
     keys.client.lpush(keys[f"{role}_free"], 0)
@@ -312,7 +312,7 @@ async def test_our_delete_finishes_what_a_foreign_delete_began(
     await line.put(b"one")
     keys.client.rpop(keys["consumer_free"])  # somebody holds the role, so the foreign delete blocks
     deleter = make_foreign()
-    await deleter.block("delete")
+    _ = await deleter.block("delete")
     deleter.hang_up()
     # It died; it had taken the producer's role away for good and removed those two keys.
     keys.client.lpush(keys["consumer_free"], 0)

@@ -229,7 +229,7 @@ class Model:
         return results
 
     def _backoff(self, failures: int) -> int:
-        return min(self.max_backoff_ms, self.min_backoff_ms * 2 ** (max(failures, 1) - 1))
+        return min(self.max_backoff_ms, self.min_backoff_ms << (max(failures, 1) - 1))
 
     def extend(self, leases: list[tuple[int, str]], ms: int) -> list[str]:
         self.do_due()

@@ -38,7 +38,7 @@ async def test_a_deleted_queue_is_not_found_and_leaves_no_key(line: Line, keys: 
     assert keys.all() == set()
     for call in (line.describe, line.get, line.peek, line.close, line.delete, lambda: line.put(b"x")):
         with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
-            await call()  # type: ignore[no-untyped-call, operator]
+            await call()
         assert said.metadata == {"queue": line.name}
 
 
