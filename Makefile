@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench clean
+.PHONY: help run test check lint types gen verify baseline bench soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; delib
 
 bench: $(VENV)/.dev-stamp ## measure what waiting costs and how soon it ends; prints a table
 	cd tests && ../$(BIN)/python -m bench.waiting
+
+soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
+	HEADWAY_SOAK_S=280 $(BIN)/python -m pytest tests/soak --stores=valkey -s
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
