@@ -1,7 +1,7 @@
 """Producers and workers that behave badly, and what they saw. Every event is noted; `verdict` says what must be true.
 
-Instants are the store's. A lease is live from the grant (its expiry less its span) until it expired or was given back, so
-two leases of one message may overlap only if the earlier one was given back by its holder.
+Instants are the store's. A lease is live from the grant (its expiry less its span) until it expired or was given back,
+so two leases of one message may overlap only if the earlier one was given back by its holder.
 """
 
 from __future__ import annotations
