@@ -1,5 +1,6 @@
 """The command line `headway`: starts it, or says what is missing."""
 
+import os
 import sys
 
 
@@ -10,6 +11,7 @@ def main() -> None:
         import typer  # noqa: F401, PLC0415
     except ImportError as error:
         sys.exit(f"headway: the command line needs {error.name}: install headway[cli]")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # gRPC reads it once; its notices would stand among ours
     from headway.cli._app import app  # noqa: PLC0415 - imports the extra
 
     app(prog_name="headway")
