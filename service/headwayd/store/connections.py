@@ -6,8 +6,10 @@ reach the next call; every wait on the network is bounded.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -43,7 +45,22 @@ class ConnectionSource:
         return connection
 
 
+async def is_fit(connection: AbstractConnection) -> bool:
+    """Whether a connection that lay idle can be used: it stands, and nothing is left over to read. redis-py looks for
+    left-over bytes and an orderly end, not for a reset."""
+    writer = connection._writer  # noqa: SLF001 - nothing public tells
+    return writer is not None and not writer.is_closing() and not await connection.can_read()
+
+
+async def send(connection: AbstractConnection, commands: Sequence[Sequence[str | bytes | int]]) -> None:
+    """Sends commands as one piece."""
+    try:
+        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    except RuntimeError as error:  # uvloop's answer to writing on a connection that was reset
+        raise redis_errors.ConnectionError("the connection was reset") from error
+
+
 async def ask(connection: AbstractConnection, *command: str | bytes | int) -> Any:
     """One command, one reply."""
-    await connection.send_command(*command)
+    await send(connection, [command])
     return await connection.read_response()

@@ -19,7 +19,7 @@ import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
-from headwayd.store.connections import ConnectionSource, ask
+from headwayd.store.connections import ConnectionSource, ask, send
 from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, watched_keys
 
 _INVALIDATE = b"__redis__:invalidate"
@@ -135,7 +135,7 @@ class Hints:
         try:
             number = await ask(listener, "CLIENT", "ID")
             channels = (_INVALIDATE, self._wake, self._due)
-            await listener.send_command("SUBSCRIBE", *channels)
+            await send(listener, [("SUBSCRIBE", *channels)])
             for _ in channels:
                 await listener.read_response()
             reader = await self._source.open()
@@ -188,7 +188,7 @@ class Hints:
             await asyncio.sleep(_PING_EVERY_S)
             self._pong.clear()
             async with asyncio.timeout(2 * self._call_timeout_s):
-                await listener.send_command("PING")
+                await send(listener, [("PING",)])
                 async with self._lock:
                     if self._reader is not reader:
                         raise redis_errors.ConnectionError("the tracking connection was lost")

@@ -18,7 +18,7 @@ from redis.asyncio.connection import AbstractConnection
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.store import trouble
-from headwayd.store.connections import ConnectionSource
+from headwayd.store.connections import ConnectionSource, ask, is_fit, send
 from headwayd.store.scripts import Script
 
 Argument = str | bytes | int
@@ -108,9 +108,12 @@ class Link:
                 for call in waited_for:
                     call.fail(trouble.unreachable(error))
                 return
-            is_sound = False
+            # Whoever gave up meanwhile was told that nothing happened: keep it so.
+            waited_for = [call for call in waited_for if not call.done.done()]
+            is_sound = not waited_for
             try:
-                is_sound = await self._exchange(connection, waited_for)
+                if waited_for:
+                    is_sound = await self._exchange(connection, waited_for)
             finally:
                 if is_sound and generation == self._pool.generation:
                     self._pool.idle.append(connection)
@@ -121,7 +124,7 @@ class Link:
         while self._pool.idle:
             connection = self._pool.idle.pop()
             with contextlib.suppress(*_NETWORK_ERRORS):
-                if not await connection.can_read():
+                if await is_fit(connection):
                     return connection
             await self._drop(connection)
         return await self._source.open()
@@ -154,13 +157,12 @@ class Link:
         self, connection: AbstractConnection, calls: list[_Call], commands: Sequence[tuple[Argument, ...]]
     ) -> list[_Call] | None:
         """The calls whose script the store does not know (they did nothing); None if the connection is spoilt."""
-        packed = connection.pack_commands(commands)
         for call in calls:
             call.is_sent = True
         unknown: list[_Call] = []
         answered = 0
         try:
-            await connection.send_packed_command(packed, check_health=False)
+            await send(connection, commands)
             for call in calls:
                 is_known, is_sound = await self._read_one(connection, call)
                 if not is_known:
@@ -180,15 +182,15 @@ class Link:
     async def _read_one(self, connection: AbstractConnection, call: _Call) -> tuple[bool, bool]:
         """Whether the store knew the script, and whether the connection is sound."""
         try:
-            reply = await connection.read_response()
+            # redis-py hangs up on LOADING, though the replies to the other calls of the pipeline are on their way.
+            reply = await connection.read_response(disconnect_on_error=False)
         except redis_errors.NoScriptError:
             return False, True
         except (redis_errors.ResponseError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError) as error:
-            word = trouble.word_of(error)
-            if word == "READONLY":
-                self.drop_connections()
+            if trouble.word_of(error) == "READONLY":
+                self.drop_connections()  # this one, too, once the other replies are read
             call.fail(trouble.refused(error))
-            return True, word != "READONLY"
+            return True, True
         if not isinstance(reply, list) or not reply or reply[0] != call.echo:
             self.drop_connections()
             call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
@@ -201,14 +203,17 @@ class Link:
         """One plain command that only reads. Raises StoreUnavailable."""
         try:
             async with self._places:
+                generation = self._pool.generation
                 connection = await self._take()
+                is_sound = False
                 try:
-                    await connection.send_command(*command)
-                    reply = await connection.read_response()
-                except BaseException:
-                    await self._drop(connection)
-                    raise
-                self._pool.idle.append(connection)
+                    reply = await ask(connection, *command)
+                    is_sound = generation == self._pool.generation
+                finally:
+                    if is_sound:
+                        self._pool.idle.append(connection)
+                    else:
+                        await self._drop(connection)
                 return reply
         except redis_errors.ResponseError as error:
             raise trouble.refused(error) from error

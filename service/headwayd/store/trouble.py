@@ -22,8 +22,8 @@ _NOT_NOW = {
 _WORD_OF_CLASS: dict[type[Exception], str] = {
     redis_errors.BusyLoadingError: "LOADING",
     redis_errors.ReadOnlyError: "READONLY",
+    redis_errors.MasterDownError: "MASTERDOWN",  # a kind of ClusterDownError, so it must come first
     redis_errors.ClusterDownError: "CLUSTERDOWN",
-    redis_errors.MasterDownError: "MASTERDOWN",
     redis_errors.TryAgainError: "TRYAGAIN",
     redis_errors.OutOfMemoryError: "OOM",
     redis_errors.NoPermissionError: "NOPERM",
