@@ -58,8 +58,8 @@ class RpcServer:
         self._server = grpc.aio.server(options=_channel_options(limits, reuse_port=reuse_port))
         # mypy: the generated bases are abstract for it; `edge` answers for what is not overridden.
         servicers = (
-            (QueueServicer(engine), QUEUE_SERVICE),  # type: ignore[abstract]
-            (AdminServicer(engine), ADMIN_SERVICE),  # type: ignore[abstract]
+            (QueueServicer(engine), QUEUE_SERVICE),
+            (AdminServicer(engine), ADMIN_SERVICE),
         )
         handlers = health_handlers(self._health)
         for servicer, service in servicers:
