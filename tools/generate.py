@@ -13,7 +13,6 @@ import tempfile
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
-
 from stub_types import stub_types
 
 ROOT = Path(__file__).resolve().parent.parent

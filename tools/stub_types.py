@@ -61,11 +61,8 @@ def _service(service: ServiceDescriptorProto, modules: dict[str, str]) -> list[s
         if method.client_streaming:
             request = f"typing.AsyncIterator[{request}]"
         lines.append(f"    def {method.name}(self, request: {request}, context: typing.Any) -> typing.Any: ...")
-    lines += [
-        "",
-        f"def add_{name}Servicer_to_server(servicer: {name}Servicer, server: grpc.Server | grpc.aio.Server) -> None: ...",
-    ]
-    return lines
+    arguments = f"servicer: {name}Servicer, server: grpc.Server | grpc.aio.Server"
+    return [*lines, "", f"def add_{name}Servicer_to_server({arguments}) -> None: ..."]
 
 
 def stub_types(file: FileDescriptorProto, others: list[FileDescriptorProto]) -> str | None:

@@ -56,7 +56,6 @@ class RpcServer:
         self._gate = Gate(max_running=max_running_calls)
         self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
         self._server = grpc.aio.server(options=_channel_options(limits, reuse_port=reuse_port))
-        # mypy: the generated bases are abstract for it; `edge` answers for what is not overridden.
         servicers = (
             (QueueServicer(engine), QUEUE_SERVICE),
             (AdminServicer(engine), ADMIN_SERVICE),
