@@ -1,0 +1,136 @@
+"""One store, its connections and its clock: how scripts are asked, and what every reply teaches on the way.
+
+Nothing is kept here but connections and the offset between the store's clock and this process's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from headwayd.domain.errors import (
+    StoreUnavailable,
+)
+from headwayd.domain.model import (
+    Queue,
+    StoreFacts,
+)
+from headwayd.engine.ports import DueListener, HintListener
+from headwayd.store import keys, replies
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.facts import ask_facts
+from headwayd.store.hints import Hints
+from headwayd.store.link import Argument, Link
+from headwayd.store.scripts import Script, all_scripts
+
+
+class Asking:
+    """`process` names this process in role keys and channels; `scripts` replaces the scripts (by a test's, with another
+    clock)."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        prefix: str,
+        process: str,
+        embedded: bool,
+        call_timeout: timedelta,
+        scripts: Mapping[str, Script] | None = None,
+    ) -> None:
+        self._prefix = prefix
+        self._process = process
+        self._is_embedded = embedded
+        self._timeout_s = call_timeout.total_seconds()
+        self._scripts = all_scripts() if scripts is None else scripts
+        source = ConnectionSource(url, call_timeout_s=self._timeout_s)
+        # Channels are one space for all databases of a server.
+        self._channels = f"{prefix}:{source.database}" if source.database else prefix
+        self._link = Link(source, call_timeout_s=self._timeout_s)
+        self._hints = Hints(
+            source, prefix=prefix, channels=self._channels, process=process, call_timeout_s=self._timeout_s
+        )
+        self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
+        self._clock_ahead_ms: float | None = None
+        self._due_listener: DueListener = lambda _queue, _delay_s: None
+
+    @property
+    def facts(self) -> StoreFacts:
+        """What was last found out about the store."""
+        return self._facts
+
+    async def start(self) -> None:
+        """Connects and finds out what the store is. Raises StoreUnavailable; then `start` may be called again, and all
+        calls work as soon as the store does."""
+        self._hints.on_due = self._on_announced_due
+        if not self._hints.is_started:
+            await self._hints.start(wait_s=self._timeout_s)
+        await self.probe(budget_s=self._timeout_s)
+
+    async def close(self) -> None:
+        """Drops all connections."""
+        await self._hints.close()
+        await self._link.close()
+
+    async def probe(self, *, budget_s: float) -> StoreFacts:
+        """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
+        try:
+            async with asyncio.timeout(budget_s):
+                self._facts = await ask_facts(self._link, is_embedded=self._is_embedded, prefix=self._prefix)
+        except (StoreUnavailable, TimeoutError) as error:
+            self._facts = replace(self._facts, is_reachable=False)
+            if isinstance(error, TimeoutError):
+                raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+            raise
+        return self._facts
+
+    def on_hint(self, listener: HintListener) -> None:
+        """Who is told that something may have changed for those who wait."""
+        self._hints.on_hint = listener
+
+    def on_due(self, listener: DueListener) -> None:
+        """Who is told when time alone will next change a queue: its name and the seconds until then."""
+        self._due_listener = listener
+
+    def on_reconnect(self, listener: Callable[[], None]) -> None:
+        """Who is told that hints may have been missed."""
+        self._hints.on_reconnect = listener
+
+    async def arm(self, queue: str, *, with_leases: bool) -> None:
+        """Asks to be told of the next change of this queue; with the leases, of a slot that comes free, too."""
+        await self._hints.arm(queue, with_leases=with_leases)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _learn_time(self, now_ms: int) -> None:
+        self._clock_ahead_ms = now_ms - asyncio.get_running_loop().time() * 1000
+
+    def _on_announced_due(self, queue: str, due_ms: int) -> None:
+        if self._clock_ahead_ms is None:
+            self._due_listener(queue, 0.0)
+            return
+        now_ms = asyncio.get_running_loop().time() * 1000 + self._clock_ahead_ms
+        self._due_listener(queue, max(0.0, due_ms - now_ms) / 1000)
+
+    def _note_due(self, queue: str, now: Any, due: Any) -> None:
+        now_ms, due_ms = int(now), int(due)
+        self._learn_time(now_ms)
+        if due_ms:
+            self._due_listener(queue, max(0, due_ms - now_ms) / 1000)
+
+    # -- calling ------------------------------------------------------------------------------------------------------
+
+    async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> list[Any]:
+        base = keys.base_key(self._prefix, queue)
+        return await self._link.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
+
+    async def _ask_queue(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> Queue:
+        return self._queue(queue, await self._ask(script, queue, *arguments, budget_s=budget_s))
+
+    def _queue(self, queue: str, reply: list[Any]) -> Queue:
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return replies.queue_of(queue, reply[1:], self._facts.durability)

@@ -1,0 +1,180 @@
+"""What is done with messages: one script each, every reply a value of the domain."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from headwayd.domain.errors import (
+    FieldInvalid,
+    Violation,
+)
+from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
+from headwayd.domain.model import (
+    DelayOrder,
+    GetOrder,
+    NewMessage,
+    OnDuplicate,
+    Peeked,
+    Settlement,
+)
+from headwayd.engine.ports import GetStep, PutStep, Wait
+from headwayd.store import replies, tokens
+from headwayd.store.asking import Asking
+from headwayd.store.link import Argument
+from headwayd.store.replies import text
+from headwayd.store.status import Status
+
+_TOO_FAR = f"is more than {MAX_DELAY_MS // DAY_MS} days ahead"
+
+
+def _invalid(field: str, description: str) -> FieldInvalid:
+    return FieldInvalid(f"{field} {description}", metadata={"field": field}, violations=[Violation(field, description)])
+
+
+class MessageSteps(Asking):
+    """The message part of `engine.ports.Store`."""
+
+    async def put(
+        self,
+        queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        producer: str,
+        waiter: str,
+        line_ticket: int,
+        on_duplicate: OnDuplicate,
+        all_or_nothing: bool,
+        budget_s: float,
+    ) -> PutStep:
+        """Puts as many of the messages, from the first on, as there is room for. Raises QueueClosed; FieldInvalid and
+        DuplicateMessage for a batch that is all or nothing."""
+        arguments: list[Argument] = [
+            producer or self._process,
+            waiter,
+            line_ticket,
+            str(on_duplicate),
+            "1" if all_or_nothing else "0",
+            len(messages),
+        ]
+        for message in messages:
+            when = f"d{message.delay_ms}" if message.delay_ms else ""
+            if message.not_before_at_ms:
+                when = f"a{message.not_before_at_ms}"
+            arguments += (message.id, when, message.headers, message.payload)
+        reply = await self._ask("put", queue, *arguments, budget_s=budget_s)
+        status = text(reply[0])
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        if status == Status.NEVER_FITS:
+            raise _invalid("messages", "more than the queue's bound, so they can never be accepted together")
+        if status == Status.TOO_FAR:
+            raise _invalid(f"messages[{int(reply[1]) - 1}].not_before", _TOO_FAR)
+        if status == Status.DUPLICATE_MESSAGE:
+            raise replies.duplicate(queue, messages[int(reply[1]) - 1].id)
+        self._note_due(queue, reply[1], reply[9])
+        return PutStep(
+            outcomes=replies.put_outcomes(queue, reply, [message.id for message in messages]),
+            wait=Wait(text(reply[3]) or Wait.NOTHING.value),
+            line_ticket=int(reply[5]),
+            holder=text(reply[4]),
+            bound=int(reply[10]),
+        )
+
+    async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None:
+        """A producer gives up its place in line."""
+        await self._ask("leave", queue, waiter, budget_s=budget_s)
+
+    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep:
+        """Settles, then leases what can be leased now. Raises QueueDrained unless something was settled."""
+        random = secrets.token_bytes(tokens.RANDOM_BYTES)
+        reply = await self._ask(
+            "get",
+            order.queue,
+            order.consumer or self._process,
+            order.max_messages,
+            order.lease_ms,
+            random,
+            order.max_bytes,
+            "1" if order.only_if_settled else "0",
+            *self._leases(order.ack),
+            budget_s=budget_s,
+        )
+        error = replies.missing(reply[0], order.queue)
+        if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
+            raise error
+        self._note_due(order.queue, reply[1], reply[6])
+        first = 8 + 2 * int(reply[7])
+        settled = [
+            replies.settlement(lease, reply[8 + 2 * index], reply[9 + 2 * index])
+            for index, lease in enumerate(order.ack)
+        ]
+        return GetStep(
+            deliveries=replies.deliveries(reply, first, random),
+            settled=settled,
+            wait=Wait(text(reply[3]) or Wait.NOTHING.value),
+            holder=text(reply[4]),
+        )
+
+    @staticmethod
+    def _leases(leases: Sequence[str]) -> list[Argument]:
+        arguments: list[Argument] = [len(leases)]
+        for lease in leases:
+            name = tokens.decode(lease)
+            arguments += (name.generation, name.ticket, name.nonce)
+        return arguments
+
+    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+        """Settles for good. The leases of a queue that is no more are GONE."""
+        reply = await self._ask("ack", queue, *self._leases(leases), budget_s=budget_s)
+        if replies.missing(reply[0], queue) is not None:
+            return replies.all_gone(leases)
+        self._note_due(queue, reply[1], reply[2])
+        return [replies.settlement(lease, reply[3 + 2 * i], reply[4 + 2 * i]) for i, lease in enumerate(leases)]
+
+    async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
+        """Gives leases back. The leases of a queue that is no more are GONE."""
+        when = "b"
+        if order.delay_ms is not None:
+            when = f"d{order.delay_ms}"
+        elif order.until_at_ms is not None:
+            when = f"a{order.until_at_ms}"
+        keeps = "1" if order.keep_attempt else "0"
+        reply = await self._ask(
+            "delay", order.queue, when, keeps, order.reason, *self._leases(order.leases), budget_s=budget_s
+        )
+        if replies.missing(reply[0], order.queue) is not None:
+            return replies.all_gone(order.leases)
+        if text(reply[0]) == Status.TOO_FAR:
+            raise _invalid("until", _TOO_FAR)
+        self._note_due(order.queue, reply[1], reply[2])
+        return [replies.settlement(lease, *reply[3 + 3 * i : 6 + 3 * i]) for i, lease in enumerate(order.leases)]
+
+    async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+        """Gives leases back at no attempt's cost: nobody worked on them."""
+        order = DelayOrder(queue=queue, leases=leases, delay_ms=0, keep_attempt=True)
+        return await self.delay(order, budget_s=budget_s)
+
+    async def extend(
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+    ) -> Sequence[Settlement]:
+        """Lets leases run from now on. The leases of a queue that is no more are GONE."""
+        reply = await self._ask("extend", queue, lease_ms, *self._leases(leases), budget_s=budget_s)
+        if replies.missing(reply[0], queue) is not None:
+            return replies.all_gone(leases)
+        self._note_due(queue, reply[1], reply[2])
+        results = []
+        for i, lease in enumerate(leases):
+            status = reply[4 + 2 * i]
+            deadline = reply[3] if text(status) == Status.EXTENDED else 0
+            results.append(replies.settlement(lease, status, reply[5 + 2 * i], deadline))
+        return results
+
+    async def peek(
+        self, queue: str, *, from_position: int, max_messages: int, max_bytes: int, budget_s: float
+    ) -> Sequence[Peeked]:
+        """Waiting messages from a position on."""
+        reply = await self._ask("peek", queue, from_position, max_messages, max_bytes, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return replies.peeked(reply)

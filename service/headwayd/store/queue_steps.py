@@ -1,0 +1,162 @@
+"""What is done with whole queues: one script each, every reply a value of the domain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from headwayd.domain.errors import (
+    QueueDeleted,
+    RoleInUse,
+    StoreUnavailable,
+)
+from headwayd.domain.model import (
+    Policy,
+    Purged,
+    Queue,
+    Repaired,
+    Role,
+)
+from headwayd.domain.names import refusal_of
+from headwayd.engine.ports import RoleStep
+from headwayd.store import keys, replies
+from headwayd.store.asking import Asking
+from headwayd.store.replies import text
+from headwayd.store.scripts import policy_pairs
+from headwayd.store.status import Status
+
+_PURGE_STEP = 1_000
+_SCAN_COUNT = 1_000
+_MANY_AT_ONCE = 200
+
+
+class QueueSteps(Asking):
+    """The queue part of `engine.ports.Store`."""
+
+    async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]:
+        """The queue that stands now, and whether this call made it. Raises QueueDeleted while a deletion is held up."""
+        reply = await self._ask("create", queue, *policy_pairs(policy), budget_s=budget_s)
+        if text(reply[0]) == Status.QUEUE_DELETED:
+            raise QueueDeleted(
+                f"queue {queue!r} is being deleted, held up by the {text(reply[1])} {text(reply[2])}",
+                metadata={"queue": queue},
+            )
+        return self._queue(queue, reply), text(reply[0]) == Status.OK
+
+    async def describe(self, queue: str, *, budget_s: float) -> Queue:
+        """The queue as of one instant."""
+        return await self._ask_queue("describe", queue, budget_s=budget_s)
+
+    async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
+        """Those of the queues that stand, each as of its own instant."""
+        found: list[Queue] = []
+        for start in range(0, len(queues), _MANY_AT_ONCE):
+            part = queues[start : start + _MANY_AT_ONCE]
+            answers = await asyncio.gather(
+                *(self._ask("describe", queue, budget_s=budget_s) for queue in part), return_exceptions=True
+            )
+            for queue, reply in zip(part, answers, strict=True):
+                if isinstance(reply, BaseException):
+                    raise reply
+                if replies.missing(reply[0], queue) is None:
+                    found.append(self._queue(queue, reply))
+        return found
+
+    async def names(self, *, budget_s: float) -> Sequence[str]:
+        """The names of all queues, foreign ones too, in byte order. Cost grows with the number of keys in the store."""
+        return await self._scan(keys.bound_pattern(self._prefix), keys.PRESSURE["bound"], budget_s)
+
+    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
+        """The names of all queues that Headway has worked on."""
+        return await self._scan(keys.meta_pattern(self._prefix), keys.OWN["meta"], budget_s)
+
+    async def _scan(self, pattern: str, suffix: str, budget_s: float) -> list[str]:
+        found: set[str] = set()
+        cursor: bytes | int = 0
+        try:
+            async with asyncio.timeout(budget_s):
+                while True:
+                    cursor, batch = await self._link.command("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+                    for key in batch:
+                        name = keys.queue_of_key(self._prefix, key, suffix)
+                        if name is not None and refusal_of(name) is None:
+                            found.add(name)
+                    if int(cursor) == 0:
+                        return sorted(found, key=str.encode)
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+
+    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
+        """The queue after the named fields took the policy's values."""
+        return await self._ask_queue("update", queue, *policy_pairs(policy, tuple(fields)), budget_s=budget_s)
+
+    async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue:
+        """The queue after it was paused or resumed."""
+        return await self._ask_queue("pause", queue, "1" if is_paused else "0", budget_s=budget_s)
+
+    async def close_queue(self, queue: str, *, budget_s: float) -> Queue | RoleStep:
+        """The closed queue, or who holds the producer role. Raises QueueClosed if it was closed before."""
+        reply = await self._ask("close", queue, self._process, budget_s=budget_s)
+        if text(reply[0]) == Status.ROLE_IN_USE:
+            return RoleStep(False, text(reply[1]), text(reply[2]))
+        return self._queue(queue, reply)
+
+    async def delete(self, queue: str, *, budget_s: float) -> RoleStep:
+        """Begins or resumes a deletion; not done while a foreign client holds a role."""
+        reply = await self._ask("delete", queue, budget_s=budget_s)
+        if text(reply[0]) == Status.ROLE_IN_USE:
+            return RoleStep(False, text(reply[1]), text(reply[2]))
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return RoleStep(True)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> Purged | RoleStep:
+        """Empties the queue in steps of bounded size, each within the budget; or who holds the consumer role."""
+        removed = {"waiting": 0, "delayed": 0, "dead": 0}
+        before = (await self.describe(queue, budget_s=budget_s)).counts
+        there = {"waiting": before.length, "delayed": before.delayed, "dead": before.dead if with_dead else 0}
+        for kind, most in there.items():
+            while removed[kind] < most:
+                reply = await self._ask("purge", queue, kind, _PURGE_STEP, budget_s=budget_s)
+                if text(reply[0]) == Status.ROLE_IN_USE:
+                    return RoleStep(False, text(reply[1]), text(reply[2]))
+                if (error := replies.missing(reply[0], queue)) is not None:
+                    raise error
+                if int(reply[1]) == 0:
+                    break
+                removed[kind] += int(reply[1])
+        return Purged(**removed)
+
+    async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:
+        """What a dead foreign client left behind; mended if its name is confirmed. Raises RoleInUse if the name is
+        not the holder's."""
+        reply = await self._ask("repair", queue, confirm_holder, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        producer = Role(text(reply[2]) == "1", text(reply[3]))
+        consumer = Role(text(reply[4]) == "1", text(reply[5]))
+        if text(reply[0]) == Status.ROLE_IN_USE:
+            role, holder = ("producer", producer.holder) if producer.is_taken else ("consumer", consumer.holder)
+            raise RoleInUse.of(queue, role=role, holder=holder)
+        count = int(reply[6])
+        report = reply[7 + count :]
+        return Repaired(
+            findings=[text(finding) for finding in reply[7 : 7 + count]],
+            is_repaired=text(reply[1]) == "1",
+            producer=producer,
+            consumer=consumer,
+            queue=replies.queue_of(queue, report, self._facts.durability) if report else None,
+        )
+
+    # -- time passing -------------------------------------------------------------------------------------------------
+
+    async def sweep(self, queue: str, *, budget_s: float) -> bool:
+        """Does what is due, in one bounded step. True if more is due already; the due listener hears when to come
+        again. A queue that is no more has nothing due."""
+        reply = await self._ask("sweep", queue, budget_s=budget_s)
+        if replies.missing(reply[0], queue) is not None:
+            return False
+        self._note_due(queue, reply[1], reply[2])
+        return text(reply[3]) == "1"
