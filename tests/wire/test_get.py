@@ -398,8 +398,9 @@ async def test_a_cancelled_waiting_get_takes_nothing(line: Line) -> None:
     assert (await line.counts()).leased == 1
 
 
-async def test_a_get_cancelled_as_its_message_comes_loses_nothing_and_costs_no_attempt(line: Line) -> None:
-    await line.create(lease=span(600_000))
+async def test_a_get_cancelled_as_its_message_comes_loses_nothing(line: Line) -> None:
+    # An answer that was on its way when its caller left is known to nobody: then the lease must lapse.
+    await line.create(lease=span(500))
     rounds = 60
     for number in range(rounds):
         waiting = asyncio.create_task(line.get(wait_ms=30_000))
@@ -411,10 +412,10 @@ async def test_a_get_cancelled_as_its_message_comes_loses_nothing_and_costs_no_a
         waiting.cancel()
         await asyncio.wait({waiting, putting})
         if waiting.cancelled():
-            delivery = await line.take_one(wait_ms=5_000)
+            delivery = await line.take_one(wait_ms=10_000, lease_ms=60_000)
         else:
             [delivery] = waiting.result().deliveries
-        assert (delivery.message.payload, delivery.attempt) == (b"%d" % number, 1)
+        assert delivery.message.payload == b"%d" % number
         assert await line.ack(delivery.lease) == [ACKED]
     counts = await line.counts()
     assert (counts.length, counts.leased, counts.acked) == (0, 0, rounds)

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -50,7 +51,7 @@ class Rig:
     """A store of this test's own, a faulty wire to it, a service behind that, and one queue."""
 
     def __init__(
-        self, store: StoreServer, proxy: FaultProxy, service: ServiceProcess, line: Line, channel: object
+        self, store: StoreServer, proxy: FaultProxy, service: ServiceProcess, line: Line, channel: grpc.aio.Channel
     ) -> None:
         self.store = store
         self.proxy = proxy
@@ -67,7 +68,8 @@ class Rig:
         """One sound call: its answer, or what it said of its failure."""
         request = REQUESTS[method](self.line.name).SerializeToString()
         try:
-            answer: bytes = await self.channel.unary_unary(method)(request, timeout=timeout)
+            raw: Any = self.channel.unary_unary(method)
+            answer: bytes = await raw(request, timeout=timeout)
         except grpc.aio.AioRpcError as error:
             return error_of(error)
         return answer
@@ -581,7 +583,9 @@ async def eventually_a_failure(rig: Rig) -> WireError:
         answer = await rig.call(QUEUE_SERVICE + "Describe")
         return answer if isinstance(answer, WireError) else None
 
-    return await eventually(said)
+    found = await eventually(said)
+    assert found is not None
+    return found
 
 
 @pytest.mark.parametrize("trouble", ["killed", "silent", "cut"])
