@@ -450,6 +450,8 @@ async def test_an_ack_whose_answer_is_lost_is_unknown_and_repeated_is_settled_on
 
 
 async def test_a_create_whose_answer_is_lost_is_unknown_and_repeated_is_the_same_queue(rig: Rig) -> None:
+    with refused("QUEUE_NOT_FOUND"):
+        await rig.line.describe()  # now there is a connection, and it is the Create's answer that is lost
     rig.proxy.drop_replies = 1.0
     with refused("OUTCOME_UNKNOWN", UNAVAILABLE):
         await rig.line.create(bound=3)
