@@ -143,6 +143,20 @@ async def test_the_lease_of_a_dead_message_has_no_say(line: Line) -> None:
     assert (counts.dead, counts.acked) == (1, 0)
 
 
+async def test_a_late_ack_of_a_message_whose_lapse_used_up_its_attempts_is_dead(line: Line) -> None:
+    await line.create(retry=queue_pb2.Retry(max_attempts=1))
+    await line.put(b"one")
+    lease = (await line.take_one(lease_ms=100)).lease
+    await eventually(lambda: is_dead(line))
+    assert await line.ack(lease) == [DEAD]
+    counts = await line.counts()
+    assert (counts.dead, counts.acked) == (1, 0)
+
+
+async def is_dead(line: Line) -> bool:
+    return (await line.describe()).counts.dead == 1
+
+
 @pytest.mark.parametrize(
     "token",
     ["", "x", "made-up", "\U0001f422", "0" * 64, "a" * 256, "../..", "*", "1-1-1", "\x00"],

@@ -50,9 +50,15 @@ async def test_settling_leases_of_a_deleted_queue_is_gone_and_no_error(line: Lin
     assert await line.ack(*tokens) == [GONE] * 3
     assert [result.settled for result in await line.delay(*tokens, delay_ms=0)] == [GONE] * 3
     assert [result.settled for result in await line.extend(*tokens)] == [GONE] * 3
-    answer = await line.get(ack=tokens)
-    assert [result.settled for result in answer.settled] == [GONE] * 3
-    assert list(answer.deliveries) == []
+
+
+async def test_a_get_that_settles_needs_a_queue_that_stands(line: Line) -> None:
+    await line.create()
+    await line.put(b"one")
+    lease = (await line.take_one()).lease
+    await line.delete()
+    with refused("QUEUE_NOT_FOUND", NOT_FOUND):
+        await line.get(ack=[lease])
 
 
 async def test_deleting_ends_every_waiting_get(line: Line, keys: Keys) -> None:

@@ -99,6 +99,37 @@ async def test_a_lapsed_lease_whose_message_somebody_took_is_stale(line: Line) -
     assert await line.ack(new.lease) == [ACKED]
 
 
+async def test_a_lapsed_lease_is_taken_up_again_only_if_a_slot_is_free(line: Line, keys: Keys) -> None:
+    await line.create(limit=1)
+    await line.put(b"one", b"two")
+    lapsed = await line.take_one(lease_ms=100)
+    await eventually(lambda: keys.length == 2)
+    again = await line.take_one()
+    assert again.message.payload == b"one"
+    await line.ack(again.lease)
+    other = await line.take_one(lease_ms=100)
+    await eventually(lambda: keys.length == 1)
+    await line.put(b"three")
+    taker = await line.take_one(lease_ms=60_000)
+    assert taker.message.payload == b"two"
+    assert [result.settled for result in await line.extend(lapsed.lease, other.lease)] == [STALE, STALE]
+    assert (await line.counts()).leased == 1
+
+
+async def test_with_every_slot_taken_a_lapsed_lease_stays_lapsed(line: Line, keys: Keys) -> None:
+    await line.create(limit=2)
+    await line.put(b"one", b"two", b"three")
+    one = await line.take_one(lease_ms=100)
+    await line.take_one(lease_ms=60_000)
+    await eventually(lambda: keys.length == 2)
+    await line.update(limit=1)
+    [result] = await line.extend(one.lease, lease_ms=60_000)
+    assert result.settled in {STALE, GONE}
+    counts = await line.counts()
+    assert (counts.leased, counts.length) == (1, 2)
+    assert await line.ack(one.lease) == [ACKED]  # a late ack needs no slot
+
+
 async def test_each_lease_is_told_how_it_stands(line: Line) -> None:
     await line.create(retry=queue_pb2.Retry(max_attempts=1))
     await line.put(b"1", b"2", b"3", b"4")

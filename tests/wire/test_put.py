@@ -333,6 +333,26 @@ async def test_among_others_a_known_id_is_refused_by_itself(line: Line) -> None:
     assert (await line.counts()).length == 3
 
 
+async def test_if_every_message_was_refused_for_the_same_reason_the_call_fails_with_it(line: Line) -> None:
+    await line.create(bound=2)
+    await line.put(named("one"), named("two"))
+    with refused("DUPLICATE_MESSAGE", ALREADY_EXISTS) as said:
+        await line.put(named("one"), named("two"))
+    assert said.metadata["id"] in {"one", "two"}
+    with refused("QUEUE_FULL", RESOURCE_EXHAUSTED):
+        await line.put(b"x", b"y")
+
+
+async def test_if_messages_were_refused_for_different_reasons_each_is_told_its_own(line: Line) -> None:
+    await line.create(bound=1)
+    await line.put(named("one"))
+    results = (await line.put(named("one"), named("two"))).results
+    assert [result.error.reason for result in results] == [
+        error_reason_pb2.ERROR_REASON_DUPLICATE_MESSAGE,
+        error_reason_pb2.ERROR_REASON_QUEUE_FULL,
+    ]
+
+
 async def test_an_id_given_twice_in_one_batch_is_accepted_once(line: Line) -> None:
     await line.create()
     results = (await line.put(named("one", b"first"), named("one", b"second"))).results

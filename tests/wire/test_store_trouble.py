@@ -100,11 +100,12 @@ async def rig(
 
 @asynccontextmanager
 async def rig_on(
-    store: StoreServer, make_service: Callable[..., ServiceProcess], connect: Connect
+    store: StoreServer, make_service: Callable[..., ServiceProcess], connect: Connect, *, password: str = ""
 ) -> AsyncIterator[Rig]:
     async with FaultProxy(store.port) as proxy:
+        url = proxy.url.replace("redis://", f"redis://:{password}@") if password else proxy.url
         # In a thread: the proxy lives in this one.
-        service = await asyncio.to_thread(lambda: make_service(HEADWAY_REDIS_URL=proxy.url, PRESSURE_PREFIX=PREFIX))
+        service = await asyncio.to_thread(lambda: make_service(HEADWAY_REDIS_URL=url, PRESSURE_PREFIX=PREFIX))
         name = f"trouble-{uuid.uuid4().hex[:8]}"
         async with line_at(service.address, name, connect) as line, connect(service.address) as channel:
             yield Rig(store, proxy, service, line, channel)
@@ -537,28 +538,38 @@ async def test_no_answer_is_ever_another_calls(rig: Rig) -> None:
     assert answered
 
 
-async def test_trouble_with_the_store_is_logged_without_payloads_tokens_or_passwords(rig: Rig) -> None:
-    await rig.line.create()
-    await rig.line.put(b"SECRET-PAYLOAD")
-    lease = (await rig.line.take_one()).lease
-    for trouble in ("cut", "lost", "mid"):
-        if trouble == "cut":
-            rig.proxy.cut()
-        elif trouble == "lost":
-            rig.proxy.drop_replies = 1.0
-        else:
-            rig.proxy.reset_mid_reply = 1.0
-        for _ in range(15):
-            sent = Message(id="SECRET-ID", payload=b"SECRET-PAYLOAD", headers={"k": "SECRET-HEADER"})
-            calls = (rig.line.put(sent), rig.line.ack(lease), rig.line.describe())
-            answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert all(isinstance(answer, grpc.aio.AioRpcError) for answer in answers)
-        rig.proxy.restore()
-        await eventually(rig.works)
-    log = rig.service.log.read_text(errors="replace")
+async def test_trouble_with_the_store_is_logged_without_payloads_tokens_or_passwords(
+    fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess], connect: Connect
+) -> None:
+    with fresh_store_server.client() as client:
+        client.config_set("requirepass", "SECRET-PASSWORD")
+    async with rig_on(fresh_store_server, make_service, connect, password="SECRET-PASSWORD") as rig:
+        await rig.line.create()
+        await rig.line.put(b"SECRET-PAYLOAD")
+        lease = (await rig.line.take_one()).lease
+        for trouble in ("cut", "lost", "mid"):
+            if trouble == "cut":
+                rig.proxy.cut()
+            elif trouble == "lost":
+                rig.proxy.drop_replies = 1.0
+            else:
+                rig.proxy.reset_mid_reply = 1.0
+            for _ in range(15):
+                sent = Message(id="SECRET-ID", payload=b"SECRET-PAYLOAD", headers={"k": "SECRET-HEADER"})
+                calls = (
+                    rig.line.put(sent),
+                    rig.line.ack(lease),
+                    rig.line.delay(lease, delay_ms=0, reason="SECRET-REASON"),
+                    rig.line.describe(),
+                )
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+                assert all(isinstance(answer, grpc.aio.AioRpcError) for answer in answers)
+            rig.proxy.restore()
+            await eventually(rig.works)
+        log = rig.service.log.read_text(errors="replace")
     assert "SECRET" not in log
     assert lease not in log
-    assert "never retrieved" not in log
+    assert "never retrieved" not in log  # every failure belongs to somebody who answers for it
 
 
 # A store that dies and comes back.
