@@ -6,7 +6,8 @@ reach the next call; every wait on the network is bounded.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from redis import exceptions as redis_errors
@@ -15,6 +16,15 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 CONNECT_TIMEOUT_S = 1.0
+
+
+@contextmanager
+def _resets_as_connection_errors() -> Iterator[None]:
+    """Writing on a connection that was reset is a RuntimeError for uvloop; redis-py does not know that."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise redis_errors.ConnectionError("the connection was reset") from error
 
 
 class ConnectionSource:
@@ -41,7 +51,8 @@ class ConnectionSource:
         if timeout_s is not None:
             options["socket_timeout"] = timeout_s or None
         connection = self._class(**options)
-        await cast(Any, connection).connect()  # redis-py leaves it untyped
+        with _resets_as_connection_errors():
+            await cast(Any, connection).connect()  # redis-py leaves it untyped
         return connection
 
 
@@ -54,10 +65,8 @@ async def is_fit(connection: AbstractConnection) -> bool:
 
 async def send(connection: AbstractConnection, commands: Sequence[Sequence[str | bytes | int]]) -> None:
     """Sends commands as one piece."""
-    try:
+    with _resets_as_connection_errors():
         await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
-    except RuntimeError as error:  # uvloop's answer to writing on a connection that was reset
-        raise redis_errors.ConnectionError("the connection was reset") from error
 
 
 async def ask(connection: AbstractConnection, *command: str | bytes | int) -> Any:

@@ -47,6 +47,7 @@ class Hints:
         self._due = f"{channels}{DUE_CHANNEL}".encode()
         self._watched: dict[bytes, str] = {}
         self._reader: AbstractConnection | None = None
+        self._reader_lost = asyncio.Event()
         self._lock = asyncio.Lock()
         self._is_connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -97,6 +98,7 @@ class Hints:
     async def _spoil(self, reader: AbstractConnection) -> None:
         if self._reader is reader:
             self._reader = None
+            self._reader_lost.set()
         with contextlib.suppress(*_TROUBLE):
             await reader.disconnect(nowait=True)
 
@@ -113,6 +115,7 @@ class Hints:
                 continue
             pause_s = _SHORTEST_PAUSE_S
             self._reader = reader
+            self._reader_lost.clear()
             self._is_connected.set()
             self.on_hint(None)
             self.on_reconnect()
@@ -185,7 +188,10 @@ class Hints:
 
     async def _keep_pinging(self, listener: AbstractConnection, reader: AbstractConnection) -> None:
         while True:
-            await asyncio.sleep(_PING_EVERY_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING_EVERY_S):
+                    await self._reader_lost.wait()
+                    raise redis_errors.ConnectionError("the tracking connection was lost")
             self._pong.clear()
             async with asyncio.timeout(2 * self._call_timeout_s):
                 await send(listener, [("PING",)])

@@ -27,7 +27,7 @@ local function due_of(record)
   return kind == 'd' and S.now + at or at
 end
 
-local results, back, dropped = {}, {}, {}
+local results, back, dropped, released = {}, {}, {}, {}
 local function put_aside(i, ticket, element, record, due)
   if record.id == '' and id_of(element) == '' then record.id = '~' .. S.gen .. '-' .. ticket end
   remember_settled(S, tonumber(ticket), record, 'r')
@@ -54,12 +54,14 @@ each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
     put_aside(i, ticket, element, record, due)
   else
     back[#back + 1] = { ticket = tonumber(ticket), element = element, record = record }
+    released[ticket] = true
     results[i] = { T.RELEASED, record.failures, '0' }
   end
   return true
 end, function(i, ticket, outcome, record)
   if outcome ~= T.LAPSED then
     if outcome == T.ALREADY_ACKED then outcome = T.GONE end
+    if released[ticket] then outcome = T.STALE end   -- named twice
     results[i] = { outcome, record and record.failures or 0, '0' }
     return
   end
