@@ -1,6 +1,7 @@
 """Sets up the log: lines for people or JSON, on stderr, from structlog and from libraries alike.
 
-Never a payload: bytes are replaced by their length, whoever logs them.
+Never a payload: bytes are replaced by their length, whoever logs them, and traces come without the values of local
+variables, among which payloads and passwords are.
 """
 
 from __future__ import annotations
@@ -25,9 +26,14 @@ def set_up(*, log_format: str, level: str) -> None:
     ]
     last: list[Processor]
     if log_format == "json":
-        last = [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+        without_locals = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        last = [structlog.processors.ExceptionRenderer(without_locals), structlog.processors.JSONRenderer(default=str)]
     else:
-        last = [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0)]
+        last = [
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
