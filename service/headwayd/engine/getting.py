@@ -11,9 +11,11 @@ import structlog
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
 from headwayd.domain.model import Delivery, GetOrder, GetOutcome, Settlement
-from headwayd.engine.lines import Lines
+from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import GetStep, Store, Wait
 
+_SURE_FOR_S = 1.0
+_LAST_LOOK_SHARE = 0.08  # of the wait: less than what is left of the caller's deadline after it
 _RELEASE_BUDGET_S = 2.0
 _RELEASE_TRIES = 3
 _RELEASE_PAUSE_S = 0.2
@@ -33,22 +35,19 @@ class _Waiter:
         self._budget_s = budget_s
         self.done: asyncio.Future[GetStep] = asyncio.get_running_loop().create_future()
         self.last: GetStep | None = None
-        self.trouble: StoreUnavailable | None = None
 
     async def attempt(self) -> bool:
         if self.done.done():
             return True
         try:
             step = await self._getting.store.get(self._order, budget_s=self._budget_s)
-        except StoreUnavailable as error:
-            self.trouble = error
+        except StoreUnavailable:
             raise
         except HeadwayError as error:
             if isinstance(error, QueueNotFound):
                 error = QueueDeleted(f"queue {self._order.queue!r} was deleted", metadata=error.metadata)
             self.fail(error)
             return True
-        self.trouble = None
         self.last = step
         self._getting.note_wait(self._order.queue, step.wait)
         if not step.deliveries:
@@ -127,9 +126,21 @@ class Getting:
                     return nothing
                 raise
         waiter.done.cancel()
-        if waiter.trouble is not None and not has_settled:
-            raise waiter.trouble
+        if not has_settled:
+            await self._make_sure(order, line, budget_s)
         return waiter.last or nothing
+
+    async def _make_sure(self, order: GetOrder, line: Line, budget_s: float) -> None:
+        """A store that is down is never "empty": whoever leaves with nothing must have heard of it lately, by the tries
+        of the first in line or by looking now."""
+        if line.trouble is not None:
+            raise line.trouble
+        if asyncio.get_running_loop().time() - line.heard_at < _SURE_FOR_S:
+            return
+        try:
+            await self.store.describe(order.queue, budget_s=min(budget_s, order.wait_ms / 1000 * _LAST_LOOK_SHARE))
+        except QueueNotFound as error:
+            raise QueueDeleted(f"queue {order.queue!r} was deleted", metadata=error.metadata) from None
 
     # -- what the line must know -------------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class Line:
         self._trying: dict[Waiter, asyncio.Future[None]] = {}
         self._kicked = asyncio.Event()
         self._rounds: list[asyncio.Future[None]] = []
+        self.trouble: StoreUnavailable | None = None  # of the last try, if the store failed it
+        self.heard_at = asyncio.get_running_loop().time()  # when the store last answered a try
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -103,7 +105,8 @@ class Line:
             rounds, self._rounds = self._rounds, []
             try:
                 served = await self._try_first(width)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.trouble = error
                 await asyncio.sleep(_STORE_PAUSE_S)
                 is_armed = False
                 continue
@@ -111,6 +114,7 @@ class Line:
                 for done in rounds:
                     if not done.done():
                         done.set_result(None)
+            self.trouble, self.heard_at = None, asyncio.get_running_loop().time()
             if served:
                 width = min(2 * width, self._most_at_once)
                 continue
