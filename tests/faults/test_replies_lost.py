@@ -1,0 +1,209 @@
+"""Answers of the store that never come, or are another call's: it is said so, and repeating is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+import pytest
+
+from faults.conftest import Open, Serve
+from faults.table import ask, assert_unknown, requests
+from faults.wires import STRAY, ReplyProxy
+from harness import StoreServer, error_of, eventually, refused
+from headway.v1 import message_pb2
+from wire.calls import UNAVAILABLE, Line, span
+
+KEEP = message_pb2.ON_DUPLICATE_KEEP
+PRODUCERS, BATCHES, BATCH = 8, 15, 5
+
+
+@pytest.fixture
+async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[ReplyProxy]:
+    """A wire to a store of this test's own."""
+    async with ReplyProxy(fresh_store_server.port) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def shaky(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
+    """A queue, not made yet, through that wire."""
+    return await open_line(await serve(proxy.url), "jobs")
+
+
+@pytest.fixture
+async def direct(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> Line:
+    """The same queue through another service, over a wire without faults."""
+    return await open_line(await serve(fresh_store_server.url), "jobs")
+
+
+async def put_until_known(line: Line, ids: list[str], seen: dict[str, int]) -> None:
+    """A producer as the protocol wants it: the same ids again until there is an answer."""
+    messages = [message_pb2.Message(id=id_, payload=id_.encode()) for id_ in ids]
+    for _ in range(200):
+        try:
+            answer = await line.put(*messages, on_duplicate=KEEP)
+        except grpc.aio.AioRpcError as error:
+            said = error_of(error)
+            assert said.code is UNAVAILABLE, said
+            seen[said.reason] = seen.get(said.reason, 0) + 1
+        else:
+            assert [result.id for result in answer.results if not result.error.code] == ids
+            return
+    raise AssertionError("not accepted in 200 tries")
+
+
+@pytest.mark.parametrize("lost", [0.1, 0.5])
+async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
+    shaky: Line, direct: Line, proxy: ReplyProxy, lost: float, figure: Callable[[str, str], None]
+) -> None:
+    await shaky.create(dedupe_window=span(600_000))
+    seen: dict[str, int] = {}
+    proxy.drop_replies = lost
+
+    async def produce(producer: int) -> None:
+        for batch in range(BATCHES):
+            await put_until_known(shaky, [f"{producer}-{batch}-{number}" for number in range(BATCH)], seen)
+
+    await asyncio.gather(*(produce(producer) for producer in range(PRODUCERS)))
+    assert seen.get("OUTCOME_UNKNOWN"), seen
+    figure(f"answers lost at {lost:.0%}", f"{seen}")
+    total = PRODUCERS * BATCHES * BATCH
+    taken = await direct.take(total)
+    ids = [delivery.message.id for delivery in taken]
+    assert len(set(ids)) == total
+    assert (await direct.counts()).accepted == total
+    for producer in range(PRODUCERS):  # one after the other, and so they stand
+        mine = [id_ for id_ in ids if id_.startswith(f"{producer}-")]
+        assert mine == [f"{producer}-{batch}-{number}" for batch in range(BATCHES) for number in range(BATCH)]
+
+
+async def test_consumers_behind_a_wire_that_loses_answers_still_get_every_message(
+    shaky: Line, proxy: ReplyProxy, fresh_store_server: StoreServer
+) -> None:
+    """A Get whose answer was lost leaves leases that lapse; an Ack repeated is known to be done."""
+    total = 100
+    await shaky.create(lease=span(500), retry={"max_attempts": 1_000, "min_backoff": span(10), "max_backoff": span(20)})
+    await shaky.put(*(b"%d" % number for number in range(total)))
+    done: set[bytes] = set()
+    proxy.drop_replies = 0.1
+
+    async def consume() -> None:
+        while len(done) < total:
+            try:
+                for delivery in (await shaky.get(5, wait_ms=200)).deliveries:
+                    if await settle(delivery.lease):
+                        done.add(delivery.message.payload)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is UNAVAILABLE, error_of(error)
+
+    async def settle(lease: str) -> bool:
+        while True:
+            try:
+                [how] = await shaky.ack(lease)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is UNAVAILABLE, error_of(error)
+            else:
+                return how in (message_pb2.SETTLED_ACKED, message_pb2.SETTLED_ALREADY_ACKED)
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(consume() for _ in range(4)))
+    proxy.restore()
+    assert len(done) == total
+    assert (await shaky.counts()).acked == total
+
+
+async def test_when_every_answer_is_lost_a_write_over_a_standing_connection_is_unknown_and_done_once(
+    shaky: Line, proxy: ReplyProxy, fresh_store_server: StoreServer
+) -> None:
+    """Nothing below us sends a script again: the store itself says how often it was asked."""
+    await shaky.create()
+    await shaky.put(b"so that the store knows the script")
+    with fresh_store_server.client(timeout_s=10) as client, fresh_store_server.client(timeout_s=10) as ender:
+        asked: list[str] = []
+        ready = threading.Event()
+
+        def listen() -> None:
+            with client.monitor() as monitor:
+                ready.set()
+                for command in monitor.listen():
+                    if "the end" in command["command"]:
+                        return
+                    if command["client_type"] != "lua":  # what a script does is not what was asked
+                        asked.append(command["command"])
+
+        listening = asyncio.create_task(asyncio.to_thread(listen))
+        assert await asyncio.to_thread(ready.wait, 5)
+        for number in range(5):
+            await shaky.describe()  # over the connection that stands
+            proxy.drop_replies = 1.0
+            request = requests("jobs", "", id_=f"marker-{number}")["Put"]
+            assert_unknown(await ask(shaky, "Put", request, timeout=10), "RESET", within_s=1.0)
+            with refused("STORE_UNAVAILABLE", UNAVAILABLE):  # no connection can be made any more
+                await shaky.put(b"never sent")
+            proxy.restore()
+        ender.echo("the end")
+        await listening
+    for number in range(5):
+        assert len([command for command in asked if f"marker-{number}" in command]) == 1
+    assert not [command for command in asked if "never sent" in command]
+    assert (await shaky.counts()).accepted == 6
+
+
+async def test_a_reset_of_idle_connections_is_noticed_by_nobody(shaky: Line, proxy: ReplyProxy) -> None:
+    await shaky.create()
+    for number in range(20):
+        proxy.cut(refuse=False)
+        answer = await asyncio.wait_for(shaky.put(b"%d" % number), 1.0)
+        assert not answer.results[0].error.code
+    assert (await shaky.counts()).accepted == 20
+
+
+async def test_an_answer_that_is_another_calls_is_not_believed(shaky: Line, proxy: ReplyProxy) -> None:
+    """Once unknown, with every connection dropped; then all is well again."""
+    await shaky.create()
+    for turn in range(3):
+        await shaky.describe()
+        before = proxy.connections
+        proxy.stray = STRAY
+        request = requests("jobs", "", id_=f"slipped-{turn}")["Put"]
+        answer = await ask(shaky, "Put", request, timeout=10)
+        assert_unknown(answer, "SLIPPED", within_s=1.0)
+        assert not proxy.stray
+        for _ in range(20):
+            assert (await shaky.describe()).counts.accepted == turn + 1
+        assert proxy.connections > before
+
+
+async def test_answers_that_are_late_and_out_of_turn_go_to_their_own_calls(shaky: Line, proxy: ReplyProxy) -> None:
+    """Many calls at once, each on a queue of its own, over a wire that is late at random."""
+    lines = [Line(shaky.stub, f"queue-{number}") for number in range(40)]
+    await asyncio.gather(*(line.create(bound=number + 1) for number, line in enumerate(lines)))
+    proxy.delay_s = 0.02
+
+    async def check(number: int, line: Line) -> None:
+        for turn in range(10):
+            described = await line.describe()
+            assert (described.name, described.policy.bound) == (line.name, number + 1)
+            await line.put(b"%d" % turn) if turn < number + 1 else None
+
+    await asyncio.gather(*(check(number, line) for number, line in enumerate(lines)))
+    proxy.delay_s = 0.0
+    lengths = [(await line.counts()).length for line in lines]
+    assert lengths == [min(number + 1, 10) for number in range(40)]
+
+
+async def test_a_wire_torn_in_the_middle_of_an_answer_leaves_the_outcome_unknown(
+    shaky: Line, proxy: ReplyProxy
+) -> None:
+    await shaky.create()
+    await shaky.put(b"so that the store knows the script")
+    proxy.reset_mid_reply = 1.0
+    request = requests("jobs", "", id_="torn")["Put"]
+    assert_unknown(await ask(shaky, "Put", request, timeout=10), "RESET", within_s=1.0)
+    proxy.restore()
+    await eventually(shaky.counts, within=3.0)
+    [again] = (await shaky.put(message_pb2.Message(id="torn", payload=b"once"), on_duplicate=KEEP)).results
+    assert again.deduplicated
