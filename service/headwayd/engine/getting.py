@@ -15,7 +15,8 @@ from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import GetStep, Store, Wait
 
 _SURE_FOR_S = 1.0
-_LAST_LOOK_SHARE = 0.08  # of the wait: less than what is left of the caller's deadline after it
+# The last look must take less than is left of the caller's deadline after the wait: a tenth of it, at least 100 ms.
+_LAST_LOOK_SHARE, _LEAST_LAST_LOOK_S = 0.08, 0.09
 _RELEASE_BUDGET_S = 2.0
 _RELEASE_TRIES = 3
 _RELEASE_PAUSE_S = 0.2
@@ -138,7 +139,8 @@ class Getting:
         if asyncio.get_running_loop().time() - line.heard_at < _SURE_FOR_S:
             return
         try:
-            await self.store.describe(order.queue, budget_s=min(budget_s, order.wait_ms / 1000 * _LAST_LOOK_SHARE))
+            look_s = max(order.wait_ms / 1000 * _LAST_LOOK_SHARE, _LEAST_LAST_LOOK_S)
+            await self.store.describe(order.queue, budget_s=min(budget_s, look_s))
         except QueueNotFound as error:
             raise QueueDeleted(f"queue {order.queue!r} was deleted", metadata=error.metadata) from None
 
