@@ -101,7 +101,9 @@ class Line:
         width = 1
         is_armed = False
         while self._waiters:
-            self._kicked.clear()
+            if self._kicked.is_set():
+                self._kicked.clear()
+                is_armed = False  # a hint comes once
             rounds, self._rounds = self._rounds, []
             try:
                 served = await self._try_first(width)
