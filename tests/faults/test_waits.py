@@ -95,10 +95,13 @@ async def test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty(
         fresh_store_server.kill()
     else:
         fresh_store_server.pause()
-    for get in (in_a_hurry, at_ease):
-        with refused("STORE_UNAVAILABLE", UNAVAILABLE) as said:
-            await get
-        assert said.metadata["cause"] == away.upper()
+    # Who has no time beyond the wait may, on a busy machine, be cut off before it is told. Never "empty".
+    with pytest.raises(grpc.aio.AioRpcError) as hurried:
+        await in_a_hurry
+    assert hurried.value.code() in {UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+    with refused("STORE_UNAVAILABLE", UNAVAILABLE) as said:
+        await at_ease
+    assert said.metadata["cause"] == away.upper()
     if away == "silent":
         fresh_store_server.resume()
 
