@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import product
 
 import pytest
 
-from harness import refused
+from harness import eventually, refused
 from interop.foreign import Foreign
 from wire.calls import Keys, Line, leases, payloads
 
@@ -91,3 +92,45 @@ async def test_creating_what_a_foreign_client_made_is_the_same_policy_or_another
     with refused("QUEUE_EXISTS") as said:
         await line.create(bound=4)
     assert said.metadata == {"queue": line.name, "fields": "bound"}
+
+
+async def test_nothing_of_ours_disturbs_a_foreign_create_half_way(line: Line, keys: Keys) -> None:
+    # Stock clients make a queue in four steps, and insist that each list is empty when they push its first token.
+    async def look_at_it() -> None:
+        calls = [
+            line.describe(),
+            line.peek(),
+            line.get(wait_ms=20),
+            line.extend("made-up"),
+            line.ack("made-up"),
+        ]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    keys.client.setnx(keys["bound"], 2)
+    for token in ("producer_free", "consumer_free", "not_full"):
+        await look_at_it()
+        assert keys.client.lpush(keys[token], 0) == 1, token
+    await look_at_it()
+    await line.put(b"one")
+    assert payloads(await line.take()) == [b"one"]
+
+
+async def test_a_foreign_create_under_our_waiting_calls_is_not_disturbed(
+    line: Line, make_foreign: Callable[..., Foreign]
+) -> None:
+    for number in range(15):
+        foreign = make_foreign()
+        await foreign.call("create", 2)
+        waiting = [asyncio.create_task(line.get(wait_ms=2_000)) for _ in range(3)]
+        await eventually(lambda: consumers_wait(line, 3))
+        await foreign.call("delete")
+        again = make_foreign()
+        await again.call("create", 2)
+        await again.call("put", b"%d" % number)
+        done, _ = await asyncio.wait(waiting)
+        assert len(done) == 3
+        await again.call("delete")
+
+
+async def consumers_wait(line: Line, count: int) -> bool:
+    return (await line.describe()).counts.consumers_waiting == count

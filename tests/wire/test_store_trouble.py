@@ -601,11 +601,27 @@ async def eventually_a_failure(rig: Rig) -> WireError:
     return found
 
 
+async def quiet(rig: Rig) -> None:
+    """Returns once no script has run for a while: then nobody's answer is on its way."""
+    seen, since = -1, time.monotonic()
+    with rig.store.client() as client:
+
+        def is_quiet() -> bool:
+            nonlocal seen, since
+            calls = sum(stat["calls"] for name, stat in client.info("commandstats").items() if "eval" in name)
+            if calls != seen:
+                seen, since = calls, time.monotonic()
+            return time.monotonic() - since > 0.1
+
+        await eventually(is_quiet)
+
+
 @pytest.mark.parametrize("trouble", ["killed", "silent", "cut"])
 async def test_waiting_gets_survive_the_trouble_and_are_woken_after_it(rig: Rig, trouble: str) -> None:
     await rig.line.create()
     waiting = [asyncio.create_task(rig.line.get(wait_ms=60_000)) for _ in range(3)]
     await eventually(lambda: waits(rig.line, consumers=3))
+    await quiet(rig)
     if trouble == "killed":
         await asyncio.to_thread(rig.store.kill)
         await eventually_a_failure(rig)
@@ -636,6 +652,7 @@ async def test_a_message_put_while_the_listeners_were_cut_off_wakes_who_waits_af
     await rig.line.create()
     waiting = asyncio.create_task(rig.line.get(wait_ms=60_000))
     await eventually(lambda: waits(rig.line, consumers=1))
+    await quiet(rig)
     rig.proxy.cut()
     await eventually_a_failure(rig)
     keys = rig.keys
@@ -649,6 +666,7 @@ async def test_waiting_puts_survive_a_restarted_store(rig: Rig) -> None:
     await rig.line.put(b"first")
     waiting = asyncio.create_task(rig.line.put(b"second", wait_ms=60_000))
     await eventually(lambda: waits(rig.line, producers=1))
+    await quiet(rig)
     await asyncio.to_thread(rig.store.kill)
     await eventually_a_failure(rig)
     await asyncio.to_thread(rig.store.start)
