@@ -7,14 +7,15 @@ from typing import Any
 from grpc.aio import ServicerContext
 
 _STORE_BUDGET_S = 2.0  # every call answers within this when the store is down
-_ANSWER_MARGIN_S = 0.05  # for the way back
 _SMALLEST_BUDGET_S = 0.02  # a call whose time is nearly over still gets one honest try
 
 # gRPC sends a timeout in three digits and rounds it up: an hour may arrive as 3,610 s.
 _ROUNDED_UP = 1.01
 
-_WAIT_MARGIN_SHARE = 0.1
-_SMALLEST_WAIT_MARGIN_S = 0.1
+# Kept for the way back: a share of what is left, because a busy machine needs more than a fixed few milliseconds.
+_MARGIN_SHARE = 0.1
+_SMALLEST_ANSWER_MARGIN_S = 0.05
+_SMALLEST_WAIT_MARGIN_S = 0.1  # an answer with nothing in it looks at the store once more
 _LARGEST_WAIT_MARGIN_S = _STORE_BUDGET_S  # more cannot be needed after a wait
 
 
@@ -23,7 +24,8 @@ def store_budget_s(context: ServicerContext[Any, Any]) -> float:
     remaining = _remaining_s(context)
     if remaining is None:
         return _STORE_BUDGET_S
-    return max(min(remaining - _ANSWER_MARGIN_S, _STORE_BUDGET_S), _SMALLEST_BUDGET_S)
+    margin = _margin_s(remaining, _SMALLEST_ANSWER_MARGIN_S)
+    return max(min(remaining - margin, _STORE_BUDGET_S), _SMALLEST_BUDGET_S)
 
 
 def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) -> int:
@@ -31,8 +33,12 @@ def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) ->
     remaining = _remaining_s(context)
     if remaining is None:
         return wait_ms
-    margin = min(max(remaining * _WAIT_MARGIN_SHARE, _SMALLEST_WAIT_MARGIN_S), _LARGEST_WAIT_MARGIN_S)
+    margin = min(_margin_s(remaining, _SMALLEST_WAIT_MARGIN_S), _LARGEST_WAIT_MARGIN_S)
     return max(min(wait_ms, int((remaining - margin) * 1_000)), 0)
+
+
+def _margin_s(remaining_s: float, smallest_s: float) -> float:
+    return max(remaining_s * _MARGIN_SHARE, smallest_s)
 
 
 def _remaining_s(context: ServicerContext[Any, Any]) -> float | None:

@@ -299,7 +299,7 @@ async def test_store_budget_and_wait_stay_within_the_deadline(stub: QueueStub, e
     assert budget_s == 2.0
     wait_ms, budget_s = await asked(1)
     assert 500 < wait_ms <= 900
-    assert 0.5 < budget_s <= 0.95
+    assert 0.5 < budget_s <= 0.9
     # gRPC rounds timeouts up on their way; the wait must end before the caller's own deadline all the same.
     wait_ms, _ = await asked(3_600.5, wait_s=3_600)
     assert 3_500_000 < wait_ms <= 3_598_500
