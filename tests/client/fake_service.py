@@ -347,7 +347,7 @@ class FakeService:
         await self._abort(context, Failure(code=grpc.StatusCode.UNIMPLEMENTED, reason="NOT_IMPLEMENTED"))
 
     Withdraw = WatchPosition = WatchQueue = Produce = Consume = _not_served
-    Pause = Resume = ListDead = Redrive = _not_served
+    Pause = Resume = Check = ListDead = Redrive = _not_served
 
 
 def _is_full(queue: FakeQueue) -> bool:

@@ -36,7 +36,7 @@ REQUESTS: dict[str, Callable[[str], ProtoMessage]] = {
 WITHOUT_QUEUE = {QUEUE_SERVICE + "List", ADMIN_SERVICE + "GetServerInfo"}
 UNSERVED = {
     *(QUEUE_SERVICE + name for name in ("Withdraw", "WatchPosition", "WatchQueue", "Produce", "Consume")),
-    *(ADMIN_SERVICE + name for name in ("ListDead", "Redrive")),
+    *(ADMIN_SERVICE + name for name in ("Check", "ListDead", "Redrive")),
 }
 
 

@@ -200,6 +200,8 @@ REACHABLE: dict[str, tuple[Provoker, grpc.StatusCode, set[str]]] = {
 UNREACHABLE = {
     "UNSPECIFIED": "never sent",
     "MESSAGE_NOT_FOUND": "needs Withdraw, or Delay of waiting messages",
+    "MESSAGE_LEASED": "needs Withdraw",
+    "MESSAGE_FINISHED": "needs Withdraw",
     "LEASE_STALE": "leases are answered one by one, with STALE",
     "LEASE_GONE": "leases are answered one by one, with GONE",
     "POLL_TOO_SOON": "needs the consumer line",

@@ -16,6 +16,8 @@
     │   ├── QueueDrained              there will never be another message
     │   ├── QueuePaused
     │   ├── RoleInUse                 a foreign client acts on the queue; metadata["holder"]
+    │   ├── MessageLeased             somebody works on it: only its lease has a say
+    │   ├── MessageFinished           too late; metadata["outcome"]
     │   └── LeaseStale                somebody newer holds the message
     ├── Exhausted                     retry_after says when it is worth trying again
     │   ├── QueueFull
@@ -129,6 +131,8 @@ class QueueClosed(PreconditionFailed): """The queue is closed: it takes no new m
 class QueueDrained(PreconditionFailed): """The queue is closed and empty: there will never be another message."""
 class QueuePaused(PreconditionFailed): """The queue is paused: it hands no messages out."""
 class RoleInUse(PreconditionFailed): """A foreign client holds the role that the call needs."""
+class MessageLeased(PreconditionFailed): """Somebody works on the message: only its lease has a say."""
+class MessageFinished(PreconditionFailed): """The message is finished: it is too late."""
 class LeaseStale(PreconditionFailed): """Somebody newer holds the message, or it was replaced."""
 class Exhausted(HeadwayError): """There is no room, or too much work, right now."""
 class QueueFull(Exhausted): """The queue is at its bound and no room came in time."""
@@ -172,6 +176,8 @@ _BY_REASON: dict[str, type[HeadwayError]] = {
     "QUEUE_PAUSED": QueuePaused,
     "ROLE_IN_USE": RoleInUse,
     "MESSAGE_NOT_FOUND": MessageNotFound,
+    "MESSAGE_LEASED": MessageLeased,
+    "MESSAGE_FINISHED": MessageFinished,
     "DUPLICATE_MESSAGE": DuplicateMessage,
     "LEASE_STALE": LeaseStale,
     "LEASE_GONE": LeaseGone,

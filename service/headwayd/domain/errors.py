@@ -54,6 +54,8 @@ class Reason(IntEnum):
     QUOTA_EXCEEDED = 26
     INTERNAL = 27
     NOT_IMPLEMENTED = 28
+    MESSAGE_LEASED = 29
+    MESSAGE_FINISHED = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,18 @@ class DuplicateMessage(AlreadyThere):
 
 class WrongState(HeadwayError):
     """The queue or the lease is in a state that does not allow it."""
+
+
+class MessageLeased(WrongState):
+    """Somebody works on the message: only its lease has a say."""
+
+    reason = Reason.MESSAGE_LEASED
+
+
+class MessageFinished(WrongState):
+    """The message is finished: it is too late."""
+
+    reason = Reason.MESSAGE_FINISHED
 
 
 class QueueClosed(WrongState):

@@ -35,6 +35,7 @@ class Policy:
     place_grace_ms: int = 0
     dedupe_window_ms: int = 60 * SECOND_MS
     remember_ms: int = 60 * SECOND_MS
+    dead_letter_expired: bool = False
 
     def differing_fields(self, other: Policy) -> tuple[str, ...]:
         """The names of the fields in which the two differ, in the order of declaration."""
@@ -99,6 +100,7 @@ class OnDuplicate(StrEnum):
 
     REJECT = "reject"
     KEEP = "keep"
+    REPLACE = "replace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +112,7 @@ class NewMessage:
     headers: bytes = b""
     delay_ms: int = 0
     not_before_at_ms: int = 0
-
-    @property
-    def is_bare(self) -> bool:
-        """Only a payload: what any pressure client can put, too."""
-        return not self.id and not self.headers
+    time_to_live_ms: int = 0  # 0 = the queue's policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +133,7 @@ class PutCode(StrEnum):
     QUEUED = "queued"
     DELAYED = "delayed"
     KEPT = "kept"  # a message with this id was known and stays
+    REPLACED = "replaced"  # took the place of the message with this id that waited
     REFUSED = "refused"  # not accepted; the outcome's error says why
 
 
@@ -147,6 +146,7 @@ class PutOutcome:
     ticket: int = 0
     position: int = 0
     error: HeadwayError | None = None
+    body_differs: bool = False  # KEPT: the one kept has another body
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +162,7 @@ class GetOrder:
     consumer: str = ""
     ack: Sequence[str] = ()
     only_if_settled: bool = False  # others wait before: lease only if one of `ack` ends here
+    attempt_id: str = ""  # the same again gives the same leases, while they live
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,12 +195,13 @@ class Settled(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a call did with one lease."""
+    """What a call did with one lease, or, for Delay, with one message named by id."""
 
     lease: str
     settled: Settled
     attempts: int = 0
     available_at_ms: int | None = None
+    id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,10 +214,11 @@ class GetOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayOrder:
-    """Messages to be given back. With neither time given: by the queue's backoff."""
+    """Messages to be given back, by lease, or postponed, by id. With neither time given: by the queue's backoff."""
 
     queue: str
     leases: Sequence[str]
+    message_ids: Sequence[str] = ()
     delay_ms: int | None = None
     until_at_ms: int | None = None
     reason: str = ""
@@ -243,6 +246,75 @@ class Purged:
     waiting: int = 0
     delayed: int = 0
     dead: int = 0
+
+
+class Outcome(StrEnum):
+    """How a message ended."""
+
+    DONE = "DONE"
+    DEAD = "DEAD"
+    WITHDRAWN = "WITHDRAWN"
+    EXPIRED = "EXPIRED"
+    UNKNOWN = "UNKNOWN"  # a foreign client took it
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawOutcome:
+    """What a Withdraw did with one id; no error means that the message is cancelled."""
+
+    id: str
+    error: HeadwayError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """A dead message. `cause` is "attempts" or "expired"."""
+
+    id: str
+    payload: bytes
+    headers: bytes
+    failures: int
+    died_at_ms: int
+    cause: str
+    last_error: str
+    replays: int
+    put_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadPage:
+    """Dead messages in the order they died, and where the next page begins ("" = this was the last)."""
+
+    messages: Sequence[DeadMessage]
+    next_page_token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveOrder:
+    """Dead messages to be put back: those with these ids (none = all), at most `rate` per second (0 = no limit)."""
+
+    queue: str
+    message_ids: Sequence[str] = ()
+    to_queue: str = ""  # "" = the same
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveProgress:
+    """How far a redrive is. `not_found_ids` is told at its end."""
+
+    redriven: int
+    remaining: int
+    not_found_ids: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check of a whole queue found; no findings means that all is well."""
+
+    findings: Sequence[str]
+    entries: int
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from enum import Enum
 from typing import Protocol
 
 from headwayd.domain.model import (
+    Checked,
+    DeadPage,
     DelayOrder,
     Delivery,
     GetOrder,
@@ -21,6 +23,7 @@ from headwayd.domain.model import (
     Repaired,
     Settlement,
     StoreFacts,
+    WithdrawOutcome,
 )
 
 
@@ -64,6 +67,18 @@ class RoleStep:
     is_done: bool
     role: str = ""
     holder: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveStep:
+    """How far one step of a redrive came. `last` bounds all steps of one redrive; give it back with the next."""
+
+    moved: int
+    done: int  # ids dealt with, from the first on, found or not; 0 if none were named
+    not_found: Sequence[str]
+    remaining: int  # dead messages up to `last` that are still here; 0 if ids were named
+    last: int
+    is_full: bool  # the target has no room for more
 
 
 # Called with a queue's name when something may have changed for those who wait there; with None when anything may have.
@@ -117,7 +132,9 @@ class Store(Protocol):
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetStep: ...
 
-    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+    async def ack(
+        self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
+    ) -> Sequence[Settlement]: ...
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
 
@@ -130,6 +147,20 @@ class Store(Protocol):
     async def peek(
         self, queue: str, *, from_position: int, max_messages: int, max_bytes: int, budget_s: float
     ) -> Sequence[Peeked]: ...
+
+    async def withdraw(
+        self, queue: str, message_ids: Sequence[str], *, budget_s: float
+    ) -> Sequence[WithdrawOutcome]: ...
+
+    async def list_dead(
+        self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float
+    ) -> DeadPage: ...
+
+    async def redrive(
+        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
+    ) -> RedriveStep: ...
+
+    async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked: ...
 
     async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> Purged | RoleStep: ...
 

@@ -32,6 +32,7 @@ class _Kind(Enum):
     COUNT = auto()  # a whole number; 0 is the default
     NUMBER = auto()  # a fraction; 0 is the default
     SPAN = auto()  # a Duration to the millisecond; unset is the default
+    FLAG = auto()  # true or false; false is the default
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,7 @@ _FIELDS = (
     _PolicyField("place_grace", "place_grace_ms", _Kind.SPAN, 0, 10 * MINUTE_MS),
     _PolicyField("dedupe_window", "dedupe_window_ms", _Kind.SPAN, 0, LONGEST_DEDUPE_MS),
     _PolicyField("remember", "remember_ms", _Kind.SPAN, 0, DAY_MS),
+    _PolicyField("dead_letter_expired", "dead_letter_expired", _Kind.FLAG, 0, 1),
 )
 _ZERO_IS_UNSET = {"time_to_live_ms"}  # a span of 0 is outside its range
 
@@ -149,6 +151,8 @@ def _read(policy: queue_pb2.Policy, field: _PolicyField, checks: Checks) -> Any:
                 default_ms=default,
                 is_exact=True,
             )
+        case _Kind.FLAG:
+            return getattr(owner, leaf)
         case _Kind.COUNT:
             value = getattr(owner, leaf)
             return checks.count(path, value, lowest=int(field.lowest), highest=int(highest), default=default)

@@ -54,6 +54,8 @@ STATUS_CODES: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
         Reason.QUOTA_EXCEEDED: grpc.StatusCode.RESOURCE_EXHAUSTED,
         Reason.INTERNAL: grpc.StatusCode.INTERNAL,
         Reason.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
+        Reason.MESSAGE_LEASED: grpc.StatusCode.FAILED_PRECONDITION,
+        Reason.MESSAGE_FINISHED: grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
 

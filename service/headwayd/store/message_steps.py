@@ -7,18 +7,22 @@ from collections.abc import Sequence
 
 from headwayd.domain.errors import (
     FieldInvalid,
+    NotServed,
     Violation,
 )
 from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
 from headwayd.domain.model import (
+    Checked,
+    DeadPage,
     DelayOrder,
     GetOrder,
     NewMessage,
     OnDuplicate,
     Peeked,
     Settlement,
+    WithdrawOutcome,
 )
-from headwayd.engine.ports import GetStep, PutStep, Wait
+from headwayd.engine.ports import GetStep, PutStep, RedriveStep, Wait
 from headwayd.store import replies, tokens
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
@@ -124,7 +128,29 @@ class MessageSteps(Asking):
             arguments += (name.generation, name.ticket, name.nonce)
         return arguments
 
-    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+    async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
+        """Cancels what waits or is delayed; one outcome per id."""
+        raise NotServed("Withdraw is not served by this version", metadata={"method": "Withdraw"})
+
+    async def list_dead(
+        self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float
+    ) -> DeadPage:
+        """A page of the dead, in the order they died."""
+        raise NotServed("ListDead is not served by this version", metadata={"method": "ListDead"})
+
+    async def redrive(
+        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
+    ) -> RedriveStep:
+        """Puts some of the dead back into a line."""
+        raise NotServed("Redrive is not served by this version", metadata={"method": "Redrive"})
+
+    async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked:
+        """Whether everything kept of a queue fits together."""
+        raise NotServed("Check is not served by this version", metadata={"method": "Check"})
+
+    async def ack(
+        self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
+    ) -> Sequence[Settlement]:
         """Settles for good. The leases of a queue that is no more are GONE."""
         reply = await self._ask("ack", queue, *self._leases(leases), budget_s=budget_s)
         if replies.missing(reply[0], queue) is not None:

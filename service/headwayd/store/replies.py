@@ -29,7 +29,7 @@ from headwayd.domain.model import (
 from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
-_POLICY_TYPES = {f.name: float if f.type == "float" else int for f in fields(Policy)}
+_POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _POLICY_AT = 28
 
 

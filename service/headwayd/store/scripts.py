@@ -31,7 +31,7 @@ class Script:
 
 
 def _policy_text(value: float) -> str:
-    return repr(value)
+    return repr(int(value)) if isinstance(value, bool) else repr(value)
 
 
 def policy_pairs(policy: Policy, names: tuple[str, ...] | None = None) -> list[str]:

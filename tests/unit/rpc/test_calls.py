@@ -313,6 +313,7 @@ async def test_store_budget_and_wait_stay_within_the_deadline(stub: QueueStub, e
         ("QueueService", "WatchQueue"),
         ("QueueService", "Produce"),
         ("QueueService", "Consume"),
+        ("AdminService", "Check"),
         ("AdminService", "ListDead"),
         ("AdminService", "Redrive"),
         ("QueueService", "OfALaterVersion"),
@@ -336,7 +337,7 @@ async def test_every_call_of_the_schema_is_either_served_or_refused_with_details
     stub: QueueStub, admin: AdminStub
 ) -> None:
     served = {*NAMED, "List", "GetServerInfo"}
-    unserved = {"Withdraw", "WatchPosition", "WatchQueue", "Produce", "Consume", "ListDead", "Redrive"}
+    unserved = {"Withdraw", "WatchPosition", "WatchQueue", "Produce", "Consume", "Check", "ListDead", "Redrive"}
     queue_service = pb.DESCRIPTOR.services_by_name["QueueService"]
     admin_service = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
     assert served | unserved == {*queue_service.methods_by_name, *admin_service.methods_by_name}

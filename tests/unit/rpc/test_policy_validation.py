@@ -165,6 +165,11 @@ def test_time_to_live_is_not_served() -> None:
     assert caught.value.metadata == {"field": "policy.time_to_live"}
 
 
+def test_a_flag_is_taken_as_it_is() -> None:
+    assert created(queue_pb2.Policy(dead_letter_expired=True)) == Policy(dead_letter_expired=True)
+    assert not created(queue_pb2.Policy()).dead_letter_expired
+
+
 def test_every_violation_is_told_at_once() -> None:
     policy = queue_pb2.Policy(bound=2**32 - 1, lease=span(1), remember=span(-1))
     assert list(violations(created, policy)) == ["policy.bound", "policy.lease", "policy.remember"]
@@ -216,7 +221,18 @@ def test_a_named_unset_field_gets_its_default() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [Policy(), Policy(bound=1, lease_ms=100, multiplier=1.5, jitter=1.0, poll_strikes=1, place_grace_ms=5)],
+    [
+        Policy(),
+        Policy(
+            bound=1,
+            lease_ms=100,
+            multiplier=1.5,
+            jitter=1.0,
+            poll_strikes=1,
+            place_grace_ms=5,
+            dead_letter_expired=True,
+        ),
+    ],
 )
 def test_a_policy_told_can_be_given_back(policy: Policy) -> None:
     assert created(policy_message(policy)) == policy

@@ -28,7 +28,7 @@ from headway.v1 import message_pb2 as headway_dot_v1_dot_message__pb2
 from headway.v1 import queue_pb2 as headway_dot_v1_dot_queue__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eheadway/v1/admin_service.proto\x12\nheadway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18headway/v1/message.proto\x1a\x16headway/v1/queue.proto\"\x1d\n\x0cPauseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"1\n\rPauseResponse\x12 \n\x05queue\x18\x01 \x01(\x0b\x32\x11.headway.v1.Queue\"\x1e\n\rResumeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"2\n\x0eResumeResponse\x12 \n\x05queue\x18\x01 \x01(\x0b\x32\x11.headway.v1.Queue\"+\n\x0cPurgeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x08\"?\n\rPurgeResponse\x12\x0f\n\x07waiting\x18\x01 \x01(\x04\x12\x0f\n\x07\x64\x65layed\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x03 \x01(\x04\"6\n\rRepairRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x16\n\x0e\x63onfirm_holder\x18\x02 \x01(\t\"x\n\x0eRepairResponse\x12\x10\n\x08\x66indings\x18\x01 \x03(\t\x12\x10\n\x08repaired\x18\x02 \x01(\x08\x12 \n\x05roles\x18\x03 \x01(\x0b\x32\x11.headway.v1.Roles\x12 \n\x05queue\x18\x04 \x01(\x0b\x32\x11.headway.v1.Queue\"a\n\x0fListDeadRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x18\n\x10without_payloads\x18\x04 \x01(\x08\"\xa6\x01\n\x0b\x44\x65\x61\x64Message\x12$\n\x07message\x18\x01 \x01(\x0b\x32\x13.headway.v1.Message\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\x12+\n\x07\x64ied_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x12\n\nlast_error\x18\x05 \x01(\t\x12\x0f\n\x07replays\x18\x06 \x01(\r\"V\n\x10ListDeadResponse\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.headway.v1.DeadMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x0eRedriveRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x13\n\x0bmessage_ids\x18\x02 \x03(\t\x12\x10\n\x08to_queue\x18\x03 \x01(\t\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"6\n\x0fRedriveResponse\x12\x10\n\x08redriven\x18\x01 \x01(\x04\x12\x11\n\tremaining\x18\x02 \x01(\x04\"\x16\n\x14GetServerInfoRequest\"\xaf\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\"\n\x06limits\x18\x02 \x01(\x0b\x32\x12.headway.v1.Limits\x12 \n\x05store\x18\x03 \x01(\x0b\x32\x11.headway.v1.Store\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07process\x18\x05 \x01(\t\"\xff\x01\n\x06Limits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x04\x12\x1a\n\x12max_batch_messages\x18\x02 \x01(\r\x12\x19\n\x11max_request_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12max_response_bytes\x18\x04 \x01(\x04\x12+\n\x08max_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmax_lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmax_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x01\n\x05Store\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x10\n\x08\x65mbedded\x18\x04 \x01(\x08\x12\x12\n\ndurability\x18\x05 \x01(\t\x12\x10\n\x08warnings\x18\x06 \x03(\t\x12\x0e\n\x06prefix\x18\x07 \x01(\t2\xef\x03\n\x0c\x41\x64minService\x12<\n\x05Pause\x12\x18.headway.v1.PauseRequest\x1a\x19.headway.v1.PauseResponse\x12?\n\x06Resume\x12\x19.headway.v1.ResumeRequest\x1a\x1a.headway.v1.ResumeResponse\x12<\n\x05Purge\x12\x18.headway.v1.PurgeRequest\x1a\x19.headway.v1.PurgeResponse\x12?\n\x06Repair\x12\x19.headway.v1.RepairRequest\x1a\x1a.headway.v1.RepairResponse\x12\x45\n\x08ListDead\x12\x1b.headway.v1.ListDeadRequest\x1a\x1c.headway.v1.ListDeadResponse\x12\x44\n\x07Redrive\x12\x1a.headway.v1.RedriveRequest\x1a\x1b.headway.v1.RedriveResponse0\x01\x12T\n\rGetServerInfo\x12 .headway.v1.GetServerInfoRequest\x1a!.headway.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eheadway/v1/admin_service.proto\x12\nheadway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18headway/v1/message.proto\x1a\x16headway/v1/queue.proto\"\x1d\n\x0cPauseRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"1\n\rPauseResponse\x12 \n\x05queue\x18\x01 \x01(\x0b\x32\x11.headway.v1.Queue\"\x1e\n\rResumeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\"2\n\x0eResumeResponse\x12 \n\x05queue\x18\x01 \x01(\x0b\x32\x11.headway.v1.Queue\"+\n\x0cPurgeRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x0c\n\x04\x64\x65\x61\x64\x18\x02 \x01(\x08\"?\n\rPurgeResponse\x12\x0f\n\x07waiting\x18\x01 \x01(\x04\x12\x0f\n\x07\x64\x65layed\x18\x02 \x01(\x04\x12\x0c\n\x04\x64\x65\x61\x64\x18\x03 \x01(\x04\"6\n\rRepairRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x16\n\x0e\x63onfirm_holder\x18\x02 \x01(\t\"x\n\x0eRepairResponse\x12\x10\n\x08\x66indings\x18\x01 \x03(\t\x12\x10\n\x08repaired\x18\x02 \x01(\x08\x12 \n\x05roles\x18\x03 \x01(\x0b\x32\x11.headway.v1.Roles\x12 \n\x05queue\x18\x04 \x01(\x0b\x32\x11.headway.v1.Queue\"2\n\x0c\x43heckRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x13\n\x0bmax_entries\x18\x02 \x01(\x04\"V\n\rCheckResponse\x12\x10\n\x08\x66indings\x18\x01 \x03(\t\x12\x0f\n\x07\x65ntries\x18\x02 \x01(\x04\x12\"\n\x06\x63ounts\x18\x03 \x01(\x0b\x32\x12.headway.v1.Counts\"a\n\x0fListDeadRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x12\n\npage_token\x18\x03 \x01(\t\x12\x18\n\x10without_payloads\x18\x04 \x01(\x08\"\xd2\x01\n\x0b\x44\x65\x61\x64Message\x12$\n\x07message\x18\x01 \x01(\x0b\x32\x13.headway.v1.Message\x12\x10\n\x08\x66\x61ilures\x18\x02 \x01(\r\x12+\n\x07\x64ied_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x12\n\nlast_error\x18\x05 \x01(\t\x12\x0f\n\x07replays\x18\x06 \x01(\r\x12*\n\x06put_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"V\n\x10ListDeadResponse\x12)\n\x08messages\x18\x01 \x03(\x0b\x32\x17.headway.v1.DeadMessage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"T\n\x0eRedriveRequest\x12\r\n\x05queue\x18\x01 \x01(\t\x12\x13\n\x0bmessage_ids\x18\x02 \x03(\t\x12\x10\n\x08to_queue\x18\x03 \x01(\t\x12\x0c\n\x04rate\x18\x04 \x01(\x01\"M\n\x0fRedriveResponse\x12\x10\n\x08redriven\x18\x01 \x01(\x04\x12\x11\n\tremaining\x18\x02 \x01(\x04\x12\x15\n\rnot_found_ids\x18\x03 \x03(\t\"\x16\n\x14GetServerInfoRequest\"\xaf\x01\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\"\n\x06limits\x18\x02 \x01(\x0b\x32\x12.headway.v1.Limits\x12 \n\x05store\x18\x03 \x01(\x0b\x32\x11.headway.v1.Store\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07process\x18\x05 \x01(\t\"\xff\x01\n\x06Limits\x12\x19\n\x11max_message_bytes\x18\x01 \x01(\x04\x12\x1a\n\x12max_batch_messages\x18\x02 \x01(\r\x12\x19\n\x11max_request_bytes\x18\x03 \x01(\x04\x12\x1a\n\x12max_response_bytes\x18\x04 \x01(\x04\x12+\n\x08max_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmax_lease\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\tmax_delay\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x81\x01\n\x05Store\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x10\n\x08\x65mbedded\x18\x04 \x01(\x08\x12\x12\n\ndurability\x18\x05 \x01(\t\x12\x10\n\x08warnings\x18\x06 \x03(\t\x12\x0e\n\x06prefix\x18\x07 \x01(\t2\xad\x04\n\x0c\x41\x64minService\x12<\n\x05Pause\x12\x18.headway.v1.PauseRequest\x1a\x19.headway.v1.PauseResponse\x12?\n\x06Resume\x12\x19.headway.v1.ResumeRequest\x1a\x1a.headway.v1.ResumeResponse\x12<\n\x05Purge\x12\x18.headway.v1.PurgeRequest\x1a\x19.headway.v1.PurgeResponse\x12?\n\x06Repair\x12\x19.headway.v1.RepairRequest\x1a\x1a.headway.v1.RepairResponse\x12<\n\x05\x43heck\x12\x18.headway.v1.CheckRequest\x1a\x19.headway.v1.CheckResponse\x12\x45\n\x08ListDead\x12\x1b.headway.v1.ListDeadRequest\x1a\x1c.headway.v1.ListDeadResponse\x12\x44\n\x07Redrive\x12\x1a.headway.v1.RedriveRequest\x1a\x1b.headway.v1.RedriveResponse0\x01\x12T\n\rGetServerInfo\x12 .headway.v1.GetServerInfoRequest\x1a!.headway.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -51,24 +51,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPAIRREQUEST']._serialized_end=491
   _globals['_REPAIRRESPONSE']._serialized_start=493
   _globals['_REPAIRRESPONSE']._serialized_end=613
-  _globals['_LISTDEADREQUEST']._serialized_start=615
-  _globals['_LISTDEADREQUEST']._serialized_end=712
-  _globals['_DEADMESSAGE']._serialized_start=715
-  _globals['_DEADMESSAGE']._serialized_end=881
-  _globals['_LISTDEADRESPONSE']._serialized_start=883
-  _globals['_LISTDEADRESPONSE']._serialized_end=969
-  _globals['_REDRIVEREQUEST']._serialized_start=971
-  _globals['_REDRIVEREQUEST']._serialized_end=1055
-  _globals['_REDRIVERESPONSE']._serialized_start=1057
-  _globals['_REDRIVERESPONSE']._serialized_end=1111
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=1113
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=1135
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=1138
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=1313
-  _globals['_LIMITS']._serialized_start=1316
-  _globals['_LIMITS']._serialized_end=1571
-  _globals['_STORE']._serialized_start=1574
-  _globals['_STORE']._serialized_end=1703
-  _globals['_ADMINSERVICE']._serialized_start=1706
-  _globals['_ADMINSERVICE']._serialized_end=2201
+  _globals['_CHECKREQUEST']._serialized_start=615
+  _globals['_CHECKREQUEST']._serialized_end=665
+  _globals['_CHECKRESPONSE']._serialized_start=667
+  _globals['_CHECKRESPONSE']._serialized_end=753
+  _globals['_LISTDEADREQUEST']._serialized_start=755
+  _globals['_LISTDEADREQUEST']._serialized_end=852
+  _globals['_DEADMESSAGE']._serialized_start=855
+  _globals['_DEADMESSAGE']._serialized_end=1065
+  _globals['_LISTDEADRESPONSE']._serialized_start=1067
+  _globals['_LISTDEADRESPONSE']._serialized_end=1153
+  _globals['_REDRIVEREQUEST']._serialized_start=1155
+  _globals['_REDRIVEREQUEST']._serialized_end=1239
+  _globals['_REDRIVERESPONSE']._serialized_start=1241
+  _globals['_REDRIVERESPONSE']._serialized_end=1318
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=1320
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=1342
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=1345
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=1520
+  _globals['_LIMITS']._serialized_start=1523
+  _globals['_LIMITS']._serialized_end=1778
+  _globals['_STORE']._serialized_start=1781
+  _globals['_STORE']._serialized_end=1910
+  _globals['_ADMINSERVICE']._serialized_start=1913
+  _globals['_ADMINSERVICE']._serialized_end=2470
 # @@protoc_insertion_point(module_scope)

@@ -210,6 +210,59 @@ class RepairResponse(google.protobuf.message.Message):
 Global___RepairResponse: typing_extensions.TypeAlias = RepairResponse
 
 @typing.final
+class CheckRequest(google.protobuf.message.Message):
+    """Asks whether a queue is in order."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    MAX_ENTRIES_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    """The queue's name."""
+    max_entries: builtins.int
+    """Refuse to look at a queue with more entries than this. 0 = 1,000,000."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        max_entries: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_entries", b"max_entries", "queue", b"queue"]) -> None: ...
+
+Global___CheckRequest: typing_extensions.TypeAlias = CheckRequest
+
+@typing.final
+class CheckResponse(google.protobuf.message.Message):
+    """What was found."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FINDINGS_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    entries: builtins.int
+    """How many entries were looked at."""
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """One sentence for each thing that is wrong, at most 100. Empty: all is well."""
+
+    @property
+    def counts(self) -> headway.v1.queue_pb2.Counts:
+        """The queue's numbers at the same instant."""
+
+    def __init__(
+        self,
+        *,
+        findings: collections.abc.Iterable[builtins.str] | None = ...,
+        entries: builtins.int = ...,
+        counts: headway.v1.queue_pb2.Counts | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["counts", b"counts"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["counts", b"counts", "entries", b"entries", "findings", b"findings"]) -> None: ...
+
+Global___CheckResponse: typing_extensions.TypeAlias = CheckResponse
+
+@typing.final
 class ListDeadRequest(google.protobuf.message.Message):
     """Asks for a page of dead messages."""
 
@@ -251,6 +304,7 @@ class DeadMessage(google.protobuf.message.Message):
     CAUSE_FIELD_NUMBER: builtins.int
     LAST_ERROR_FIELD_NUMBER: builtins.int
     REPLAYS_FIELD_NUMBER: builtins.int
+    PUT_AT_FIELD_NUMBER: builtins.int
     failures: builtins.int
     """How many deliveries failed."""
     cause: builtins.str
@@ -267,6 +321,10 @@ class DeadMessage(google.protobuf.message.Message):
     def died_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it died."""
 
+    @property
+    def put_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was accepted, as in Delivery."""
+
     def __init__(
         self,
         *,
@@ -276,9 +334,10 @@ class DeadMessage(google.protobuf.message.Message):
         cause: builtins.str = ...,
         last_error: builtins.str = ...,
         replays: builtins.int = ...,
+        put_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "message", b"message"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cause", b"cause", "died_at", b"died_at", "failures", b"failures", "last_error", b"last_error", "message", b"message", "replays", b"replays"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["died_at", b"died_at", "message", b"message", "put_at", b"put_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cause", b"cause", "died_at", b"died_at", "failures", b"failures", "last_error", b"last_error", "message", b"message", "put_at", b"put_at", "replays", b"replays"]) -> None: ...
 
 Global___DeadMessage: typing_extensions.TypeAlias = DeadMessage
 
@@ -321,10 +380,10 @@ class RedriveRequest(google.protobuf.message.Message):
     to_queue: builtins.str
     """The queue to put them into. Empty: the same."""
     rate: builtins.float
-    """At most this many per second; 0 = no limit."""
+    """At most this many per second: 0.001 to 1,000,000; 0 = no limit."""
     @property
     def message_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Which: by id. Empty: all."""
+        """Which: by id, at most `Limits.max_batch_messages`. Empty: all."""
 
     def __init__(
         self,
@@ -346,17 +405,23 @@ class RedriveResponse(google.protobuf.message.Message):
 
     REDRIVEN_FIELD_NUMBER: builtins.int
     REMAINING_FIELD_NUMBER: builtins.int
+    NOT_FOUND_IDS_FIELD_NUMBER: builtins.int
     redriven: builtins.int
     """Messages put back so far."""
     remaining: builtins.int
     """Messages still to go."""
+    @property
+    def not_found_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """In the last message: those of `message_ids` that are not dead."""
+
     def __init__(
         self,
         *,
         redriven: builtins.int = ...,
         remaining: builtins.int = ...,
+        not_found_ids: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["redriven", b"redriven", "remaining", b"remaining"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["not_found_ids", b"not_found_ids", "redriven", b"redriven", "remaining", b"remaining"]) -> None: ...
 
 Global___RedriveResponse: typing_extensions.TypeAlias = RedriveResponse
 

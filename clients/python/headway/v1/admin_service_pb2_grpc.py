@@ -55,6 +55,11 @@ class AdminServiceStub(object):
                 request_serializer=headway_dot_v1_dot_admin__service__pb2.RepairRequest.SerializeToString,
                 response_deserializer=headway_dot_v1_dot_admin__service__pb2.RepairResponse.FromString,
                 _registered_method=True)
+        self.Check = channel.unary_unary(
+                '/headway.v1.AdminService/Check',
+                request_serializer=headway_dot_v1_dot_admin__service__pb2.CheckRequest.SerializeToString,
+                response_deserializer=headway_dot_v1_dot_admin__service__pb2.CheckResponse.FromString,
+                _registered_method=True)
         self.ListDead = channel.unary_unary(
                 '/headway.v1.AdminService/ListDead',
                 request_serializer=headway_dot_v1_dot_admin__service__pb2.ListDeadRequest.SerializeToString,
@@ -112,15 +117,35 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Check(self, request, context):
+        """Tells whether everything kept of a queue fits together: every key, every message, every count. Changes nothing.
+
+        Does not block its caller, but reads all entries of the queue in one step of the store, which serves nobody else
+        meanwhile: about a second per million entries. Errors: QUEUE_NOT_FOUND, TOO_LARGE if the queue has more entries
+        than `max_entries`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDead(self, request, context):
-        """Lists dead messages, page by page.
+        """Lists dead messages, page by page, in the order they died.
+
+        Does not block. A message that is dead during the whole listing is listed exactly once. A page carries at most
+        `Limits.max_response_bytes` of messages. Errors: QUEUE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Redrive(self, request, context):
-        """Puts dead messages back into a line, and streams how far it is. Ending the stream stops it.
+        """Puts dead messages back at the tail of a line, as if never delivered, and streams how far it is.
+
+        Goes through what is dead at its start, in the order it died; what dies again meanwhile stays. Within a queue each
+        message moves in one atomic step; to another queue it is put there, under its own id, before it is removed here, so
+        it is never lost, and a repeated or broken-off redrive does not put it twice while the target knows its id. Waits
+        while the target is full. The first message comes at once, the last one when all is done. Ending the stream stops
+        it after the step under way. Errors: QUEUE_NOT_FOUND (either queue), QUEUE_CLOSED (the target), QUEUE_DELETED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,6 +182,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Repair,
                     request_deserializer=headway_dot_v1_dot_admin__service__pb2.RepairRequest.FromString,
                     response_serializer=headway_dot_v1_dot_admin__service__pb2.RepairResponse.SerializeToString,
+            ),
+            'Check': grpc.unary_unary_rpc_method_handler(
+                    servicer.Check,
+                    request_deserializer=headway_dot_v1_dot_admin__service__pb2.CheckRequest.FromString,
+                    response_serializer=headway_dot_v1_dot_admin__service__pb2.CheckResponse.SerializeToString,
             ),
             'ListDead': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDead,
@@ -283,6 +313,33 @@ class AdminService(object):
             '/headway.v1.AdminService/Repair',
             headway_dot_v1_dot_admin__service__pb2.RepairRequest.SerializeToString,
             headway_dot_v1_dot_admin__service__pb2.RepairResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Check(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.v1.AdminService/Check',
+            headway_dot_v1_dot_admin__service__pb2.CheckRequest.SerializeToString,
+            headway_dot_v1_dot_admin__service__pb2.CheckResponse.FromString,
             options,
             channel_credentials,
             insecure,

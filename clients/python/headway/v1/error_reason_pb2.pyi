@@ -100,6 +100,14 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log)."""
     ERROR_REASON_NOT_IMPLEMENTED: _ErrorReason.ValueType  # 28
     """UNIMPLEMENTED. The call, or a field it sets, is not served by this version. Metadata: `field`, or `method`."""
+    ERROR_REASON_MESSAGE_LEASED: _ErrorReason.ValueType  # 29
+    """FAILED_PRECONDITION. The message is being worked on: only the holder of its lease has a say. Metadata: `queue`,
+    `id`.
+    """
+    ERROR_REASON_MESSAGE_FINISHED: _ErrorReason.ValueType  # 30
+    """FAILED_PRECONDITION. The message is finished, so it is too late. Metadata: `queue`, `id`, `outcome` (DONE, DEAD,
+    WITHDRAWN, EXPIRED, or UNKNOWN if a foreign client took it).
+    """
 
 class ErrorReason(_ErrorReason, metaclass=_ErrorReasonEnumTypeWrapper):
     """Why a call, or one message of a batch, was refused.
@@ -189,4 +197,12 @@ ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 27
 """INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log)."""
 ERROR_REASON_NOT_IMPLEMENTED: ErrorReason.ValueType  # 28
 """UNIMPLEMENTED. The call, or a field it sets, is not served by this version. Metadata: `field`, or `method`."""
+ERROR_REASON_MESSAGE_LEASED: ErrorReason.ValueType  # 29
+"""FAILED_PRECONDITION. The message is being worked on: only the holder of its lease has a say. Metadata: `queue`,
+`id`.
+"""
+ERROR_REASON_MESSAGE_FINISHED: ErrorReason.ValueType  # 30
+"""FAILED_PRECONDITION. The message is finished, so it is too late. Metadata: `queue`, `id`, `outcome` (DONE, DEAD,
+WITHDRAWN, EXPIRED, or UNKNOWN if a foreign client took it).
+"""
 Global___ErrorReason: typing_extensions.TypeAlias = ErrorReason

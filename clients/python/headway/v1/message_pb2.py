@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from headway.v1 import error_reason_pb2 as headway_dot_v1_dot_error__reason__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headway/v1/message.proto\x12\nheadway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dheadway/v1/error_reason.proto\"\xa5\x02\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x31\n\x07headers\x18\x03 \x03(\x0b\x32 .headway.v1.Message.HeadersEntry\x12*\n\x05\x64\x65lay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x30\n\nnot_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12/\n\x0ctime_to_live\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\tavailable\"\xb5\x01\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\'\n\x06reason\x18\x03 \x01(\x0e\x32\x17.headway.v1.ErrorReason\x12\x32\n\x08metadata\x18\x04 \x03(\x0b\x32 .headway.v1.Status.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"r\n\tPutResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x04 \x01(\x08\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.headway.v1.Status\"\xed\x01\n\x08\x44\x65livery\x12$\n\x07message\x18\x01 \x01(\x0b\x32\x13.headway.v1.Message\x12\r\n\x05lease\x18\x02 \x01(\t\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0e\n\x06ticket\x18\x05 \x01(\x04\x12*\n\x06put_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06waited\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x93\x01\n\x0cSettleResult\x12\r\n\x05lease\x18\x01 \x01(\t\x12$\n\x07settled\x18\x02 \x01(\x0e\x32\x13.headway.v1.Settled\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x30\n\x0c\x61vailable_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\n\n\x02id\x18\x05 \x01(\t\"*\n\x08Progress\x12\x10\n\x08\x66raction\x18\x01 \x01(\x01\x12\x0c\n\x04note\x18\x02 \x01(\t\"d\n\x03\x45ta\x12\r\n\x05known\x18\x01 \x01(\x08\x12&\n\x03p50\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03p90\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc2\x01\n\x08Standing\x12\r\n\x05place\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\r\x12+\n\x08poll_min\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08poll_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x03\x65ta\x18\x07 \x01(\x0b\x32\x0f.headway.v1.Eta*u\n\x0bOnDuplicate\x12\x1c\n\x18ON_DUPLICATE_UNSPECIFIED\x10\x00\x12\x17\n\x13ON_DUPLICATE_REJECT\x10\x01\x12\x15\n\x11ON_DUPLICATE_KEEP\x10\x02\x12\x18\n\x14ON_DUPLICATE_REPLACE\x10\x03*\xc8\x01\n\x07Settled\x12\x17\n\x13SETTLED_UNSPECIFIED\x10\x00\x12\x11\n\rSETTLED_ACKED\x10\x01\x12\x19\n\x15SETTLED_ALREADY_ACKED\x10\x02\x12\x14\n\x10SETTLED_RELEASED\x10\x03\x12\x13\n\x0fSETTLED_DELAYED\x10\x04\x12\x14\n\x10SETTLED_EXTENDED\x10\x05\x12\x10\n\x0cSETTLED_DEAD\x10\x06\x12\x11\n\rSETTLED_STALE\x10\x07\x12\x10\n\x0cSETTLED_GONE\x10\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18headway/v1/message.proto\x12\nheadway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1dheadway/v1/error_reason.proto\"\xa5\x02\n\x07Message\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07payload\x18\x02 \x01(\x0c\x12\x31\n\x07headers\x18\x03 \x03(\x0b\x32 .headway.v1.Message.HeadersEntry\x12*\n\x05\x64\x65lay\x18\x04 \x01(\x0b\x32\x19.google.protobuf.DurationH\x00\x12\x30\n\nnot_before\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.TimestampH\x00\x12/\n\x0ctime_to_live\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a.\n\x0cHeadersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x0b\n\tavailable\"\xb5\x01\n\x06Status\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\'\n\x06reason\x18\x03 \x01(\x0e\x32\x17.headway.v1.ErrorReason\x12\x32\n\x08metadata\x18\x04 \x03(\x0b\x32 .headway.v1.Status.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x88\x01\n\tPutResult\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0e\n\x06ticket\x18\x02 \x01(\x04\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\x14\n\x0c\x64\x65\x64uplicated\x18\x04 \x01(\x08\x12!\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x12.headway.v1.Status\x12\x14\n\x0c\x62ody_differs\x18\x06 \x01(\x08\"\xed\x01\n\x08\x44\x65livery\x12$\n\x07message\x18\x01 \x01(\x0b\x32\x13.headway.v1.Message\x12\r\n\x05lease\x18\x02 \x01(\t\x12\x34\n\x10lease_expires_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x0e\n\x06ticket\x18\x05 \x01(\x04\x12*\n\x06put_at\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12)\n\x06waited\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x93\x01\n\x0cSettleResult\x12\r\n\x05lease\x18\x01 \x01(\t\x12$\n\x07settled\x18\x02 \x01(\x0e\x32\x13.headway.v1.Settled\x12\x10\n\x08\x61ttempts\x18\x03 \x01(\r\x12\x30\n\x0c\x61vailable_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\n\n\x02id\x18\x05 \x01(\t\"*\n\x08Progress\x12\x10\n\x08\x66raction\x18\x01 \x01(\x01\x12\x0c\n\x04note\x18\x02 \x01(\t\"d\n\x03\x45ta\x12\r\n\x05known\x18\x01 \x01(\x08\x12&\n\x03p50\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12&\n\x03p90\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\xc2\x01\n\x08Standing\x12\r\n\x05place\x18\x01 \x01(\t\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\x0e\n\x06length\x18\x03 \x01(\x04\x12\r\n\x05limit\x18\x04 \x01(\r\x12+\n\x08poll_min\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08poll_max\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1c\n\x03\x65ta\x18\x07 \x01(\x0b\x32\x0f.headway.v1.Eta*u\n\x0bOnDuplicate\x12\x1c\n\x18ON_DUPLICATE_UNSPECIFIED\x10\x00\x12\x17\n\x13ON_DUPLICATE_REJECT\x10\x01\x12\x15\n\x11ON_DUPLICATE_KEEP\x10\x02\x12\x18\n\x14ON_DUPLICATE_REPLACE\x10\x03*\xc8\x01\n\x07Settled\x12\x17\n\x13SETTLED_UNSPECIFIED\x10\x00\x12\x11\n\rSETTLED_ACKED\x10\x01\x12\x19\n\x15SETTLED_ALREADY_ACKED\x10\x02\x12\x14\n\x10SETTLED_RELEASED\x10\x03\x12\x13\n\x0fSETTLED_DELAYED\x10\x04\x12\x14\n\x10SETTLED_EXTENDED\x10\x05\x12\x10\n\x0cSETTLED_DEAD\x10\x06\x12\x11\n\rSETTLED_STALE\x10\x07\x12\x10\n\x0cSETTLED_GONE\x10\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,10 +38,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MESSAGE_HEADERSENTRY']._serialized_options = b'8\001'
   _globals['_STATUS_METADATAENTRY']._loaded_options = None
   _globals['_STATUS_METADATAENTRY']._serialized_options = b'8\001'
-  _globals['_ONDUPLICATE']._serialized_start=1465
-  _globals['_ONDUPLICATE']._serialized_end=1582
-  _globals['_SETTLED']._serialized_start=1585
-  _globals['_SETTLED']._serialized_end=1785
+  _globals['_ONDUPLICATE']._serialized_start=1488
+  _globals['_ONDUPLICATE']._serialized_end=1605
+  _globals['_SETTLED']._serialized_start=1608
+  _globals['_SETTLED']._serialized_end=1808
   _globals['_MESSAGE']._serialized_start=137
   _globals['_MESSAGE']._serialized_end=430
   _globals['_MESSAGE_HEADERSENTRY']._serialized_start=371
@@ -50,16 +50,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUS']._serialized_end=614
   _globals['_STATUS_METADATAENTRY']._serialized_start=567
   _globals['_STATUS_METADATAENTRY']._serialized_end=614
-  _globals['_PUTRESULT']._serialized_start=616
-  _globals['_PUTRESULT']._serialized_end=730
-  _globals['_DELIVERY']._serialized_start=733
-  _globals['_DELIVERY']._serialized_end=970
-  _globals['_SETTLERESULT']._serialized_start=973
-  _globals['_SETTLERESULT']._serialized_end=1120
-  _globals['_PROGRESS']._serialized_start=1122
-  _globals['_PROGRESS']._serialized_end=1164
-  _globals['_ETA']._serialized_start=1166
-  _globals['_ETA']._serialized_end=1266
-  _globals['_STANDING']._serialized_start=1269
-  _globals['_STANDING']._serialized_end=1463
+  _globals['_PUTRESULT']._serialized_start=617
+  _globals['_PUTRESULT']._serialized_end=753
+  _globals['_DELIVERY']._serialized_start=756
+  _globals['_DELIVERY']._serialized_end=993
+  _globals['_SETTLERESULT']._serialized_start=996
+  _globals['_SETTLERESULT']._serialized_end=1143
+  _globals['_PROGRESS']._serialized_start=1145
+  _globals['_PROGRESS']._serialized_end=1187
+  _globals['_ETA']._serialized_start=1189
+  _globals['_ETA']._serialized_end=1289
+  _globals['_STANDING']._serialized_start=1292
+  _globals['_STANDING']._serialized_end=1486
 # @@protoc_insertion_point(module_scope)

@@ -35,7 +35,10 @@ class _OnDuplicateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ON_DUPLICATE_KEEP: _OnDuplicate.ValueType  # 2
     """Keep the existing one and answer with it: `PutResult.deduplicated` is true."""
     ON_DUPLICATE_REPLACE: _OnDuplicate.ValueType  # 3
-    """The new one takes over. If the old one is being worked on, its lease goes stale and the message is worked on again."""
+    """The new one takes over, as a message never delivered before. If the old one waits and the new one is not delayed,
+    it takes its place in line; otherwise it joins the line, or is delayed, like any other. If the old one is being
+    worked on, its lease goes stale and the message is worked on again. The old one counts as withdrawn.
+    """
 
 class OnDuplicate(_OnDuplicate, metaclass=_OnDuplicateEnumTypeWrapper):
     """What to do with a message whose id is known already: in the queue in any state, or finished within the dedupe window."""
@@ -47,7 +50,10 @@ ON_DUPLICATE_REJECT: OnDuplicate.ValueType  # 1
 ON_DUPLICATE_KEEP: OnDuplicate.ValueType  # 2
 """Keep the existing one and answer with it: `PutResult.deduplicated` is true."""
 ON_DUPLICATE_REPLACE: OnDuplicate.ValueType  # 3
-"""The new one takes over. If the old one is being worked on, its lease goes stale and the message is worked on again."""
+"""The new one takes over, as a message never delivered before. If the old one waits and the new one is not delayed,
+it takes its place in line; otherwise it joins the line, or is delayed, like any other. If the old one is being
+worked on, its lease goes stale and the message is worked on again. The old one counts as withdrawn.
+"""
 Global___OnDuplicate: typing_extensions.TypeAlias = OnDuplicate
 
 class _Settled:
@@ -71,9 +77,13 @@ class _SettledEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     SETTLED_DEAD: _Settled.ValueType  # 6
     """The message has used up its attempts and lies with the dead."""
     SETTLED_STALE: _Settled.ValueType  # 7
-    """Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more."""
+    """Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
+    by id: the message is being worked on, so only its lease has a say.
+    """
     SETTLED_GONE: _Settled.ValueType  # 8
-    """The lease was never given, or its message or its queue is no more."""
+    """The lease was never given, or its message or its queue is no more. Delay by id: no such message waits or is
+    delayed.
+    """
 
 class Settled(_Settled, metaclass=_SettledEnumTypeWrapper):
     """How a lease stands after a call that settles or extends it."""
@@ -93,9 +103,13 @@ SETTLED_EXTENDED: Settled.ValueType  # 5
 SETTLED_DEAD: Settled.ValueType  # 6
 """The message has used up its attempts and lies with the dead."""
 SETTLED_STALE: Settled.ValueType  # 7
-"""Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more."""
+"""Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
+by id: the message is being worked on, so only its lease has a say.
+"""
 SETTLED_GONE: Settled.ValueType  # 8
-"""The lease was never given, or its message or its queue is no more."""
+"""The lease was never given, or its message or its queue is no more. Delay by id: no such message waits or is
+delayed.
+"""
 Global___Settled: typing_extensions.TypeAlias = Settled
 
 @typing.final
@@ -151,8 +165,9 @@ class Message(google.protobuf.message.Message):
 
     @property
     def time_to_live(self) -> google.protobuf.duration_pb2.Duration:
-        """The message expires this long after the put unless it was leased before. Above 0, at most 366 days. Unset: the
-        queue's `Policy.time_to_live`.
+        """The message expires this long after the put: from then on it is never delivered, whether it waits, is delayed or
+        came back from a lease. A lease that is out at that moment goes on; its message expires if it comes back. 1 ms to
+        366 days, rounded up to whole milliseconds. Unset: the queue's `Policy.time_to_live`.
         """
 
     def __init__(
@@ -230,6 +245,7 @@ class PutResult(google.protobuf.message.Message):
     POSITION_FIELD_NUMBER: builtins.int
     DEDUPLICATED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    BODY_DIFFERS_FIELD_NUMBER: builtins.int
     id: builtins.str
     """The message's id: the given one, or the one made for it. Empty if there is an error and none was given."""
     ticket: builtins.int
@@ -238,6 +254,8 @@ class PutResult(google.protobuf.message.Message):
     """The 1-based rank among what waited at the moment of the put. 0 if it did not join the line."""
     deduplicated: builtins.bool
     """True if a message with this id was known and was kept (ON_DUPLICATE_KEEP)."""
+    body_differs: builtins.bool
+    """True if `deduplicated`, and the message that was kept has another payload or other headers than the one given."""
     @property
     def error(self) -> Global___Status:
         """Why this message was not accepted. Unset: it was."""
@@ -250,9 +268,10 @@ class PutResult(google.protobuf.message.Message):
         position: builtins.int = ...,
         deduplicated: builtins.bool = ...,
         error: Global___Status | None = ...,
+        body_differs: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["deduplicated", b"deduplicated", "error", b"error", "id", b"id", "position", b"position", "ticket", b"ticket"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["body_differs", b"body_differs", "deduplicated", b"deduplicated", "error", b"error", "id", b"id", "position", b"position", "ticket", b"ticket"]) -> None: ...
 
 Global___PutResult: typing_extensions.TypeAlias = PutResult
 

@@ -35,12 +35,17 @@ class Policy(google.protobuf.message.Message):
     PLACE_GRACE_FIELD_NUMBER: builtins.int
     DEDUPE_WINDOW_FIELD_NUMBER: builtins.int
     REMEMBER_FIELD_NUMBER: builtins.int
+    DEAD_LETTER_EXPIRED_FIELD_NUMBER: builtins.int
     bound: builtins.int
     """The most messages that may wait in the line; 0 = no bound (the default). At most 1,000,000,000. Messages that come
     back or fall due may overfill the line; they are never lost.
     """
     limit: builtins.int
     """The most leases that may be out at once (slots); 0 = no limit (the default). At most 1,000,000."""
+    dead_letter_expired: builtins.bool
+    """Messages that expire go to the dead, with the cause "expired", instead of being dropped. Looked at when a message
+    expires.
+    """
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
         """How long a lease lasts when Get names no span: 100 ms to 12 h. Unset: 30 s."""
@@ -51,7 +56,9 @@ class Policy(google.protobuf.message.Message):
 
     @property
     def time_to_live(self) -> google.protobuf.duration_pb2.Duration:
-        """How old a waiting message may become before it expires: 1 ms to 366 days. Unset: no limit."""
+        """How long after its put a message that names no span of its own expires: 1 ms to 366 days. Unset: never. A change
+        holds for messages put from then on. See `Message.time_to_live`.
+        """
 
     @property
     def poll(self) -> Global___Poll:
@@ -81,9 +88,10 @@ class Policy(google.protobuf.message.Message):
         place_grace: google.protobuf.duration_pb2.Duration | None = ...,
         dedupe_window: google.protobuf.duration_pb2.Duration | None = ...,
         remember: google.protobuf.duration_pb2.Duration | None = ...,
+        dead_letter_expired: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["dedupe_window", b"dedupe_window", "lease", b"lease", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bound", b"bound", "dedupe_window", b"dedupe_window", "lease", b"lease", "limit", b"limit", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bound", b"bound", "dead_letter_expired", b"dead_letter_expired", "dedupe_window", b"dedupe_window", "lease", b"lease", "limit", b"limit", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live"]) -> None: ...
 
 Global___Policy: typing_extensions.TypeAlias = Policy
 
@@ -288,9 +296,9 @@ class Counts(google.protobuf.message.Message):
     ack_rate: builtins.float
     """Messages acked per second: an average that decays over about a minute."""
     expired: builtins.int
-    """Messages that expired before anybody took them."""
+    """Messages that expired and were dropped. Those that went to the dead are counted there."""
     withdrawn: builtins.int
-    """Messages withdrawn or purged."""
+    """Messages withdrawn, replaced or purged, and dead ones moved to another queue."""
     taken_by_foreign: builtins.int
     """Messages that foreign pressure clients took."""
     accepted: builtins.int

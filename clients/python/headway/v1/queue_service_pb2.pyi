@@ -463,7 +463,10 @@ class GetRequest(google.protobuf.message.Message):
     place: builtins.str
     """The place I hold from an earlier answer. Needs `stand`."""
     attempt_id: builtins.str
-    """My own name for this call, at most 200 bytes: the same again while its leases live returns the same leases."""
+    """My own name for this call, 1 to 200 bytes of UTF-8 without control characters: the same again, while any of the
+    leases it gave lives, gives those that live once more instead of new ones (so a call whose answer was lost can be
+    repeated). Empty: every call gives new leases.
+    """
     @property
     def wait(self) -> google.protobuf.duration_pb2.Duration:
         """How long to wait for the first message: 0 to 1 h. Unset: 0."""
@@ -539,7 +542,9 @@ class AckRequest(google.protobuf.message.Message):
     queue: builtins.str
     """The queue's name."""
     result: builtins.bytes
-    """A small result for watchers of the messages: at most 4096 bytes."""
+    """A small result for watchers of the messages, remembered with their outcome: at most 4096 bytes. A repeated Ack does
+    not change it.
+    """
     @property
     def leases(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The leases: 1 to `Limits.max_batch_messages`."""

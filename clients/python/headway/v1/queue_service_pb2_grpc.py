@@ -199,7 +199,7 @@ class QueueServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Put(self, request, context):
-        """Puts a batch of messages at the tail of the line, in the order given.
+        """Puts a batch of messages at the tail of the line, in the order given; see `OnDuplicate` for ids known already.
 
         On a full queue waits up to `wait`, in one FIFO order with all other waiting producers, and never exceeds the
         bound. Messages of a batch are accepted from the first on; those that found no room in time are answered QUEUE_FULL
@@ -239,10 +239,13 @@ class QueueServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Delay(self, request, context):
-        """Gives leased messages back: to the head now, to the tail later, or after the queue's backoff.
+        """Gives leased messages back: to the head now, to the tail later, or after the queue's backoff. Postpones messages
+        that wait or are delayed, named by id.
 
-        Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up), STALE or GONE.
-        A message given back has spent an attempt unless `keep_attempt`. Errors: none of its own.
+        Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
+        and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
+        `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
+        STALE (somebody works on it) or GONE. Errors: none of its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -260,7 +263,12 @@ class QueueServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Withdraw(self, request, context):
-        """Cancels messages that wait or are delayed.
+        """Cancels messages that wait or are delayed, wherever they stand; positions behind move up at once.
+
+        Does not block. One result per id, in order; an id that cannot be withdrawn is a result, not an error of the call:
+        MESSAGE_LEASED (somebody works on it), MESSAGE_FINISHED (too late; the outcome is told while it is remembered) or
+        MESSAGE_NOT_FOUND. Idempotent in effect: a second call says MESSAGE_FINISHED with the outcome WITHDRAWN. Errors:
+        QUEUE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
