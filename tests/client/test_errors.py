@@ -112,3 +112,17 @@ def test_error_of_one_message_is_typed() -> None:
     assert isinstance(error, headway.DuplicateMessage)
     assert error.metadata["id"] == "a"
     assert error.code is grpc.StatusCode.ALREADY_EXISTS
+
+
+@pytest.mark.parametrize("outcome", ["DONE", "DEAD", "WITHDRAWN", "EXPIRED", "UNKNOWN"])
+def test_finished_message_tells_its_outcome(outcome: str) -> None:
+    reason = ErrorReason.ERROR_REASON_MESSAGE_FINISHED
+    error = from_status(Status(code=9, message="late", reason=reason, metadata={"id": "a", "outcome": outcome}))
+    assert isinstance(error, headway.MessageFinished)
+    assert error.outcome == outcome
+
+
+def test_leased_message_is_refused_as_a_precondition() -> None:
+    error = from_status(Status(code=9, message="held", reason=ErrorReason.ERROR_REASON_MESSAGE_LEASED))
+    assert isinstance(error, headway.MessageLeased)
+    assert isinstance(error, headway.PreconditionFailed)

@@ -17,7 +17,7 @@
     │   ├── QueuePaused
     │   ├── RoleInUse                 a foreign client acts on the queue; metadata["holder"]
     │   ├── MessageLeased             somebody works on it: only its lease has a say
-    │   ├── MessageFinished           too late; metadata["outcome"]
+    │   ├── MessageFinished           too late; outcome
     │   └── LeaseStale                somebody newer holds the message
     ├── Exhausted                     retry_after says when it is worth trying again
     │   ├── QueueFull
@@ -132,7 +132,6 @@ class QueueDrained(PreconditionFailed): """The queue is closed and empty: there 
 class QueuePaused(PreconditionFailed): """The queue is paused: it hands no messages out."""
 class RoleInUse(PreconditionFailed): """A foreign client holds the role that the call needs."""
 class MessageLeased(PreconditionFailed): """Somebody works on the message: only its lease has a say."""
-class MessageFinished(PreconditionFailed): """The message is finished: it is too late."""
 class LeaseStale(PreconditionFailed): """Somebody newer holds the message, or it was replaced."""
 class Exhausted(HeadwayError): """There is no room, or too much work, right now."""
 class QueueFull(Exhausted): """The queue is at its bound and no room came in time."""
@@ -155,6 +154,16 @@ class PermissionDenied(HeadwayError): """The caller's role does not allow the ca
 class NotImplementedByService(HeadwayError): """This version of the service does not serve the call or the field."""
 class Internal(HeadwayError): """A defect of the service."""
 # fmt: on
+
+
+class MessageFinished(PreconditionFailed):
+    """The message is finished, so it is too late."""
+
+    @property
+    def outcome(self) -> str:
+        """How: DONE, DEAD, WITHDRAWN, EXPIRED, or UNKNOWN if a foreign client took it; "" if it is not told."""
+        return self.metadata.get("outcome", "")
+
 
 _UNKNOWN_CODES = frozenset(
     (
