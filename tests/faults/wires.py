@@ -19,13 +19,16 @@ class ReplyProxy(FaultProxy):
     """Passes requests on at once; what the store answers is the test's to hold, to delay, to precede and, as in any
     FaultProxy, to lose.
 
-    `delay_s`: every chunk of an answer comes at random 0 to so many seconds late, in order. `stray`: bytes that come
-    once before the next answer of a script. `passed_at`: when each of the payloads asked for in `watched` passed.
+    `delay_s`: every chunk of an answer comes at random 0 to so many seconds late, in order; `late_s`: every one, by so
+    many. `answers_left`: after so many answers (of scripts and scans) all are held. `stray`: bytes that come once
+    before the next answer of a script. `passed_at`: when each of the payloads asked for in `watched` passed.
     """
 
     def __init__(self, upstream: int, *, seed: int = 1) -> None:
         super().__init__(upstream, seed=seed)
         self.delay_s = 0.0
+        self.late_s = 0.0
+        self.answers_left: int | None = None
         self.stray = b""
         self.watched: set[bytes] = set()
         self.passed_at: dict[bytes, float] = {}
@@ -33,19 +36,31 @@ class ReplyProxy(FaultProxy):
         self._answering = asyncio.Event()
         self._answering.set()
 
+    async def _count(self, chunk: bytes) -> None:
+        """Holds what is beyond `answers_left`."""
+        if self.answers_left is None or not chunk.startswith(b"*"):
+            return
+        if self.answers_left == 0:
+            self.hold_replies()
+            await self._answering.wait()
+        else:
+            self.answers_left -= 1
+
     def hold_replies(self) -> None:
         """From now on the store hears and nobody hears the store."""
         self._answering.clear()
 
     def pass_replies(self) -> None:
         """Ends the holding: what was held comes now."""
+        self.answers_left = None
         self._answering.set()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(_CHUNK):
             await self._answering.wait()
-            if self.delay_s:
-                await asyncio.sleep(self._late.uniform(0, self.delay_s))
+            if self.delay_s or self.late_s:
+                await asyncio.sleep(self.late_s + self._late.uniform(0, self.delay_s))
+            await self._count(chunk)
             if self.stray and chunk.startswith(b"*") and b"$16\r\n" in chunk[:12]:
                 chunk, self.stray = self.stray + chunk, b""
             for payload in [one for one in self.watched if one in chunk]:

@@ -27,6 +27,7 @@ from headwayd.domain.model import (
     ServerFacts,
     Settlement,
 )
+from headwayd.engine.budgets import Budget
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
@@ -128,22 +129,24 @@ class Engine:
     ) -> tuple[list[Queue], str]:
         """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the
         last name of its page."""
+        budget = Budget(budget_s)
         after = page_token.encode()
         found = [
             name
-            for name in await self._store.names(budget_s=budget_s)
+            for name in await self._store.names(budget_s=budget.left_s)
             if name.startswith(prefix) and name.encode() > after
         ]
         page = found[:page_size]
-        queues = await self._store.describe_many(page, budget_s=budget_s)
+        queues = await self._store.describe_many(page, budget_s=budget.left_s)
         return [self._with_waiters(queue) for queue in queues], page[-1] if len(found) > page_size else ""
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
         """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy
         would contradict itself."""
-        before = await self._store.describe(queue, budget_s=budget_s)
+        budget = Budget(budget_s)
+        before = await self._store.describe(queue, budget_s=budget.left_s)
         after = changed(before.policy, policy, fields)
-        return self._with_waiters(await self._store.update(queue, after, fields, budget_s=budget_s))
+        return self._with_waiters(await self._store.update(queue, after, fields, budget_s=budget.left_s))
 
     async def pause(self, queue: str, *, budget_s: float) -> Queue:
         """Hands out no messages from now on."""
@@ -225,7 +228,8 @@ class Engine:
     # -- operators ----------------------------------------------------------------------------------------------------
 
     async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged:
-        """Empties the queue. Raises RoleInUse if a foreign consumer holds its role."""
+        """Empties the queue, as long as that takes, while the store answers each step within `budget_s`. Raises
+        RoleInUse if a foreign consumer holds its role."""
         purged = await self._store.purge(queue, with_dead=with_dead, budget_s=budget_s)
         if isinstance(purged, RoleStep):
             raise RoleInUse.of(queue, role=purged.role, holder=purged.holder)

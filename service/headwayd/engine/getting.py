@@ -11,6 +11,7 @@ import structlog
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
 from headwayd.domain.model import Delivery, GetOrder, GetOutcome, Settlement
+from headwayd.engine.budgets import Budget
 from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import GetStep, Store, Wait
 
@@ -75,14 +76,15 @@ class Getting:
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""
+        budget = Budget(budget_s)
         settled: list[Settlement] = []
         is_behind_others = self._lines.waiting_on(order.queue) > 0
         if is_behind_others and not order.wait_ms:
-            await self._lines.let_try(order.queue, timeout_s=budget_s)
+            await self._lines.let_try(order.queue, timeout_s=budget.left_s)
             is_behind_others = self._lines.waiting_on(order.queue) > 0
         if not is_behind_others or order.ack or not order.wait_ms:
             # A holder that settles goes on with the next message; everybody else stands behind those who wait.
-            step = await self._first_try(replace(order, only_if_settled=is_behind_others), budget_s)
+            step = await self._first_try(replace(order, only_if_settled=is_behind_others), budget.left_s)
             settled = list(step.settled)
             if step.deliveries or not order.wait_ms or (order.ack and step.wait is Wait.NOTHING):
                 return self._outcome(order, step, settled)

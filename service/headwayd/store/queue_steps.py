@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 from headwayd.domain.errors import (
     QueueDeleted,
@@ -30,6 +31,16 @@ _SCAN_COUNT = 1_000
 _MANY_AT_ONCE = 200
 
 
+@asynccontextmanager
+async def _within(budget_s: float) -> AsyncIterator[None]:
+    """Bounds several questions, none of which changes anything, by one budget."""
+    try:
+        async with asyncio.timeout(budget_s):
+            yield
+    except TimeoutError:
+        raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+
+
 class QueueSteps(Asking):
     """The queue part of `engine.ports.Store`."""
 
@@ -50,16 +61,17 @@ class QueueSteps(Asking):
     async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
         """Those of the queues that stand, each as of its own instant."""
         found: list[Queue] = []
-        for start in range(0, len(queues), _MANY_AT_ONCE):
-            part = queues[start : start + _MANY_AT_ONCE]
-            answers = await asyncio.gather(
-                *(self._ask("describe", queue, budget_s=budget_s) for queue in part), return_exceptions=True
-            )
-            for queue, reply in zip(part, answers, strict=True):
-                if isinstance(reply, BaseException):
-                    raise reply
-                if replies.missing(reply[0], queue) is None:
-                    found.append(self._queue(queue, reply))
+        async with _within(budget_s):
+            for start in range(0, len(queues), _MANY_AT_ONCE):
+                part = queues[start : start + _MANY_AT_ONCE]
+                answers = await asyncio.gather(
+                    *(self._ask("describe", queue, budget_s=budget_s) for queue in part), return_exceptions=True
+                )
+                for queue, reply in zip(part, answers, strict=True):
+                    if isinstance(reply, BaseException):
+                        raise reply
+                    if replies.missing(reply[0], queue) is None:
+                        found.append(self._queue(queue, reply))
         return found
 
     async def names(self, *, budget_s: float) -> Sequence[str]:
@@ -73,18 +85,16 @@ class QueueSteps(Asking):
     async def _scan(self, pattern: str, suffix: str, budget_s: float) -> list[str]:
         found: set[str] = set()
         cursor: bytes | int = 0
-        try:
-            async with asyncio.timeout(budget_s):
-                while True:
-                    cursor, batch = await self._link.command("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
-                    for key in batch:
-                        name = keys.queue_of_key(self._prefix, key, suffix)
-                        if name is not None and refusal_of(name) is None:
-                            found.add(name)
-                    if int(cursor) == 0:
-                        return sorted(found, key=str.encode)
-        except TimeoutError:
-            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+        async with _within(budget_s):
+            while True:
+                cursor, batch = await self._link.command("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+                for key in batch:
+                    name = keys.queue_of_key(self._prefix, key, suffix)
+                    if name is not None and refusal_of(name) is None:
+                        found.add(name)
+                if int(cursor) == 0:
+                    break
+        return sorted(found, key=str.encode)
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
         """The queue after the named fields took the policy's values."""
