@@ -1,0 +1,324 @@
+"""What the store's steps do at exact instants and with exact numbers: the scripts run with a clock of the test's own.
+
+Everything here is one call at a time, so each claim is about what a single atomic step leaves behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import redis
+from redis.client import PubSub
+
+from harness import StoreServer
+from headwayd.domain.errors import QueueDrained
+from headwayd.domain.model import Counts, DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Settlement
+from headwayd.engine.ports import PutStep, Wait
+from headwayd.store import keys, scripts, tokens
+from headwayd.store.redis_store import RedisStore
+
+PREFIX = "exact"
+BUDGET_S = 5.0
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Desk:
+    """One queue and its clock."""
+
+    def __init__(self, store: RedisStore, raw: redis.Redis, name: str, clock: str) -> None:
+        self.store = store
+        self.raw = raw
+        self.name = name
+        self._clock = clock
+        self.at(0)
+
+    def at(self, ms: int) -> None:
+        """Sets the clock to so many ms after the start."""
+        self.now_ms = START_MS + ms
+        self.raw.set(self._clock, self.now_ms)
+
+    def key(self, name: str) -> str:
+        """A key of this queue."""
+        return keys.base_key(PREFIX, self.name) + (keys.PRESSURE | keys.OWN)[name]
+
+    async def create(self, **policy: Any) -> None:
+        await self.store.create(self.name, Policy(**policy), budget_s=BUDGET_S)
+
+    async def put(
+        self, *payloads: bytes, delay_ms: int = 0, ids: Sequence[str] = (), waiter: str = "", line_ticket: int = 0
+    ) -> PutStep:
+        given = list(ids) or [""] * len(payloads)
+        messages = [NewMessage(payload=p, id=i, delay_ms=delay_ms) for p, i in zip(payloads, given, strict=True)]
+        return await self.store.put(
+            self.name,
+            messages,
+            producer="p",
+            waiter=waiter,
+            line_ticket=line_ticket,
+            on_duplicate=OnDuplicate.REJECT,
+            all_or_nothing=False,
+            budget_s=BUDGET_S,
+        )
+
+    async def take(self, count: int = 1, *, lease_ms: int = 1_000) -> list[Delivery]:
+        order = GetOrder(queue=self.name, max_messages=count, lease_ms=lease_ms, max_bytes=10**7)
+        return list((await self.store.get(order, budget_s=BUDGET_S)).deliveries)
+
+    async def take_one(self, *, lease_ms: int = 1_000) -> Delivery:
+        [delivery] = await self.take(lease_ms=lease_ms)
+        return delivery
+
+    async def ack(self, *leases: str) -> list[str]:
+        return [result.settled.name for result in await self.store.ack(self.name, leases, budget_s=BUDGET_S)]
+
+    async def give_back(self, *leases: str, delay_ms: int | None = None) -> list[Settlement]:
+        order = DelayOrder(queue=self.name, leases=leases, delay_ms=delay_ms)
+        return list(await self.store.delay(order, budget_s=BUDGET_S))
+
+    async def sweep(self) -> None:
+        await self.store.sweep(self.name, budget_s=BUDGET_S)
+
+    async def counts(self) -> Counts:
+        return (await self.store.describe(self.name, budget_s=BUDGET_S)).counts
+
+
+@pytest.fixture
+async def desk(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    name = request.node.originalname
+    clock = f"{PREFIX}-clock:{name}"
+    include = {"time": f"local NOW = tonumber(redis.call('GET', '{clock}'))\n"}
+    store = RedisStore(
+        store_server.url,
+        prefix=PREFIX,
+        process="headway/exact/1/0",
+        embedded=False,
+        call_timeout=timedelta(seconds=5),
+        scripts={script: scripts.build(script, include) for script in scripts.NAMES},
+    )
+    with store_server.client() as raw:
+        yield Desk(store, raw, name, clock)
+        await store.delete(name, budget_s=BUDGET_S)
+        raw.delete(clock)
+    await store.close()
+
+
+@contextmanager
+def listening(desk: Desk, channel: str) -> Iterator[PubSub]:
+    """A subscription that stands."""
+    with PubSub(desk.raw.connection_pool, ignore_subscribe_messages=True) as heard:
+        heard.subscribe(PREFIX + channel)
+        heard.get_message(timeout=5)
+        yield heard
+
+
+async def test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    delivery = await desk.take_one(lease_ms=1_000)
+    assert delivery.lease_expires_at_ms == desk.now_ms + 1_000
+    desk.at(999)
+    await desk.sweep()
+    assert (await desk.counts()).leased == 1
+    desk.at(1_000)
+    await desk.sweep()
+    counts = await desk.counts()
+    assert (counts.leased, counts.length, counts.returned) == (0, 1, 1)
+
+
+async def test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one", delay_ms=1_000)
+    desk.at(999)
+    assert await desk.take() == []
+    desk.at(1_000)
+    assert (await desk.take_one()).payload == b"one"
+
+
+async def test_the_sweeper_is_told_the_first_instant_at_which_something_is_due(desk: Desk) -> None:
+    told: list[float] = []
+    desk.store.on_due(lambda _queue, delay_s: told.append(delay_s))
+    await desk.create()
+    await desk.put(b"later", delay_ms=9_000)
+    await desk.put(b"sooner", delay_ms=4_000)
+    await desk.put(b"now")
+    await desk.take_one(lease_ms=2_000)
+    assert told[0] == 9.0
+    assert told[1:] == [4.0, 4.0, 2.0]
+
+
+async def test_an_earlier_instant_is_announced_to_every_process_and_a_later_one_is_not(desk: Desk) -> None:
+    await desk.create()
+    with listening(desk, keys.DUE_CHANNEL) as heard:
+        for delay_ms in (9_000, 12_000, 4_000, 5_000):
+            await desk.put(b"x", delay_ms=delay_ms)
+        base = keys.base_key(PREFIX, desk.name)
+        expected = [f"{START_MS + ms} {base}".encode() for ms in (9_000, 4_000)]
+        for text in expected:
+            assert heard.get_message(timeout=5)["data"] == text
+        assert heard.get_message(timeout=0) is None
+
+
+async def test_more_than_nine_messages_due_at_one_instant_keep_their_order(desk: Desk) -> None:
+    await desk.create()
+    payloads = [b"%d" % number for number in range(25)]
+    for payload in payloads:
+        await desk.put(payload, delay_ms=1_000)
+    desk.at(1_000)
+    assert [delivery.payload for delivery in await desk.take(100)] == payloads
+
+
+async def test_the_wait_doubles_with_each_failure_up_to_the_longest_and_never_overflows(desk: Desk) -> None:
+    await desk.create(min_backoff_ms=1_000, multiplier=2.0, max_backoff_ms=HOUR_MS)
+    await desk.put(b"one")
+    at = 0
+    for failures in range(1, 81):
+        [result] = await desk.give_back((await desk.take_one()).lease)
+        assert result.attempts == failures
+        assert result.available_at_ms is not None
+        wait = result.available_at_ms - desk.now_ms
+        assert wait == min(HOUR_MS, 1_000 * 2 ** (failures - 1)), failures
+        at += wait
+        desk.at(at)
+
+
+async def assert_dead_whole(desk: Desk, body: bytes) -> None:
+    """The one message is among the dead, with its body, and nowhere else."""
+    counts = await desk.counts()
+    assert (counts.dead, counts.leased, counts.delayed, counts.length) == (1, 0, 0, 0)
+    corpses = desk.raw.hgetall(desk.key("corpse"))
+    assert list(corpses) == desk.raw.zrange(desk.key("dead"), 0, -1)
+    [corpse] = corpses.values()
+    assert isinstance(corpse, bytes)
+    assert corpse.endswith(body)
+    assert not desk.raw.exists(desk.key("leases"), desk.key("lease"), desk.key("body"), desk.key("side"))
+    assert counts.accepted == counts.dead
+
+
+@pytest.mark.parametrize("how", ["given back", "lapsed"])
+async def test_one_step_moves_a_message_to_the_dead_with_its_body(desk: Desk, how: str) -> None:
+    await desk.create(max_attempts=1)
+    await desk.put(b"the whole body", ids=["named"])
+    lease = (await desk.take_one(lease_ms=1_000)).lease
+    if how == "given back":
+        [result] = await desk.give_back(lease)
+        assert result.settled.name == "DEAD"
+    else:
+        desk.at(1_000)
+        await desk.sweep()
+    await assert_dead_whole(desk, b"the whole body")
+
+
+async def test_a_token_of_another_generation_is_gone_though_all_else_is_right(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    lease = (await desk.take_one()).lease
+    name = tokens.decode(lease)
+    forged = tokens.encode(b"00" * 8, int(name.ticket), name.nonce[:16], 1)
+    assert dataclasses.replace(tokens.decode(forged), generation=name.generation) == name
+    assert await desk.ack(forged) == ["GONE"]
+    assert [result.settled.name for result in await desk.give_back(forged, delay_ms=0)] == ["GONE"]
+    assert await desk.ack(lease) == ["ACKED"]
+
+
+async def test_a_token_of_another_attempt_is_stale_though_all_else_is_right(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    lease = (await desk.take_one()).lease
+    name = tokens.decode(lease)
+    forged = tokens.encode(name.generation, int(name.ticket), name.nonce[:16], 2)
+    assert await desk.ack(forged) == ["STALE"]
+    assert await desk.ack(lease) == ["ACKED"]
+
+
+async def test_a_late_ack_is_stale_once_another_lease_lapsed_after_it(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    first = (await desk.take_one(lease_ms=1_000)).lease
+    desk.at(1_000)
+    second = (await desk.take_one(lease_ms=1_000)).lease
+    desk.at(2_000)
+    await desk.sweep()
+    assert (await desk.counts()).returned == 1
+    assert await desk.ack(first) == ["STALE"]
+    assert await desk.ack(second) == ["ACKED"]
+    assert await desk.ack(first) == ["STALE"]
+
+
+async def test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_another_queue(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one", b"two")
+    await desk.put(b"later", delay_ms=5_000)
+    lease = (await desk.take_one()).lease
+    for name in keys.PRESSURE:  # what a foreign client's delete does in the end
+        desk.raw.delete(desk.key(name))
+    desk.raw.set(desk.key("bound"), 0)
+    for name in ("producer_free", "consumer_free", "not_full"):
+        desk.raw.lpush(desk.key(name), 0)
+    assert await desk.ack(lease) == ["GONE"]
+    counts = await desk.counts()
+    assert (counts.accepted, counts.length, counts.leased, counts.delayed) == (0, 0, 0, 0)
+
+
+async def test_pressures_token_is_there_exactly_while_there_is_room(desk: Desk) -> None:
+    await desk.create(bound=2)
+    seen = [desk.raw.llen(desk.key("not_full"))]
+    for payload in (b"one", b"two"):
+        await desk.put(payload)
+        seen.append(desk.raw.llen(desk.key("not_full")))
+    await desk.take_one()
+    seen.append(desk.raw.llen(desk.key("not_full")))
+    assert seen == [1, 1, 0, 1]
+
+
+async def test_room_is_the_first_waiting_producers_whoever_else_asks(desk: Desk) -> None:
+    await desk.create(bound=1)
+    await desk.put(b"one")
+    with listening(desk, keys.WAKE_CHANNEL + "here"):  # whoever waits must be seen to live
+        first = await desk.put(b"first", waiter="here#1")
+        second = await desk.put(b"second", waiter="here#2")
+        assert (first.wait, second.wait) == (Wait.ROOM, Wait.ROOM)
+        assert 0 < first.line_ticket < second.line_ticket
+        assert (await desk.take_one()).payload == b"one"
+        for overtaker in (
+            await desk.put(b"newcomer"),
+            await desk.put(b"newcomer", waiter="here#3"),
+            await desk.put(b"second", waiter="here#2", line_ticket=second.line_ticket),
+        ):
+            assert (overtaker.outcomes, overtaker.wait) == ([], Wait.ROOM)
+        assert len((await desk.put(b"first", waiter="here#1", line_ticket=first.line_ticket)).outcomes) == 1
+    assert (await desk.take_one()).payload == b"first"
+
+
+async def test_a_closed_queue_with_a_lease_out_is_not_drained(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    lease = (await desk.take_one()).lease
+    await desk.store.close_queue(desk.name, budget_s=BUDGET_S)
+    assert await desk.take() == []
+    assert await desk.ack(lease) == ["ACKED"]
+    with pytest.raises(QueueDrained):
+        await desk.take()
+
+
+async def test_deleting_with_everything_outstanding_leaves_no_key(desk: Desk) -> None:
+    await desk.create(max_attempts=2, dedupe_window_ms=HOUR_MS)
+    await desk.put(*(b"%d" % number for number in range(6)), ids=[f"id-{number}" for number in range(6)])
+    await desk.put(b"later", delay_ms=5_000)
+    first, second, third, fourth = await desk.take(4)
+    await desk.ack(first.lease)
+    for _ in range(2):
+        [again] = await desk.give_back(second.lease, delay_ms=0)
+        second = second if again.settled.name == "DEAD" else (await desk.take_one())
+    await desk.give_back(third.lease, delay_ms=0)
+    await desk.give_back(fourth.lease, delay_ms=7_000)
+    base = keys.base_key(PREFIX, desk.name)
+    assert {bytes(key).decode() for key in desk.raw.scan_iter(f"{base}:x:*")} > {desk.key("corpse"), desk.key("later")}
+    await desk.store.delete(desk.name, budget_s=BUDGET_S)
+    assert list(desk.raw.scan_iter(f"{base}*")) == []
+    await desk.create()
