@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench soak clean
+.PHONY: help run test check lint types gen verify baseline bench soak mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ bench: $(VENV)/.dev-stamp ## measure what waiting costs and how soon it ends; pr
 
 soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
 	HEADWAY_SOAK_S=280 $(BIN)/python -m pytest tests/soak --stores=valkey -s
+
+mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
+	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
 
 clean: ## remove the virtual environment and everything built
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

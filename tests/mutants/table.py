@@ -1,0 +1,363 @@
+"""Deliberate defects, each with the named test that must catch it. One entry is all it takes to add one.
+
+`old` is a fragment that occurs exactly once in `file`, as short and lasting as can be. `test` is the most specific test
+that fails with the defect every time, not one that happens to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+LUA = "store/lua/"
+INCLUDE = "store/lua/include/"
+EXACT = "tests/integration/test_exact_instants.py::"
+WIRE = "tests/wire/"
+
+
+class MutantDoesNotFit(Exception):
+    """The code has changed under a mutant; the text says how to repair the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """One defect: `old` becomes `new` in `file` (below service/headwayd), and `test` must fail."""
+
+    name: str
+    defect: str
+    file: str
+    old: str
+    new: str
+    test: str
+
+    def misfit(self, service: Path) -> str:
+        """Empty if the defect can be made in the package below `service`; else what to do."""
+        path = service / "headwayd" / self.file
+        if not path.exists():
+            return f"{self.name}: there is no service/headwayd/{self.file} any more. {_REPAIR}"
+        found = path.read_text().count(self.old)
+        if found == 1:
+            return ""
+        return (
+            f"{self.name}: its old text occurs {found} times in service/headwayd/{self.file} and must occur once.\n"
+            f"  old text: {self.old!r}\n  {_REPAIR}"
+        )
+
+    def apply(self, service: Path) -> None:
+        """Makes the defect in a copy. Raises MutantDoesNotFit."""
+        if text := self.misfit(service):
+            raise MutantDoesNotFit(text)
+        path = service / "headwayd" / self.file
+        path.write_text(path.read_text().replace(self.old, self.new))
+
+
+_REPAIR = (
+    "In tests/mutants/table.py give this entry the line as it is written now, so that it still makes the defect it"
+    " describes, and run `make mutants ARGS=<its name>`. Remove an entry only if its defect cannot be made any more."
+)
+
+MUTANTS: tuple[Mutant, ...] = (
+    # Who may settle what.
+    Mutant(
+        name="nonce-not-compared",
+        defect="Any token with the right generation and ticket settles the message, whoever holds it now.",
+        file=INCLUDE + "settle.lua",
+        old="elseif record and record.nonce == nonce then",
+        new="elseif record then",
+        test=EXACT + "test_a_token_of_another_attempt_is_stale_though_all_else_is_right",
+    ),
+    Mutant(
+        name="generation-not-compared",
+        defect="A token of another life of the queue has a say in this one.",
+        file=INCLUDE + "settle.lua",
+        old="ARGV[at] ~= S.gen",
+        new="false",
+        test=EXACT + "test_a_token_of_another_generation_is_gone_though_all_else_is_right",
+    ),
+    Mutant(
+        name="late-ack-after-newer-lease",
+        defect="A late ack is accepted though somebody else took the message since and gave it back.",
+        file=INCLUDE + "settle.lua",
+        old="record.nonce ~= nonce or ",
+        new="",
+        test=EXACT + "test_a_late_ack_is_stale_once_another_lease_lapsed_after_it",
+    ),
+    Mutant(
+        name="late-ack-leaves-message",
+        defect="A late ack is said to be done, and the message stays in the line.",
+        file=INCLUDE + "line.lua",
+        old="redis.call('LREM', K.q, -1, tombstone)",
+        new="redis.call('LSET', K.q, -(rank + 1), element)",
+        test=WIRE + "test_ack.py::test_a_late_ack_is_accepted_while_nobody_has_taken_the_message",
+    ),
+    Mutant(
+        name="ack-forgotten",
+        defect="A settled ticket is not remembered, so a repeated ack is told GONE.",
+        file=INCLUDE + "settle.lua",
+        old="S.changed_pages[page] = true",
+        new="S.changed_pages[page] = nil",
+        test=WIRE + "test_ack.py::test_acking_again_is_already_acked",
+    ),
+    # Attempts and the way to the dead.
+    Mutant(
+        name="lapse-costs-no-attempt",
+        defect="A lapsed lease is no failed delivery: a message that kills its workers is delivered for ever.",
+        file=INCLUDE + "due.lua",
+        old="record.failures = record.failures + 1",
+        new="record.failures = record.failures",
+        test=WIRE + "test_lapse.py::test_lapsed_leases_spend_attempts_until_the_message_is_dead",
+    ),
+    Mutant(
+        name="one-attempt-too-many",
+        defect="A message is delivered max_attempts + 1 times.",
+        file=INCLUDE + "line.lua",
+        old="failures >= most",
+        new="failures > most",
+        test=WIRE + "test_delay.py::test_a_message_that_used_up_its_attempts_is_dead",
+    ),
+    Mutant(
+        name="body-dropped-before-burial",
+        defect="The move to the dead takes two steps: the body is gone before the corpse is written.",
+        file=INCLUDE + "line.lua",
+        old="'HSET', K.corpse, ticket, pack_both(record, element)",
+        new="'HSET', K.corpse, ticket, pack_both(record, '')",
+        test=EXACT + "test_one_step_moves_a_message_to_the_dead_with_its_body",
+    ),
+    Mutant(
+        name="burial-left-to-the-next-step",
+        defect="The move to the dead takes two steps: after the first one the message is in no state at all.",
+        file=INCLUDE + "line.lua",
+        old="redis.call('ZADD', K.dead, S.now, ticket)",
+        new="",
+        test=EXACT + "test_one_step_moves_a_message_to_the_dead_with_its_body",
+    ),
+    Mutant(
+        name="release-costs-an-attempt",
+        defect="A message given back because its caller went away counts as failed.",
+        file="store/message_steps.py",
+        old="keep_attempt=True",
+        new="keep_attempt=False",
+        test="tests/faults/test_vanished_callers.py"
+        "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
+    ),
+    Mutant(
+        name="vanished-caller-keeps-its-leases",
+        defect="What a Get is given after its caller went away is not given back, and lies until it lapses.",
+        file="engine/getting.py",
+        old="self.give_back(queue, ended.result().deliveries)",
+        new="pass",
+        test="tests/faults/test_vanished_callers.py"
+        "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
+    ),
+    # Time.
+    Mutant(
+        name="lease-due-a-moment-late",
+        defect="A lease lapses after its deadline instead of at it: < for <=.",
+        file=INCLUDE + "due.lua",
+        old="'ZRANGEBYSCORE', K.leases, '-inf', S.now",
+        new="'ZRANGEBYSCORE', K.leases, '-inf', S.now - 1",
+        test=EXACT + "test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before",
+    ),
+    Mutant(
+        name="delayed-due-a-moment-late",
+        defect="A delayed message falls due after its instant instead of at it: < for <=.",
+        file=INCLUDE + "due.lua",
+        old="'ZRANGEBYSCORE', K.delayed, '-inf', S.now",
+        new="'ZRANGEBYSCORE', K.delayed, '-inf', S.now - 1",
+        test=EXACT + "test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before",
+    ),
+    Mutant(
+        name="lease-due-a-moment-early",
+        defect="A lease lapses a millisecond before its deadline.",
+        file=INCLUDE + "due.lua",
+        old="'ZRANGEBYSCORE', K.leases, '-inf', S.now",
+        new="'ZRANGEBYSCORE', K.leases, '-inf', S.now + 1",
+        test=EXACT + "test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before",
+    ),
+    Mutant(
+        name="ties-out-of-order",
+        defect="Messages due at one instant are ordered as text: the tenth before the second.",
+        file=INCLUDE + "line.lua",
+        old="'%015.0f'",
+        new="'%.0f'",
+        test=EXACT + "test_more_than_nine_messages_due_at_one_instant_keep_their_order",
+    ),
+    Mutant(
+        name="earlier-due-not-announced",
+        defect="Only the first due time is announced, so other processes sleep through an earlier one.",
+        file=INCLUDE + "queue.lua",
+        old="due < S.due_said",
+        new="false",
+        test=EXACT + "test_an_earlier_instant_is_announced_to_every_process_and_a_later_one_is_not",
+    ),
+    Mutant(
+        name="announcements-not-heard",
+        defect="A process visits only what it heard of in its own calls; due times of the others' queues are missed.",
+        file="store/hints.py",
+        old="self.on_due(queue, int(what))",
+        new="pass",
+        test="tests/integration/test_due_elsewhere.py"
+        "::test_what_a_killed_process_left_is_done_in_time_by_one_that_was_never_asked_for_the_queue",
+    ),
+    Mutant(
+        name="sweeper-asleep",
+        defect="The sweeper is not told of due times: nothing lapses on a queue that nobody touches.",
+        file="engine/engine.py",
+        old="self._store.on_due(self._sweeper.note)",
+        new="pass",
+        test=WIRE + "test_lapse.py"
+        "::test_a_lapsed_lease_returns_its_message_to_the_head_though_nobody_touches_the_queue",
+    ),
+    Mutant(
+        name="backoff-one-step-ahead",
+        defect="The exponent of the backoff is off by one: 2, 4, 8 … for 1, 2, 4 …",
+        file=INCLUDE + "line.lua",
+        old="^ (failures - 1)",
+        new="^ failures",
+        test=WIRE + "test_delay_backoff.py::test_the_default_backoff_is_1_2_4_seconds",
+    ),
+    Mutant(
+        name="backoff-overflows",
+        defect="The wait wraps around after some 62 failures, as 64-bit integers would.",
+        file=INCLUDE + "line.lua",
+        old="policy_of(S, 'multiplier') ^ (failures - 1)",
+        new="(policy_of(S, 'multiplier') ^ (failures - 1) % 2 ^ 61)",
+        test=EXACT + "test_the_wait_doubles_with_each_failure_up_to_the_longest_and_never_overflows",
+    ),
+    # Order, bounds, slots.
+    Mutant(
+        name="returned-out-of-order",
+        defect="Messages that come back together stand the wrong way round.",
+        file=INCLUDE + "line.lua",
+        old="a.ticket < b.ticket",
+        new="a.ticket > b.ticket",
+        test=WIRE + "test_delay.py::test_a_batch_given_back_stands_in_ticket_order_whatever_the_order_of_the_leases",
+    ),
+    Mutant(
+        name="one-slot-too-many",
+        defect="The limit is off by one: as if it had been counted before another lease was given.",
+        file=LUA + "get.lua",
+        old="limit - leased",
+        new="limit + 1 - leased",
+        test=WIRE + "test_get.py::test_a_queue_with_a_limit_leases_no_more_than_its_slots",
+    ),
+    Mutant(
+        name="lapsed-lease-takes-a-slot-too-many",
+        defect="Extend takes up a lapsed lease though every slot is out.",
+        file=LUA + "extend.lua",
+        old="redis.call('ZCARD', K.leases) < limit",
+        new="redis.call('ZCARD', K.leases) <= limit",
+        test=WIRE + "test_extend.py::test_with_every_slot_taken_a_lapsed_lease_stays_lapsed",
+    ),
+    Mutant(
+        name="bound-exceeded-by-one",
+        defect="A full queue takes one more message.",
+        file=INCLUDE + "queue.lua",
+        old="math.max(0, S.bound - S.len)",
+        new="math.max(0, S.bound + 1 - S.len)",
+        test=WIRE + "test_put_bound.py::test_a_full_queue_is_refused_with_its_bound_and_when_to_try_again",
+    ),
+    Mutant(
+        name="not-full-token-stays",
+        defect="pressure's token for room is not taken away when the queue is full, so foreign producers overfill it.",
+        file=INCLUDE + "queue.lua",
+        old="redis.call('DEL', K.not_full)",
+        new="redis.call('EXISTS', K.not_full)",
+        test=EXACT + "test_pressures_token_is_there_exactly_while_there_is_room",
+    ),
+    Mutant(
+        name="newcomers-overtake-producers",
+        defect="A Put takes room that the first producer in line has been waiting for.",
+        file=LUA + "put.lua",
+        old="if first and first ~= WAITER then room = 0 end",
+        new="",
+        test=EXACT + "test_room_is_the_first_waiting_producers_whoever_else_asks",
+    ),
+    Mutant(
+        name="producers-last-come-first-served",
+        defect="The producer line is ordered the wrong way round.",
+        file=LUA + "put.lua",
+        old="'ZADD', K.producers, 'NX', number, WAITER",
+        new="'ZADD', K.producers, 'NX', -number, WAITER",
+        test=EXACT + "test_room_is_the_first_waiting_producers_whoever_else_asks",
+    ),
+    Mutant(
+        name="rest-of-a-cut-answer-lost",
+        defect="Messages that did not fit into an answer are not put back into the line.",
+        file=LUA + "get.lua",
+        old="push_head(back)",
+        new="",
+        test=WIRE + "test_get.py::test_the_answer_carries_at_most_so_many_bytes_and_leases_no_more",
+    ),
+    # Names, ends, lives.
+    Mutant(
+        name="dedupe-window-ignored",
+        defect="The id of a finished message is forgotten at once, so a repeated Put stores it again.",
+        file=INCLUDE + "line.lua",
+        old="if window > 0 then",
+        new="if false then",
+        test=WIRE + "test_put_ids.py::test_an_id_is_free_again_after_the_dedupe_window",
+    ),
+    Mutant(
+        name="drained-while-leased",
+        defect="A closed queue is said to be drained while a lease is out that may still come back.",
+        file=LUA + "get.lua",
+        old="and leased == 0 ",
+        new="",
+        test=EXACT + "test_a_closed_queue_with_a_lease_out_is_not_drained",
+    ),
+    Mutant(
+        name="delete-leaves-a-key",
+        defect="Delete forgets one of the keys.",
+        file=INCLUDE + "removal.lua",
+        old="for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end",
+        new="for _, name in ipairs(own_names()) do if name ~= 'corpse' then keys[#keys + 1] = K[name] end end",
+        test=EXACT + "test_deleting_with_everything_outstanding_leaves_no_key",
+    ),
+    Mutant(
+        name="new-life-not-noticed",
+        defect="A queue that a foreign client deleted and made anew is taken for the old one.",
+        file=INCLUDE + "queue.lua",
+        old=" or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST",
+        new="",
+        test=EXACT + "test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_another_queue",
+    ),
+    # The link to the store, and those who wait.
+    Mutant(
+        name="lost-replies-sent-again",
+        defect="A script whose reply was lost is sent again, as redis-py does by default: a Put happens twice.",
+        file="store/link.py",
+        old="                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))",
+        new="                self._pending.append(call)\n            asyncio.get_running_loop().call_soon(self._flush)",
+        test="tests/faults/test_replies_lost.py"
+        "::test_when_every_answer_is_lost_a_write_over_a_standing_connection_is_unknown_and_done_once",
+    ),
+    Mutant(
+        name="another-calls-reply-believed",
+        defect="The echo of a reply is not looked at, so a reply that slipped is given to the wrong caller.",
+        file="store/link.py",
+        old=" or reply[0] != call.echo",
+        new="",
+        test="tests/faults/test_replies_lost.py::test_an_answer_that_is_another_calls_is_not_believed",
+    ),
+    Mutant(
+        name="forgotten-script-not-sent-again",
+        defect="NOSCRIPT is handled once for each script, and is an error after SCRIPT FLUSH.",
+        file="store/link.py",
+        old="        except redis_errors.NoScriptError:\n",
+        new="        except redis_errors.NoScriptError as forgotten:\n"
+        "            if call.script.name in globals().setdefault('_SENT', set()):\n"
+        "                call.fail(trouble.refused(forgotten))\n"
+        "                return True, True\n"
+        "            globals()['_SENT'].add(call.script.name)\n",
+        test="tests/faults/test_store_refuses.py::test_nobody_notices_that_the_store_forgot_its_scripts",
+    ),
+    Mutant(
+        name="hint-not-asked-for-again",
+        defect="A line that was woken sleeps on without asking for the next hint.",
+        file="engine/lines.py",
+        old="is_armed = False  # a hint comes once",
+        new="pass",
+        test="tests/unit/test_lines.py::test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again",
+    ),
+)
