@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import platformdirs
+from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from headwayd.config.values import host_of, is_local, parse_span
+from headwayd.config.values import check_store_url, format_span, host_of, is_local, parse_span
 from headwayd.domain.limits import MAX_DELAY_MS, MAX_LEASE_MS, MAX_WAIT_MS, MIN_LEASE_MS, Limits
 
 ENV_PREFIX = "HEADWAY_"
@@ -73,7 +74,7 @@ class Settings(BaseSettings):
     redis_url: SecretStr | None = _setting(
         None,
         "The server to keep queues on: redis://, rediss:// or unix://. Without any redis setting the embedded store is "
-        "used; with one it never is.",
+        "used; with one it never is. Options: db, username, password; for rediss:// also those of TLS (ssl_…).",
         unit="URL",
         shown="(the embedded store)",
     )
@@ -189,6 +190,15 @@ class Settings(BaseSettings):
             return given
         return {name: value for name, value in given.items() if name not in _STORE_PARTS}
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _check_encoding(cls, value: object) -> object:
+        texts = value if isinstance(value, list | tuple) else [value]
+        # What is not UTF-8 in the environment or a flag, Python shows as surrogates.
+        if any(isinstance(text, str) and re.search("[\ud800-\udfff]", text) for text in texts):
+            raise ValueError("is not UTF-8")
+        return value
+
     @field_validator("listen", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -209,14 +219,9 @@ class Settings(BaseSettings):
     def _check_url(cls, url: SecretStr | None) -> SecretStr | None:
         if url is None:
             return None
-        text = url.get_secret_value()
-        if not text:
+        if not url.get_secret_value():
             raise ValueError("is set but empty: unset it to use the embedded store")
-        parts = urlsplit(text)
-        if parts.scheme not in ("redis", "rediss", "unix"):
-            raise ValueError("must begin with redis://, rediss:// or unix://")
-        if not (parts.path.startswith("/") if parts.scheme == "unix" else parts.hostname):
-            raise ValueError("names no server: redis://HOST:PORT/DB or unix:///PATH")
+        check_store_url(url.get_secret_value())
         return url
 
     @field_validator("redis_server")
@@ -247,7 +252,10 @@ class Settings(BaseSettings):
     def _check_data_dir(cls, folder: Path) -> Path:
         if folder == Path():
             raise ValueError("is set but empty")
-        return folder.expanduser().absolute()
+        try:
+            return folder.expanduser().absolute()
+        except RuntimeError:
+            raise ValueError("is in the home folder of nobody who is known") from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -318,11 +326,26 @@ def variable_of(field: str) -> str:
     return ENV_PREFIX + field.upper()
 
 
+def _bound_text(field: str, kind: str) -> str:
+    """What is said of a value beyond its bounds, if that is what is wrong: pydantic counts spans in microseconds."""
+    for rule in Settings.model_fields[field].metadata if field else ():
+        match kind, rule:
+            case "greater_than_equal", Ge(ge=bound):
+                return f"must be at least {_shown(bound)}"
+            case "less_than_equal", Le(le=bound):
+                return f"must be at most {_shown(bound)}"
+    return ""
+
+
+def _shown(bound: object) -> str:
+    return format_span(bound) if isinstance(bound, timedelta) else str(bound)
+
+
 def _violations(error: ValidationError, flags: Mapping[str, object]) -> list[str]:
     lines = []
     for problem in error.errors(include_input=False):
-        text = problem["msg"].removeprefix("Value error, ")
         field = str(problem["loc"][0]) if problem["loc"] else ""
+        text = _bound_text(field, problem["type"]) or problem["msg"].removeprefix("Value error, ")
         origin = origin_of(field, flags) if field else ""
         lines.append(f"{origin}: {text}" if origin else text)
     return lines

@@ -5,8 +5,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from datetime import timedelta
+from urllib.parse import parse_qs, urlsplit
 
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?")
+# What may stand behind the question mark of a store's URL. Times and repeats are the service's own affair.
+_URL_OPTIONS = frozenset({"db", "username", "password"})
+_TLS_OPTIONS = frozenset(
+    f"ssl_{each}" for each in ("ca_certs", "ca_path", "certfile", "keyfile", "password", "cert_reqs", "check_hostname")
+)
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -23,7 +29,10 @@ def parse_span(value: object) -> object:
     match = _SPAN.fullmatch(value.strip())
     if not match:
         raise ValueError(f"{value!r} is no span of time: write 500ms, 5s, 2m, 12h or 7d")
-    return float(match["number"]) * _UNITS[match["unit"] or "s"]
+    try:
+        return float(match["number"]) * _UNITS[match["unit"] or "s"]
+    except OverflowError:
+        raise ValueError("is longer than any span of time can be") from None
 
 
 def format_span(span: timedelta) -> str:
@@ -38,6 +47,29 @@ def masked_url(url: str) -> str:
     """A URL that may be shown: without its password."""
     without = re.sub(r"(?<=//)([^/@?#]*:)[^/?#]*(?=@)", r"\1***", url, count=1)
     return re.sub(r"([?&]password=)[^&]*", r"\1***", without)
+
+
+def check_store_url(url: str) -> None:
+    """Raises ValueError unless the URL names a store, a database that can be one, and only options that are known."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ValueError("must begin with redis://, rediss:// or unix://")
+    if not (parts.path.startswith("/") if parts.scheme == "unix" else parts.hostname):
+        raise ValueError("names no server: redis://HOST:PORT/DB or unix:///PATH")
+    try:
+        parts.port  # noqa: B018 - reading it is what checks it
+    except ValueError:
+        raise ValueError("has a port that is none: 1 to 65535") from None
+    options = parse_qs(parts.query, keep_blank_values=True)
+    known = _URL_OPTIONS | (_TLS_OPTIONS if parts.scheme == "rediss" else frozenset())
+    if unknown := sorted(options.keys() - known):
+        raise ValueError(f"has an option that is not known: {unknown[0]} (known are {', '.join(sorted(known))})")
+    databases = options.get("db", [])
+    if parts.scheme != "unix":
+        databases = [*databases, parts.path.strip("/")]
+    for database in databases:
+        if database and not (database.isascii() and database.isdigit() and int(database) <= 65_535):
+            raise ValueError("has a database that is none: 0 to 65535")
 
 
 def host_of(address: str) -> str:
