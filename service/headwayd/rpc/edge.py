@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
-import structlog
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import HeadwayError, InternalError, NotServed, Overloaded, Reason, ShuttingDown
+from headwayd.domain.errors import NotServed, Overloaded, ShuttingDown
 from headwayd.rpc.decoding import Undecodable, decoder
+from headwayd.rpc.incidents import fail
 from headwayd.rpc.status import abort
-
-log: Any = structlog.get_logger(__name__)
+from headwayd.rpc.streams import Requests, Stream
 
 Context = ServicerContext[Any, Any]
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -34,18 +32,33 @@ SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
 
 
 class Gate:
-    """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in."""
+    """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in. Draining
+    ends the streams."""
 
     def __init__(self, *, max_running: int) -> None:
         self._max_running = max_running
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._streams: set[Stream] = set()
         self.running_count = 0
 
     def start_draining(self) -> None:
-        """From now on new work is refused with SHUTTING_DOWN. Idempotent."""
+        """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
+        if self._is_draining:
+            return
         self._is_draining = True
+        for stream in tuple(self._streams):
+            stream.end()
+
+    @contextlib.contextmanager
+    def ending(self, stream: Stream) -> Iterator[None]:
+        """Within this block the stream, which was admitted just now, ends when draining begins."""
+        self._streams.add(stream)
+        try:
+            yield
+        finally:
+            self._streams.discard(stream)
 
     def enter(self) -> None:
         """A handler begins to run."""
@@ -95,20 +108,42 @@ class CallRouter(grpc.GenericRpcHandler):
 def service_handlers(servicer: object, service: ServiceDescriptor, *, gate: Gate, max_request_bytes: int) -> Handlers:
     """The guarded handlers of all calls of `service` that `servicer` implements itself, by their paths.
 
-    They are unary: each takes one request and gives one reply.
+    A call of one reply is a coroutine function of request and context. One that streams its replies is an async
+    generator function; it gets an iterator of requests instead of the request if these are a stream, too.
     """
     served = vars(type(servicer))
     return {
-        f"/{service.full_name}/{method.name}": _unary(getattr(servicer, method.name), method, gate, max_request_bytes)
+        f"/{service.full_name}/{method.name}": _handler(getattr(servicer, method.name), method, gate, max_request_bytes)
         for method in service.methods
         if method.name in served
     }
 
 
-def _unary(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], method: MethodDescriptor, gate: Gate, max_request_bytes: int
+def _handler(
+    behaviour: Callable[[Any, Context], Any], method: MethodDescriptor, gate: Gate, max_request_bytes: int
 ) -> grpc.RpcMethodHandler[Any, Any]:
-    is_settling = method.name in SETTLING_METHODS
+    decode = decoder(message_factory.GetMessageClass(method.input_type), max_bytes=max_request_bytes)
+    encode = message_factory.GetMessageClass(method.output_type).SerializeToString
+    match method.client_streaming, method.server_streaming:
+        case False, False:
+            unary = _unary(behaviour, method.name, gate)
+            return grpc.unary_unary_rpc_method_handler(unary, request_deserializer=decode, response_serializer=encode)
+        case False, True:
+            stream = _stream(behaviour, method.name, gate)
+            return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=decode, response_serializer=encode)
+        case True, True:
+            stream = _stream(lambda requests, context: behaviour(Requests(requests), context), method.name, gate)
+            return grpc.stream_stream_rpc_method_handler(
+                stream, request_deserializer=decode, response_serializer=encode
+            )
+        case _:
+            raise TypeError(f"{method.full_name}: the schema has no call of this shape")
+
+
+def _unary(
+    behaviour: Callable[[Any, Context], Awaitable[Any]], name: str, gate: Gate
+) -> Callable[[Any, Context], Awaitable[Any]]:
+    is_settling = name in SETTLING_METHODS
 
     async def handle(request: Any, context: Context) -> Any:
         gate.enter()
@@ -117,27 +152,33 @@ def _unary(
                 raise request.error
             gate.admit(is_settling=is_settling)
             return await behaviour(request, context)
-        except HeadwayError as error:
-            if error.reason is not Reason.INTERNAL:
-                await abort(context, error)
-            await abort(context, _incident(error, method.name))
-        except Exception as error:  # noqa: BLE001 - the one guard: a defect must not show its inside to the caller
-            await abort(context, _incident(error, method.name))
+        except Exception as error:  # noqa: BLE001 - the one guard of calls: a defect must not show its inside
+            await fail(context, error, name)
         finally:
             gate.leave()
 
-    return grpc.unary_unary_rpc_method_handler(
-        handle,
-        request_deserializer=decoder(message_factory.GetMessageClass(method.input_type), max_bytes=max_request_bytes),
-        response_serializer=message_factory.GetMessageClass(method.output_type).SerializeToString,
-    )
+    return handle
 
 
-def _incident(error: Exception, method: str) -> InternalError:
-    """Logs a defect under a random name, and tells the caller only that name."""
-    incident = secrets.token_hex(8)
-    log.error("incident", incident=incident, method=method, exc_info=error)
-    return InternalError(f"a defect of the service; its log tells more of {incident}", metadata={"incident": incident})
+def _stream(
+    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], name: str, gate: Gate
+) -> Callable[[Any, Context], Awaitable[None]]:
+    # A coroutine function, which grpc.aio leaves to write by itself.
+    async def handle(request: Any, context: Context) -> None:
+        gate.enter()
+        try:
+            if type(request) is Undecodable:
+                raise request.error
+            gate.admit(is_settling=False)
+            stream = Stream(behaviour(request, context), context, name)
+            with gate.ending(stream):
+                await stream.run()
+        except Exception as error:  # noqa: BLE001 - the one guard of streams, as above
+            await fail(context, error, name)
+        finally:
+            gate.leave()
+
+    return handle
 
 
 def _unserved(path: str) -> grpc.RpcMethodHandler[Any, Any]:
