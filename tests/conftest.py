@@ -13,8 +13,11 @@ import pytest
 import redis
 
 from harness import ServiceProcess, StoreServer, processes
+from harness.figures import figure, pytest_terminal_summary
 from harness.stores import KINDS, program
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
+
+__all__ = ["figure", "pytest_terminal_summary"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,9 +11,6 @@ import pytest
 
 from harness import ServiceProcess, StoreServer
 from wire.calls import Line, line_at
-from wire.fixtures import figure
-
-__all__ = ["figure"]
 
 Serve = Callable[..., Awaitable[ServiceProcess]]
 Connect = Callable[[str], grpc.aio.Channel]

@@ -10,9 +10,9 @@ import pytest
 from harness import StoreServer
 from interop import clients
 from interop.foreign import Foreign
-from wire.fixtures import figure, keys, line
+from wire.fixtures import keys, line
 
-__all__ = ["figure", "keys", "line"]
+__all__ = ["keys", "line"]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

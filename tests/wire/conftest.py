@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from wire.fixtures import figure, keys, line
+from wire.fixtures import keys, line
 
-__all__ = ["figure", "keys", "line"]
+__all__ = ["keys", "line"]

@@ -1,12 +1,9 @@
-"""Fixtures for tests that speak to a live service: one queue with short words, its keys, and measured figures.
+"""Fixtures for tests that speak to a live service: one queue with short words, and its keys.
 
 The conftest files of `wire` and `interop` import them.
 """
 
 from __future__ import annotations
-
-import sys
-from collections.abc import Callable
 
 import pytest
 import redis
@@ -29,17 +26,3 @@ def line(
 def keys(redis_client: redis.Redis, prefix: str, queue_name: str) -> Keys:
     """The keys of that queue in the store."""
     return Keys(redis_client, prefix, queue_name)
-
-
-@pytest.fixture
-def figure(
-    record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
-) -> Callable[[str, str], None]:
-    """Notes a measured figure: in the report's properties, and on the terminal of an undistributed run."""
-
-    def note(name: str, value: str) -> None:
-        record_property(f"figure: {name}", value)
-        with capsys.disabled():
-            sys.stdout.write(f"\n{name}: {value}\n")
-
-    return note
