@@ -54,7 +54,7 @@ bench: $(VENV)/.dev-stamp ## measure what waiting costs and how soon it ends; pr
 	cd tests && ../$(BIN)/python -m bench.waiting
 
 soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
-	HEADWAY_SOAK_S=280 $(BIN)/python -m pytest tests/soak --stores=valkey -s
+	HEADWAY_SOAK_S=300 $(BIN)/python -m pytest tests/soak --stores=valkey -s
 
 mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)

@@ -1,7 +1,8 @@
-"""Producers and workers that behave badly, and what they saw. Every event is noted; `verdict` says what must be true.
+"""Producers, workers and foreign clients that behave badly, and what they saw. `verdict` says what must be true of it.
 
-Instants are the store's. A lease is live from the grant (its expiry less its span) until it expired or was given back,
-so two leases of one message may overlap only if the earlier one was given back by its holder.
+A message is known by its payload, which is also its id where it has one. Instants are the store's. A lease is live from
+its grant (its expiry less its span) until it expired or was given back, so two leases of one message may overlap only
+if the earlier one was given back by its holder.
 """
 
 from __future__ import annotations
@@ -9,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -22,13 +22,15 @@ from google.protobuf.duration_pb2 import Duration
 
 from headway.v1 import message_pb2
 from headway.v1 import queue_service_pb2 as pb
+from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
 if TYPE_CHECKING:
     from headway.v1.queue_service_pb2_grpc import QueueServiceAsyncStub
 
 Stub: TypeAlias = "QueueServiceAsyncStub"
-LEASE_MS = 700
+Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
+CALL_S = 5.0
 
 
 def ms(value: float) -> Duration:
@@ -42,140 +44,225 @@ def ms(value: float) -> Duration:
 class Seen:
     """What all clients together saw."""
 
+    lease_ms: int
     accepted: set[str] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
     acked: Counter[str] = field(default_factory=Counter)
+    dead: set[str] = field(default_factory=set)
+    withdrawn: set[str] = field(default_factory=set)
+    mortal: set[str] = field(default_factory=set)  # put with a time to live
+    foreign: set[str] = field(default_factory=set)  # taken by a foreign client
+    moods: Counter[str] = field(default_factory=Counter)  # how often workers did what
     leases: dict[str, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
     given_back: set[str] = field(default_factory=set)
     unexpected: list[str] = field(default_factory=list)
-    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is put any more
+    drained: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is left
 
     def note(self, deliveries: Sequence[message_pb2.Delivery]) -> None:
         """Messages that a client was given."""
         for delivery in deliveries:
-            self.delivered[delivery.message.id] += 1
+            name = delivery.message.payload.decode()
+            self.delivered[name] += 1
             expires = delivery.lease_expires_at.ToMilliseconds()
-            self.leases[delivery.message.id].append((expires - LEASE_MS, expires, delivery.lease))
+            self.leases[name].append((expires - self.lease_ms, expires, delivery.lease))
+
+    def note_error(self, call: str, error: grpc.aio.AioRpcError) -> bool:
+        """True if the call may be repeated; others are noted."""
+        if error.code() in PASSING:
+            return True
+        self.unexpected.append(f"{call}: {error.code()} {error.details()}")
+        return False
 
 
-async def produce(stub: Stub, queue: str, name: str, seen: Seen, *, pause_s: float) -> None:
-    """Puts batches with ids of its own, and repeats a batch whose outcome is not known."""
-    number = 0
-    while not seen.stopped.is_set():
-        ids = [f"{name}-{number + n}" for n in range(random.randint(1, 8))]
-        number += len(ids)
-        messages = [
-            message_pb2.Message(id=given, payload=given.encode(), delay=ms(random.choice((0, 0, 0, 150))))
-            for given in ids
-        ]
-        request = pb.PutRequest(
-            queue=queue, messages=messages, wait=ms(1_000), on_duplicate=message_pb2.ON_DUPLICATE_KEEP
-        )
-        while True:
+@dataclass
+class Producer:
+    """Puts batches with ids of its own, repeats a batch whose outcome is not known, and thinks better of some."""
+
+    stub: Stub
+    queue: str
+    name: str
+    seen: Seen
+    is_honest: bool
+    pause_s: float = 0.02
+    can_withdraw: bool = True
+    can_expire: bool = True
+
+    async def run(self) -> None:
+        """Until stopped."""
+        number = 0
+        while not self.seen.stopped.is_set():
+            names = [f"{self.name}-{number + n}" for n in range(random.randint(1, 8))]
+            number += len(names)
+            messages = [
+                message_pb2.Message(id=name, payload=name.encode(), delay=ms(random.choice((0, 0, 0, 150))))
+                for name in names
+            ]
+            if not self.is_honest and self.can_expire and random.random() < 0.1:
+                for message in messages:
+                    message.time_to_live.CopyFrom(ms(300))
+                self.seen.mortal.update(names)
+            if not await self._put(messages):
+                return
+            if not self.is_honest and self.can_withdraw and random.random() < 0.05:
+                await self._withdraw(names[:2])
+            await asyncio.sleep(random.random() * self.pause_s)
+
+    async def _put(self, messages: Sequence[message_pb2.Message]) -> bool:
+        """False if it makes no sense to go on."""
+        while messages:
+            request = pb.PutRequest(
+                queue=self.queue, messages=messages, wait=ms(1_000), on_duplicate=message_pb2.ON_DUPLICATE_KEEP
+            )
             try:
-                answer = await stub.Put(request, timeout=5)
+                answer = await self.stub.Put(request, timeout=CALL_S)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in PASSING:
-                    seen.unexpected.append(f"Put: {error.code()} {error.details()}")
-                    return
-                if seen.stopped.is_set():
-                    return
+                if error.code() is grpc.StatusCode.UNIMPLEMENTED and self.can_expire:
+                    self.can_expire = False  # this version does not serve it
+                    for message in messages:
+                        message.ClearField("time_to_live")
+                    continue
+                if not self.seen.note_error("Put", error):
+                    return False
+                if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and self.seen.stopped.is_set():
+                    return True  # full to the end: nothing of it was accepted
                 await asyncio.sleep(0.05)
                 continue
-            seen.accepted |= {result.id for result in answer.results if not result.HasField("error")}
-            rest = [m for m, r in zip(request.messages, answer.results, strict=True) if r.HasField("error")]
-            if not rest or seen.stopped.is_set():
-                break
-            request = pb.PutRequest(
-                queue=queue, messages=rest, wait=ms(1_000), on_duplicate=message_pb2.ON_DUPLICATE_KEEP
-            )
-        await asyncio.sleep(random.random() * pause_s)
+            self.seen.accepted |= {result.id for result in answer.results if not result.HasField("error")}
+            if self.seen.stopped.is_set():
+                return True
+            messages = [m for m, r in zip(messages, answer.results, strict=True) if r.HasField("error")]
+        return True
 
-
-async def work(stub: Stub, queue: str, seen: Seen, *, is_honest: bool) -> None:
-    """Gets and settles until nothing is left after the stop. Who is not honest crashes, hangs, cancels, is late."""
-    empty_since: float | None = None
-    while True:
-        if seen.stopped.is_set() and empty_since is not None and time.monotonic() - empty_since > 2 * LEASE_MS / 1000:
+    async def _withdraw(self, names: list[str]) -> None:
+        try:
+            answer = await self.stub.Withdraw(pb.WithdrawRequest(queue=self.queue, message_ids=names), timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+                self.can_withdraw = False  # this version does not serve it
+            else:
+                self.seen.note_error("Withdraw", error)
             return
-        request = pb.GetRequest(queue=queue, max_messages=random.randint(1, 6), wait=ms(200), lease=ms(LEASE_MS))
-        call = stub.Get(request, timeout=5)
-        if not is_honest and random.random() < 0.1:
+        self.seen.withdrawn |= {result.id for result in answer.results if result.withdrawn}
+
+
+@dataclass
+class Worker:
+    """Gets and settles until nothing is left. Who is not honest crashes, hangs, cancels and is late."""
+
+    address: str
+    connect: Connect
+    queue: str
+    seen: Seen
+    is_honest: bool
+
+    async def run(self) -> None:
+        """One connection after the other: each ends in a crash, but for the last."""
+        while not self.seen.drained.is_set():
+            async with self.connect(self.address) as channel:
+                stub: Stub = QueueServiceStub(channel)
+                while not self.seen.drained.is_set() and await self._turn(stub, channel):
+                    pass
+
+    async def _turn(self, stub: Stub, channel: grpc.aio.Channel) -> bool:
+        """One Get and what follows. False: it crashed."""
+        request = pb.GetRequest(
+            queue=self.queue, max_messages=random.randint(1, 6), wait=ms(200), lease=ms(self.seen.lease_ms)
+        )
+        call = stub.Get(request, timeout=CALL_S)
+        mood = 1.0 if self.is_honest else random.random()
+        if mood < 0.2:
             await asyncio.sleep(random.random() * 0.05)
+            if mood < 0.04:
+                self.seen.moods["crashed in a Get"] += 1
+                await channel.close()
+                return False
             if call.cancel():
-                continue
+                self.seen.moods["cancelled a Get"] += 1
+                return True
         try:
             answer = await call
         except asyncio.CancelledError:
-            if asyncio.current_task() and asyncio.current_task().cancelling():  # type: ignore[union-attr]
+            if (task := asyncio.current_task()) and task.cancelling():
                 raise
-            continue
+            return True
         except grpc.aio.AioRpcError as error:
-            if error.code() not in PASSING:
-                seen.unexpected.append(f"Get: {error.code()} {error.details()}")
-                return
             await asyncio.sleep(0.05)
-            continue
-        seen.note(answer.deliveries)
-        if not answer.deliveries:
-            empty_since = empty_since or time.monotonic()
-            continue
-        empty_since = None
-        await _settle(stub, queue, answer.deliveries, seen, is_honest=is_honest)
+            return self.seen.note_error("Get", error)
+        self.seen.note(answer.deliveries)
+        return not answer.deliveries or await self._settle(stub, channel, answer.deliveries)
 
-
-async def _settle(
-    stub: Stub, queue: str, deliveries: Sequence[message_pb2.Delivery], seen: Seen, *, is_honest: bool
-) -> None:
-    leases = [delivery.lease for delivery in deliveries]
-    mood = 1.0 if is_honest else random.random()
-    if mood < 0.1:  # crashed: nobody hears of these leases again
-        return
-    if mood < 0.2:  # hung, and then late
-        await asyncio.sleep(LEASE_MS / 1000 * 1.3)
-    if mood < 0.3 and mood >= 0.2:
-        request = pb.DelayRequest(queue=queue, leases=leases, keep_attempt=random.random() < 0.5)
-        request.delay.CopyFrom(ms(random.choice((0, 100))))
-        seen.given_back |= set(leases)
-        await _quietly(stub.Delay(request, timeout=5))
-        return
-    for _ in range(5):
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            answer = await stub.Ack(pb.AckRequest(queue=queue, leases=leases), timeout=5)
-            for delivery, result in zip(deliveries, answer.results, strict=True):
+    async def _settle(self, stub: Stub, channel: grpc.aio.Channel, deliveries: Sequence[message_pb2.Delivery]) -> bool:
+        leases = [delivery.lease for delivery in deliveries]
+        names = [delivery.message.payload.decode() for delivery in deliveries]
+        mood = 1.0 if self.is_honest else random.random()
+        if mood < 0.06:
+            self.seen.moods["crashed with leases"] += 1
+            await channel.close()
+            return False
+        if mood < 0.12:
+            self.seen.moods["hung, then late"] += 1
+            await asyncio.sleep(self.seen.lease_ms / 1_000 * 1.3)
+        elif mood < 0.16:
+            self.seen.moods["extended, then late"] += 1
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                await stub.Extend(pb.ExtendRequest(queue=self.queue, leases=leases, lease=ms(150)), timeout=CALL_S)
+                self.seen.given_back |= set(leases)  # it may end before the instant that the delivery told
+            await asyncio.sleep(0.3)
+        elif mood < 0.26:
+            self.seen.moods["gave back"] += 1
+            await self._give_back(stub, leases, names)
+            return True
+        for _ in range(5):
+            try:
+                answer = await stub.Ack(pb.AckRequest(queue=self.queue, leases=leases), timeout=CALL_S)
+            except grpc.aio.AioRpcError as error:
+                self.seen.note_error("Ack", error)
+                await asyncio.sleep(0.05)
+                continue
+            for name, result in zip(names, answer.results, strict=True):
                 if result.settled == message_pb2.SETTLED_ACKED:
-                    seen.acked[delivery.message.id] += 1
+                    self.seen.acked[name] += 1
+            return True
+        return True
+
+    async def _give_back(self, stub: Stub, leases: Sequence[str], names: Sequence[str]) -> None:
+        request = pb.DelayRequest(queue=self.queue, leases=leases, keep_attempt=random.random() < 0.5)
+        if (delay := random.choice((0, 100, None))) is not None:
+            request.delay.CopyFrom(ms(delay))
+        self.seen.given_back |= set(leases)
+        try:
+            answer = await stub.Delay(request, timeout=CALL_S)
+        except grpc.aio.AioRpcError as error:
+            self.seen.note_error("Delay", error)
             return
-        await asyncio.sleep(0.05)
-
-
-async def _quietly(call: grpc.aio.UnaryUnaryCall[pb.DelayRequest, pb.DelayResponse]) -> None:
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        await call
+        self.seen.dead |= {
+            n for n, r in zip(names, answer.results, strict=True) if r.settled == message_pb2.SETTLED_DEAD
+        }
 
 
 def verdict(seen: Seen, *, had_faults: bool) -> list[str]:
     """What should be true and is not."""
     wrong = list(seen.unexpected)
-    never = seen.accepted - set(seen.delivered)
-    if never:
-        wrong.append(f"{len(never)} accepted messages were never delivered, {sorted(never)[:3]} among them")
-    twice = [name for name, count in seen.acked.items() if count > 1]
-    if twice:
-        wrong.append(f"{len(twice)} messages were acked for good twice, {sorted(twice)[:3]} among them")
-    overlapping = [
+
+    def check(names: set[str], text: str) -> None:
+        if names:
+            wrong.append(f"{len(names)} {text}, {sorted(names)[:3]} among them")
+
+    ends = seen.withdrawn | seen.mortal | seen.foreign
+    check(seen.accepted - set(seen.delivered) - ends, "accepted messages were never delivered")
+    check({name for name, count in seen.acked.items() if count > 1}, "messages were acked for good twice")
+    check(seen.withdrawn & set(seen.acked), "messages were withdrawn and acked")
+    check(seen.dead & set(seen.acked), "messages were dead and acked")
+    overlapping = {
         name
         for name, given in seen.leases.items()
         for (_, expires, lease), (start, _, _) in pairwise(sorted(given))
         if start < expires and lease not in seen.given_back
-    ]
-    if overlapping:
-        wrong.append(f"{len(overlapping)} messages had two live leases, {overlapping[:3]} among them")
+    }
+    check(overlapping, "messages had two live leases")
     if not had_faults:
-        again = [name for name, count in seen.delivered.items() if count > 1]
-        if again:
-            wrong.append(f"{len(again)} messages were delivered again without need, {sorted(again)[:3]} among them")
-        unacked = seen.accepted - set(seen.acked)
-        if unacked:
-            wrong.append(f"{len(unacked)} messages were not acked")
+        again = {name for name, count in seen.delivered.items() if count > 1}
+        check(again, "messages were delivered again without need")
+        check(seen.accepted - set(seen.acked), "messages were not acked")
     return wrong

@@ -1,0 +1,172 @@
+"""Two witnesses who ask nobody but the store, and know of it only what docs/storage.md says.
+
+`LeaseLog` reads MONITOR, which shows every command in the order in which the store did them, those of scripts too. So
+it knows at every instant, not only at those that are sampled, which leases are out. `sample` reads a whole queue in one
+read-only script.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+_ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(rb"[pf]\d+-\d+")  # the payload of a message of this run, wherever it stands in an element
+_ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)")
+_NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b"}
+_NONCE = slice(17, 37)  # of a record
+
+
+def _plain(escaped: bytes) -> bytes:
+    """The bytes that MONITOR shows this way."""
+
+    def one(match: re.Match[bytes]) -> bytes:
+        text = match[1]
+        return bytes.fromhex(text[1:].decode()) if len(text) == 3 else _NAMED.get(text, text)
+
+    return _ESCAPE.sub(one, escaped)
+
+
+def name_in(element: bytes) -> bytes:
+    """Which message an element of the line, or what is kept of it, is."""
+    match = _NAME.search(element)
+    return match[0] if match else element
+
+
+class LeaseLog(threading.Thread):
+    """Every lease that the store ever noted for one queue. `wrong` says what must never be."""
+
+    def __init__(self, port: int, base: str) -> None:
+        super().__init__(name="lease log", daemon=True)
+        self.granted = 0
+        self.most_out = 0
+        self.wrong: list[str] = []
+        self._keys = {f"{base}:x:{kind}".encode(): kind for kind in ("leases", "lease", "body")}
+        self._marker = f'"{base}:x:'.encode()
+        self._nonces: dict[bytes, bytes] = {}  # ticket → nonce of the lease that is out
+        self._messages: dict[bytes, bytes] = {}  # ticket → its message
+        self._tickets: dict[bytes, bytes] = {}  # message → the ticket under which it is leased
+        self._deadlines: dict[bytes, bytes] = {}
+        self._end = f"the end of {base}".encode()
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout=5)
+        self._socket.sendall(b"MONITOR\r\n")
+        self._stream = self._socket.makefile("rb")
+        assert self._stream.readline() == b"+OK\r\n"
+        self._socket.settimeout(None)
+        self.start()
+
+    @property
+    def out(self) -> int:
+        """How many leases are out now."""
+        return len(self._nonces) + len(self._messages) + len(self._deadlines)
+
+    def finish(self, client: redis.Redis) -> None:
+        """Returns when everything that happened before has been read."""
+        client.echo(self._end.decode())
+        self.join(60)
+        assert not self.is_alive(), "the log is far behind"
+        self._socket.close()
+
+    def run(self) -> None:
+        """Reads until told that it is the end."""
+        for line in self._stream:
+            if self._marker in line:
+                command, *arguments = _ARGUMENT.findall(line)
+                self._note(command.upper(), arguments)
+            elif self._end in line:
+                return
+
+    def _note(self, command: bytes, arguments: Sequence[bytes]) -> None:
+        if command in (b"DEL", b"UNLINK"):
+            for key in arguments:
+                self._drop(self._keys.get(key), None)
+            return
+        kind, values = self._keys.get(arguments[0]), arguments[1:]
+        if kind is None:
+            return
+        if command in (b"HDEL", b"ZREM"):
+            self._drop(kind, values)
+        elif command == b"HSET" and kind == "lease":
+            for ticket, record in zip(values[::2], values[1::2], strict=True):
+                self._grant(ticket, _plain(record)[_NONCE])
+        elif command == b"HSET" and kind == "body":
+            for ticket, element in zip(values[::2], values[1::2], strict=True):
+                self._lend(ticket, name_in(element))
+        elif command == b"ZADD" and kind == "leases":
+            self._deadlines.update(zip(values[1::2], values[::2], strict=True))
+        elif command.startswith((b"HSET", b"HINCR", b"ZADD", b"ZPOP", b"ZREM", b"ZINCR")):
+            self.wrong.append(f"the log does not know what {command!r} does to x:{kind}")
+
+    def _grant(self, ticket: bytes, nonce: bytes) -> None:
+        before = self._nonces.get(ticket)
+        if before is None:
+            self.granted += 1
+        elif before != nonce:
+            self.wrong.append(f"ticket {ticket!r} was leased while it was leased")
+        self._nonces[ticket] = nonce
+        self.most_out = max(self.most_out, len(self._nonces))
+
+    def _lend(self, ticket: bytes, message: bytes) -> None:
+        if self._tickets.get(message, ticket) != ticket:
+            self.wrong.append(f"message {message!r} was leased under two tickets")
+        self._messages[ticket] = message
+        self._tickets[message] = ticket
+
+    def _drop(self, kind: str | None, tickets: Sequence[bytes] | None) -> None:
+        if kind == "body":
+            for ticket in list(self._messages) if tickets is None else tickets:
+                if (message := self._messages.pop(ticket, None)) is not None:
+                    self._tickets.pop(message, None)
+        elif kind is not None:
+            known = self._nonces if kind == "lease" else self._deadlines
+            for ticket in list(known) if tickets is None else tickets:
+                known.pop(ticket, None)
+
+
+_SAMPLE = """#!lua flags=no-writes
+local base = KEYS[1]
+local function size(kind) return redis.call('ZCARD', base .. ':x:' .. kind) end
+local totals = redis.call('HMGET', base .. ':x:meta', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign')
+return { redis.call('LRANGE', base, 0, -1), redis.call('HVALS', base .. ':x:body'),
+  redis.call('HVALS', base .. ':x:later'), redis.call('HVALS', base .. ':x:corpse'),
+  { size('leases'), size('delayed'), size('dead'), redis.call('HLEN', base .. ':x:lease') }, totals }
+"""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A queue at one instant."""
+
+    in_line: Sequence[bytes]
+    leased: Sequence[bytes]
+    delayed: Sequence[bytes]
+    dead: Sequence[bytes]
+    sizes: Sequence[int]
+    totals: Sequence[int]  # accepted, acked, expired, withdrawn, taken by foreign clients
+
+    def wrong(self, *, with_totals: bool) -> list[str]:
+        """What should be true and is not. The totals are behind while a foreign client is at work."""
+        found = []
+        places = Counter(name_in(kept) for kept in (*self.in_line, *self.leased, *self.delayed, *self.dead))
+        if twice := [name for name, count in places.items() if count > 1]:
+            found.append(f"messages in two states at once: {twice[:3]}")
+        if list(self.sizes) != [len(self.leased), len(self.delayed), len(self.dead), len(self.leased)]:
+            found.append(f"{self.sizes} leases, delayed, dead, records, but {len(self.leased)} leased elements, …")
+        accepted, *ended = self.totals
+        if with_totals and accepted != sum(places.values()) + sum(ended):
+            found.append(f"{accepted} accepted, {sum(places.values())} here, {ended} ended")
+        return found
+
+
+def sample(client: redis.Redis, base: str) -> Sample:
+    """The queue as of one instant, from the store itself."""
+    reply: list[Any] = client.eval(_SAMPLE, 1, base)
+    in_line, leased, delayed, dead, sizes, totals = reply
+    return Sample(in_line, leased, delayed, dead, sizes, [int(total or 0) for total in totals])
