@@ -42,8 +42,13 @@ async def test_policy_fields_travel_and_update_names_them(service: FakeService, 
     assert not (await queue.create()).created
     assert (await queue.describe()).policy.retry.max_attempts == 3
     assert (await queue.describe()).policy.bound == 7
+    assert not (await queue.describe()).policy.dead_letter_expired
+    changed = await queue.update(time_to_live=timedelta(hours=1), dead_letter_expired=True)
+    assert changed.policy.time_to_live.ToSeconds() == 3600
+    assert changed.policy.dead_letter_expired
+    assert not (await queue.update(time_to_live=None, dead_letter_expired=None)).policy.HasField("time_to_live")
     state = await queue.update(bound=9, max_attempts=None)
-    assert list(service.requests("Update")[0].update_mask.paths) == ["bound", "retry.max_attempts"]
+    assert list(service.requests("Update")[-1].update_mask.paths) == ["bound", "retry.max_attempts"]
     assert (state.policy.bound, state.policy.retry.max_attempts) == (9, 0)
     with pytest.raises(TypeError):
         await queue.create(size=3)  # type: ignore[call-arg]
@@ -69,14 +74,11 @@ async def test_safe_calls_are_repeated(service: FakeService, queue: headway.Queu
     assert len(service.requests("Describe")) == 3
 
 
-async def test_get_and_close_are_not_repeated(service: FakeService, queue: headway.Queue) -> None:
-    service.fail_next("Get", LOST)
-    with pytest.raises(headway.Unavailable):
-        await queue.get()
+async def test_close_is_not_repeated(service: FakeService, queue: headway.Queue) -> None:
     service.fail_next("Close", LOST)
     with pytest.raises(headway.Unavailable):
         await queue.close()
-    assert [name for name, _ in service.calls] == ["Get", "Close"]
+    assert [name for name, _ in service.calls] == ["Close"]
 
 
 async def test_put_without_ids_is_not_repeated_when_its_outcome_is_unknown(
@@ -106,6 +108,33 @@ async def test_put_with_an_id_is_repeated_and_accepted_once(
     assert [held.message.id for held in made.line] == ["a"]
     with pytest.raises(headway.DuplicateMessage):
         await queue.put(b"x", id="a")
+
+
+async def test_repeated_put_is_refused_if_another_message_has_its_id(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"theirs", id="a")
+    service.fail_next("Put", LOST)
+    with pytest.raises(headway.DuplicateMessage) as caught:
+        await queue.put(b"mine", id="a")
+    assert dict(caught.value.metadata) == {"queue": "q", "id": "a"}
+    assert [held.message.payload for held in made.line] == [b"theirs"]
+
+
+async def test_kept_message_tells_if_its_body_is_another(queue: headway.Queue) -> None:
+    await queue.put(b"x", id="a")
+    assert not (await queue.put(b"x", id="a", on_duplicate="keep")).body_differs
+    assert (await queue.put(b"y", id="a", on_duplicate="keep")).body_differs
+
+
+async def test_put_that_replaces_is_repeated_as_it_is(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"old", id="a")
+    service.fail_next("Put", LOST_AFTER)
+    await queue.put(b"new", id="a", on_duplicate="replace")
+    assert [held.message.payload for held in made.line] == [b"new"]
+    assert service.requests("Put")[2].on_duplicate == OnDuplicate.ON_DUPLICATE_REPLACE
 
 
 async def test_put_sends_what_it_was_given(service: FakeService, queue: headway.Queue) -> None:
@@ -166,11 +195,9 @@ async def test_failure_between_batches_tells_what_was_accepted(service: FakeServ
     assert len(service.requests("Put")) == 3
 
 
-async def test_admin_calls_answer(queue: headway.Queue, client: headway.Client, made: FakeQueue) -> None:
+async def test_peek_and_server_info_answer(queue: headway.Queue, client: headway.Client, made: FakeQueue) -> None:
     await queue.put_many([b"1", b"2"])
     assert [m.message.payload for m in await queue.peek(5, from_position=2)] == [b"2"]
-    assert (await queue.repair()).findings
-    assert (await queue.purge()).waiting == 2
     assert (await client.server_info()).version == "0.0.fake"
     assert (await queue.close()).closed
     await queue.delete()

@@ -8,7 +8,9 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway._errors import from_status
 from headway._lease import Lease
+from headway.v1.message_pb2 import Settled
 
 SOON = timedelta(seconds=5)
 
@@ -151,6 +153,40 @@ async def test_giving_back_is_tried_again(service: FakeService, queue: headway.Q
             raise _Broken
     assert len(service.requests("Delay")) == 2
     assert len(made.delayed) == 1
+
+
+async def test_waiting_messages_are_postponed_and_withdrawn_by_id(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"1", id="held")
+    await queue.get()
+    for name in ("a", "b", "c"):
+        await queue.put(b"x", id=name)
+    results = await queue.postpone(["a", "held", "nobody"], timedelta(hours=1), reason="not now")
+    assert [result.id for result in results] == ["a", "held", "nobody"]
+    assert [result.settled for result in results] == [
+        Settled.SETTLED_DELAYED,
+        Settled.SETTLED_STALE,
+        Settled.SETTLED_GONE,
+    ]
+    assert results[0].HasField("available_at")
+    assert (await queue.postpone(["b"], timedelta(0)))[0].settled == Settled.SETTLED_RELEASED
+    assert service.requests("Delay")[0].reason == "not now"
+    withdrawn = await queue.withdraw(["a", "b", "held", "nobody"])
+    assert [result.withdrawn for result in withdrawn] == [True, True, False, False]
+    assert [type(from_status(result.error)) for result in withdrawn[2:]] == [
+        headway.MessageLeased,
+        headway.MessageNotFound,
+    ]
+    assert [held.message.id for held in made.line] == ["c"]
+
+
+async def test_replaced_message_makes_its_lease_stale(queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put(b"old", id="a")
+    with pytest.raises(headway.LeaseStale):
+        async with queue.lease():
+            await queue.put(b"new", id="a", on_duplicate="replace")
+    assert [held.message.payload for held in made.line] == [b"new"]
 
 
 async def test_drained_queue_raises(queue: headway.Queue) -> None:

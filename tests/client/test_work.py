@@ -10,6 +10,7 @@ import headway
 from client.fake_service import Failure, FakeQueue, FakeService
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
 
 
 class _Gate:
@@ -169,14 +170,18 @@ async def test_worker_survives_a_service_that_is_away(
     assert len(made.acked) == 2
 
 
-async def test_lost_answer_to_ack_is_asked_again(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
-    await queue.put(b"1")
+async def test_lost_answer_to_an_ack_with_get_is_asked_for_again(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
     await queue.close()
-    lost = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
-    service.failures["Get"] = [None, lost]
+    service.failures["Get"] = [None, LOST]
     await queue.run(_nothing)
-    assert len(made.acked) == 1
-    assert len(service.requests("Ack")) == 1
+    assert len(made.acked) == 2
+    first, second, third, *_ = service.requests("Get")
+    assert second.attempt_id == third.attempt_id
+    assert first.attempt_id not in ("", second.attempt_id)
+    assert not service.requests("Ack")
 
 
 async def test_ack_that_came_too_late_is_said(
@@ -262,3 +267,35 @@ async def test_concurrency_below_one_is_refused(queue: headway.Queue, concurrenc
         await queue.run(_nothing, concurrency=concurrency)
     with pytest.raises(ValueError, match="at least 1"):
         await anext(queue.work(concurrency=concurrency))
+
+
+async def test_result_of_a_handler_is_kept_with_the_outcome(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    await queue.close()
+
+    async def handle(lease: headway.Lease) -> object:
+        return b"done " + lease.payload if lease.payload != b"2" else "not bytes, so no result"
+
+    service.fail_next("Ack", LOST)
+    await queue.run(handle)
+    assert made.results == [b"done 1", b"done 3"]
+    assert [m.payload for m in made.acked] == [b"1", b"2", b"3"]
+
+
+async def test_message_whose_result_is_refused_goes_to_the_backoff(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    stop = asyncio.Event()
+
+    async def handle(lease: headway.Lease) -> bytes:
+        if lease.payload == b"2":
+            stop.set()
+        return b"x" * 5000
+
+    service.fail_next("Ack", Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID"))
+    await queue.run(handle, stop=stop)
+    assert made.reasons == ["headway._errors.FieldInvalid"]
+    assert [m.payload for m in made.acked] == [b"2"]

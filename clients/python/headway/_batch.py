@@ -1,16 +1,17 @@
-"""Puts messages: makes them, splits many into batches that the service accepts, and repeats what is safe to repeat."""
+"""Puts messages: makes them, splits many into batches that the service accepts, and says what repeating may change."""
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 
-from headway._backoff import backoff_seconds
+import grpc
+
 from headway._channel import Connection
-from headway._errors import Unavailable
+from headway._repeat import call_again
 from headway._spans import available, whole_milliseconds
 from headway.v1.admin_service_pb2 import Limits
-from headway.v1.message_pb2 import Message, OnDuplicate
+from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.message_pb2 import Message, OnDuplicate, PutResult, Status
 from headway.v1.queue_service_pb2 import PutRequest, PutResponse
 
 OnDuplicateName = Literal["reject", "keep", "replace"]
@@ -20,7 +21,6 @@ _ON_DUPLICATE: dict[str, OnDuplicate.ValueType] = {
     "keep": OnDuplicate.ON_DUPLICATE_KEEP,
     "replace": OnDuplicate.ON_DUPLICATE_REPLACE,
 }
-_MOST_TRIES = 5
 _FRAMING_BYTES = 6  # tag and length of one message in a request
 _ENVELOPE_BYTES = 1024  # queue and producer names and the other fields of a request, at their largest
 
@@ -71,29 +71,39 @@ def batches(messages: Iterable[Message], limits: Limits) -> Iterator[list[Messag
 
 
 async def send_batch(connection: Connection, request: PutRequest, wait: timedelta | None) -> PutResponse:
-    """Makes one Put, and makes it again after UNAVAILABLE as long as its deadline allows and that is safe.
+    """Makes one Put, and makes it again as long as its deadline allows and that is safe.
 
     It is safe if nothing happened, or if every message carries an id. After a lost answer the repeat says KEEP instead
-    of REJECT, so that what the first try accepted is answered `deduplicated` and not refused.
+    of REJECT, so that what the first try accepted is answered `deduplicated` and not refused; what another message of
+    the same id was kept for is refused all the same.
     """
-    clock = asyncio.get_running_loop().time
-    patience = max(0.0, wait.total_seconds()) if wait is not None else 0.0
-    started = clock()
-    deadline = started + patience + connection.call_timeout.total_seconds()
-    has_ids = all(message.id for message in request.messages)
-    failures = 0
-    while True:
-        try:
-            return await connection.call(connection.queues.Put, request, wait=wait)
-        except Unavailable as error:
-            failures += 1
-            pause = backoff_seconds(failures, error.retry_after)
-            is_safe = has_ids or not error.is_outcome_unknown
-            if not is_safe or failures >= _MOST_TRIES or clock() + pause >= deadline:
-                raise
-            if error.is_outcome_unknown and request.on_duplicate != OnDuplicate.ON_DUPLICATE_REPLACE:
-                request.on_duplicate = OnDuplicate.ON_DUPLICATE_KEEP
-        await asyncio.sleep(pause)
-        if wait is not None:
-            wait = timedelta(seconds=max(0.0, started + patience - clock()))
-            request.wait.CopyFrom(whole_milliseconds(wait))
+    is_rejecting = request.on_duplicate not in (OnDuplicate.ON_DUPLICATE_KEEP, OnDuplicate.ON_DUPLICATE_REPLACE)
+
+    def keep() -> None:
+        if is_rejecting:
+            request.on_duplicate = OnDuplicate.ON_DUPLICATE_KEEP
+
+    answer = await call_again(
+        connection,
+        connection.queues.Put,
+        request,
+        wait=wait,
+        is_idempotent=all(message.id for message in request.messages),
+        on_lost=keep,
+    )
+    response: PutResponse = answer.response
+    if is_rejecting and answer.is_again:
+        for result in response.results:
+            if result.deduplicated and result.body_differs:
+                result.CopyFrom(_duplicate(request.queue, result.id))
+    return response
+
+
+def _duplicate(queue: str, message_id: str) -> PutResult:
+    status = Status(
+        code=grpc.StatusCode.ALREADY_EXISTS.value[0],
+        message="another message with this id is known",
+        reason=ErrorReason.ERROR_REASON_DUPLICATE_MESSAGE,
+        metadata={"queue": queue, "id": message_id},
+    )
+    return PutResult(id=message_id, error=status)

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -17,11 +17,12 @@ DEFAULT_TARGET = "127.0.0.1:7420"
 ADDRESS_VARIABLE = "HEADWAY_ADDRESS"
 MAX_RECEIVE_BYTES = 64 * 1024 * 1024
 
-# Calls that do no harm when done twice. Not here: Get (leases again), Put (`_batch` repeats it when it is safe), Delay
-# (the second would find its lease stale), Close (the second fails by rule), Delete.
+# Calls that gRPC may make again by itself: they do no harm when done twice, and their answer says the same. Get, Put,
+# Ack, Delay, Extend and Withdraw are repeated by `_repeat`, which can tell the caller. Never repeated: Close and Delete
+# (the second fails by rule), Purge and Repair (the second's answer tells its own part only), Redrive.
 _REPEATABLE = {
-    "headway.v1.QueueService": ("Create", "Describe", "List", "Update", "Ack", "Extend", "Peek"),
-    "headway.v1.AdminService": ("GetServerInfo", "ListDead", "Pause", "Resume"),
+    "headway.v1.QueueService": ("Create", "Describe", "List", "Update", "Peek"),
+    "headway.v1.AdminService": ("Check", "GetServerInfo", "ListDead", "Pause", "Resume"),
 }
 
 _Request = TypeVar("_Request")
@@ -120,17 +121,38 @@ class Connection:
         request: _Request,
         *,
         wait: timedelta | None = None,
+        timeout: float | None = None,
     ) -> _Response:
-        """Makes one call and awaits its answer for `call_timeout` plus the `wait` that the request asks for.
+        """Makes one call and awaits its answer for `call_timeout` plus the `wait` that the request asks for, or for
+        `timeout` seconds.
 
         Raises HeadwayError. Cancelling it cancels the call.
         """
-        seconds = self.call_timeout.total_seconds() + max(0.0, wait.total_seconds() if wait else 0.0)
+        seconds = timeout
+        if seconds is None:
+            seconds = self.call_timeout.total_seconds() + max(0.0, wait.total_seconds() if wait else 0.0)
         try:
             response: _Response = await rpc(request, timeout=seconds, metadata=self._metadata or None)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         return response
+
+    async def stream(
+        self, rpc: "grpc.aio.UnaryStreamMultiCallable[_Request, _Response]", request: _Request
+    ) -> AsyncGenerator[_Response, None]:
+        """Yields the answers of one call until its end; closing the generator cancels the call.
+
+        It has no deadline, for nobody knows how long the work takes: the channel's pings find out if the other side is
+        gone. Raises HeadwayError.
+        """
+        call = rpc(request, metadata=self._metadata or None)
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            raise from_rpc_error(error) from error
+        finally:
+            call.cancel()
 
     async def close(self) -> None:
         """Ends the channel; calls that are under way are cancelled."""

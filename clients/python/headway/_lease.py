@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Self
 import grpc
 
 from headway._backoff import backoff_seconds
-from headway._errors import HeadwayError, LeaseGone, LeaseStale, Unavailable
+from headway._errors import HeadwayError, LeaseGone, LeaseStale
+from headway._settle import delay_request, send_delay
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, SettleResult
 
@@ -22,7 +23,7 @@ _log = logging.getLogger("headway")
 
 _NOW = timedelta(0)
 _GIVE_BACK_SECONDS = 5.0  # how long leaving a block may take that gives a message back; then the lease just lapses
-_GIVE_BACK_TRIES = 3
+_NO_SAY = (Settled.SETTLED_STALE, Settled.SETTLED_GONE)
 
 
 class Lease:
@@ -37,11 +38,18 @@ class Lease:
     """
 
     def __init__(
-        self, queue: "Queue", delivery: Delivery, *, span: timedelta, on_end: Callable[[], None] | None = None
+        self,
+        queue: "Queue",
+        delivery: Delivery,
+        *,
+        span: timedelta,
+        is_old: bool = False,  # given to an earlier try of the call that brought it: it may lapse sooner
+        on_end: Callable[[], None] | None = None,
     ) -> None:
         self.queue = queue
         self.delivery = delivery
         self.span = span
+        self._is_old = is_old
         self._on_end = on_end
         self._settled: Settled.ValueType | None = None
         self._is_lost = False
@@ -112,10 +120,18 @@ class Lease:
         """Gives the message back: by the queue's backoff, or after a span (0: now, at the head), or at an instant.
 
         Costs an attempt unless `keep_attempt`. `reason`, at most 1024 bytes, is kept with the message. Does not block.
-        Raises LeaseStale or LeaseGone.
+        Raises LeaseStale or LeaseGone; but if an answer was lost, and the call was made again, it answers STALE or GONE
+        without raising, for the first try has most likely done it.
         """
-        results = await self.queue.delay([self.token], delay, reason=reason, keep_attempt=keep_attempt)
-        return self.book(results[0])
+        request = delay_request(
+            self.queue.name, leases=[self.token], delay=delay, reason=reason, keep_attempt=keep_attempt
+        )
+        answer = await send_delay(self.queue.client.connection, request)
+        result = answer.response.results[0]
+        if answer.is_again and result.settled in _NO_SAY:
+            self._end(result.settled)
+            return result
+        return self.book(result)
 
     async def release(self) -> SettleResult:
         """Gives the message back to the head of the line, now and for free: it was not worked on."""
@@ -136,10 +152,8 @@ class Lease:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
         if result.settled == Settled.SETTLED_EXTENDED:
             return result
-        self._settled = result.settled
-        self._is_lost = result.settled in (Settled.SETTLED_STALE, Settled.SETTLED_GONE)
-        if self._on_end is not None:
-            self._on_end()
+        self._is_lost = result.settled in _NO_SAY
+        self._end(result.settled)
         if result.settled == Settled.SETTLED_STALE:
             raise LeaseStale(
                 f"the lease of message {self.id!r} is stale: somebody newer holds or held it",
@@ -156,6 +170,11 @@ class Lease:
             )
         return result
 
+    def _end(self, settled: Settled.ValueType) -> None:
+        self._settled = settled
+        if self._on_end is not None:
+            self._on_end()
+
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[Self]:
         """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
@@ -169,8 +188,11 @@ class Lease:
     async def _keep_alive(self) -> None:
         pause = self.span.total_seconds() / 3
         failures = 0
+        is_due = self._is_old
         while not self.is_settled:
-            await asyncio.sleep(min(pause, backoff_seconds(failures)) if failures else pause)
+            if not is_due:
+                await asyncio.sleep(min(pause, backoff_seconds(failures)) if failures else pause)
+            is_due = False
             try:
                 async with asyncio.timeout(max(pause, 0.1)):
                     await self.extend()
@@ -189,24 +211,9 @@ class Lease:
         """
         try:
             async with asyncio.timeout(_GIVE_BACK_SECONDS):
-                await self._give_back(failed_with)
+                await (self.release() if failed_with is None else self.delay(reason=failed_with))
         except (HeadwayError, TimeoutError) as error:
             _log.warning("could not give message %r back: %s", self.id, str(error) or "no answer in time")
-
-    async def _give_back(self, failed_with: str | None) -> None:
-        failures = 0
-        while not self.is_settled:
-            try:
-                await (self.release() if failed_with is None else self.delay(reason=failed_with))
-            except (LeaseStale, LeaseGone):
-                if failures == 0:
-                    raise
-                # Otherwise an earlier try did it, and its answer was lost.
-            except Unavailable as error:
-                failures += 1
-                if failures == _GIVE_BACK_TRIES:
-                    raise
-                await asyncio.sleep(backoff_seconds(failures, error.retry_after))
 
     async def __aenter__(self) -> Self:
         self._alive = self.kept_alive()

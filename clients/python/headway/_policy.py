@@ -31,6 +31,7 @@ class PolicyFields(TypedDict, total=False):
     place_grace: timedelta | None
     dedupe_window: timedelta | None
     remember: timedelta | None
+    dead_letter_expired: bool | None
 
 
 def build_policy(base: Policy | None, fields: PolicyFields) -> Policy:

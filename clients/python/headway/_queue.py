@@ -6,12 +6,12 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Unpack
 
-from headway import _batch, _work
+from headway import _batch, _fetch, _settle, _work
 from headway._errors import HeadwayError, QueueFull, from_status
 from headway._lease import Lease
+from headway._operations import Operations
 from headway._policy import PolicyFields, build_policy, update_mask
-from headway._spans import available, whole_milliseconds
-from headway.v1 import admin_service_pb2 as admin_pb
+from headway._spans import whole_milliseconds
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, Progress, PutResult, SettleResult, Status
@@ -25,17 +25,15 @@ _CLOSE_WAIT = timedelta(seconds=1)  # what the service waits if nothing is said;
 _DELETE_WAIT = timedelta(seconds=5)
 
 
-class Queue:
+class Queue(Operations):
     """A handle on the queue of one name; making it calls nothing. Its methods are the service's calls.
 
-    Every call answers within the client's `call_timeout` plus its own `wait`, and raises HeadwayError: beside what is
-    named at a method, NameRefused, Unavailable and DeadlineExceeded can befall any.
+    Every call but `redrive` answers within the client's `call_timeout` plus its own `wait`, and raises HeadwayError:
+    beside what is named at a method, NameRefused, Unavailable and DeadlineExceeded can befall any.
     """
 
     def __init__(self, client: "Client", name: str) -> None:
-        self.client = client
-        self.name = name
-        self._connection = client.connection
+        super().__init__(client, name)
         self._policy_lease: timedelta | None = None
 
     def __repr__(self) -> str:
@@ -77,9 +75,11 @@ class Queue:
     ) -> PutResult:
         """Puts one message: a payload with its parts, or a Message as it is.
 
-        `delay` is a span from now or an instant. A full queue is waited for up to `wait` (default: not at all). With an
-        `id` it is idempotent and repeated after a lost answer. Raises QueueNotFound, QueueClosed, QueueFull,
-        DuplicateMessage, RoleInUse, TooLarge, StoreFull.
+        `delay` is a span from now or an instant. After `time_to_live` (default: the policy's) it is not delivered any
+        more. A full queue is waited for up to `wait` (default: not at all). With an `id` it is idempotent and repeated
+        after a lost answer. An id that is known: "reject" raises, "keep" answers `deduplicated` (and `body_differs` if
+        the one kept is another), "replace" takes its place and makes its lease stale. Raises QueueNotFound,
+        QueueClosed, QueueFull, DuplicateMessage, RoleInUse, TooLarge, StoreFull.
         """
         if isinstance(payload, Message):
             if id or headers or delay is not None or time_to_live is not None:
@@ -136,22 +136,20 @@ class Queue:
         lease: timedelta | None = None,
         consumer: str = "",
         ack: Sequence[str] = (),
+        attempt_id: str = "",
     ) -> pb.GetResponse:
         """Leases up to `max_messages`, waiting up to `wait` (default: not at all) for the first; acks leases first.
 
         An empty answer is a result. The leases run `lease` (default: the policy's) and nothing keeps them alive: see
-        `hold`, `lease`, `work` and `run`. If the call is cancelled the service gives back what it leased. Raises
+        `hold`, `lease`, `work` and `run`. If the call is cancelled the service gives back what it leased. If its answer
+        is lost it is made again under the same name, `attempt_id` (default: one of its own), and brings the same
+        leases, which then may be older than the answer; name it to go on with that after an error. Raises
         QueueNotFound, QueueDrained, QueueDeleted, QueuePaused, RoleInUse, but not if it acks.
         """
-        request = pb.GetRequest(
-            queue=self.name,
-            max_messages=max_messages,
-            wait=whole_milliseconds(wait) if wait is not None else None,
-            lease=whole_milliseconds(lease) if lease is not None else None,
-            consumer=consumer,
-            ack=ack,
+        answer = await _fetch.get(
+            self, max_messages, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id
         )
-        return await self._connection.call(self._connection.queues.Get, request, wait=wait)
+        return answer.response
 
     def hold(self, delivery: Delivery, *, lease: timedelta) -> Lease:
         """A handle on a delivery that `get` brought; `lease` is the span it was leased for."""
@@ -166,11 +164,12 @@ class Queue:
         Raises what `get` raises, and LeaseStale or LeaseGone at the end if the work has no say any more.
         """
         span = lease or await self.policy_lease()
-        response = await self.get(wait=wait, lease=span, consumer=consumer)
-        if not response.deliveries:
+        name = _fetch.new_attempt_id()
+        fetched = await _fetch.fetch(self, wait=wait, lease=span, consumer=consumer, attempt_id=name)
+        if not fetched.leases:
             yield None
             return
-        async with self.hold(response.deliveries[0], lease=span) as held:
+        async with fetched.leases[0] as held:
             yield held
 
     def work(self, *, concurrency: int = 1, lease: timedelta | None = None, consumer: str = "") -> AsyncIterator[Lease]:
@@ -195,11 +194,13 @@ class Queue:
         """Calls `handler` with a Lease for each message, `concurrency` at a time, until the queue is drained.
 
         Each lease is kept alive while its handler runs; then it is acked together with the next Get, unless the handler
-        settled it. A handler that raises gives its message to the queue's backoff. When `stop` is set it fetches no
-        more, finishes what it holds and returns; when it is cancelled the handlers are, and their messages are given
-        back for free. With `drain` it also returns once nothing waits, is delayed or is leased. While the service is
-        away or busy it waits and goes on, and says so in the log "headway". Raises QueueNotFound, QueueDeleted and what
-        is wrong with the arguments, after finishing what it holds.
+        settled it. Bytes that a handler returns are the message's result, as of `Lease.ack`; whatever else it returns
+        is not looked at. A handler that raises, or whose result is refused, gives its message to the queue's backoff.
+        When `stop` is set it fetches no more, finishes what it holds and returns; when it is cancelled the handlers
+        are, and their messages are given back for free. With `drain` it also returns once nothing waits, is delayed or
+        is leased. While the service is away or busy it waits and goes on, with the messages of a lost answer too, and
+        says so in the log "headway". Raises QueueNotFound, QueueDeleted and what is wrong with the arguments, after
+        finishing what it holds.
         """
         runner = _work.Runner(
             self, handler, concurrency=concurrency, lease=lease, consumer=consumer, stop=stop, drain=drain
@@ -207,10 +208,12 @@ class Queue:
         await runner.run()
 
     async def ack(self, leases: Sequence[str], *, result: bytes = b"") -> list[SettleResult]:
-        """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent."""
+        """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent.
+
+        `result`, at most 4096 bytes, is kept with the messages' outcome for those who watch them.
+        """
         request = pb.AckRequest(queue=self.name, leases=leases, result=result)
-        response: pb.AckResponse = await self._connection.call(self._connection.queues.Ack, request)
-        return list(response.results)
+        return list((await _settle.send_ack(self._connection, request)).results)
 
     async def delay(
         self,
@@ -224,20 +227,24 @@ class Queue:
         """Gives leased messages back, or postpones waiting ones by id; one result each, leases first.
 
         `delay` is a span (0: now, at the head) or an instant; None is the queue's backoff. Costs an attempt unless
-        `keep_attempt`. `reason`: at most 1024 bytes, kept with the message.
+        `keep_attempt`. `reason`: at most 1024 bytes, kept with the message. If an answer was lost and the call made
+        again, leases that the first try gave back are STALE.
         """
-        span, until = available(delay) if delay is not None else (None, None)
-        request = pb.DelayRequest(
-            queue=self.name,
-            leases=leases,
-            message_ids=message_ids,
-            delay=span,
-            until=until,
-            reason=reason,
-            keep_attempt=keep_attempt,
+        request = _settle.delay_request(
+            self.name, leases=leases, message_ids=message_ids, delay=delay, reason=reason, keep_attempt=keep_attempt
         )
-        response: pb.DelayResponse = await self._connection.call(self._connection.queues.Delay, request)
-        return list(response.results)
+        return list((await _settle.send_delay(self._connection, request)).response.results)
+
+    async def postpone(
+        self, message_ids: Sequence[str], delay: timedelta | datetime | None = None, *, reason: str = ""
+    ) -> list[SettleResult]:
+        """Lets messages that wait or are delayed join the line later; one result per id, in order.
+
+        `delay` is a span (0: now) or an instant; None is the queue's backoff. The results: DELAYED until
+        `available_at`; RELEASED, it waits and now was asked for; STALE, somebody works on it; GONE, no such message
+        waits or is delayed.
+        """
+        return await self.delay((), delay, message_ids=message_ids, reason=reason)
 
     async def extend(
         self, leases: Sequence[str], lease: timedelta | None = None, *, progress: Progress | None = None
@@ -249,8 +256,7 @@ class Queue:
             lease=whole_milliseconds(lease) if lease is not None else None,
             progress=progress,
         )
-        response: pb.ExtendResponse = await self._connection.call(self._connection.queues.Extend, request)
-        return list(response.results)
+        return list((await _settle.send_extend(self._connection, request)).results)
 
     async def peek(
         self, max_messages: int = 1, *, from_position: int = 1, without_payloads: bool = False
@@ -266,10 +272,13 @@ class Queue:
         return list(response.messages)
 
     async def withdraw(self, message_ids: Sequence[str]) -> list[pb.WithdrawResult]:
-        """Cancels messages that wait or are delayed; one result per id, in order."""
+        """Cancels messages that wait or are delayed, wherever they stand; one result per id, in order.
+
+        One that could not be withdrawn has `error` set: MESSAGE_LEASED, MESSAGE_FINISHED or MESSAGE_NOT_FOUND. Raises
+        QueueNotFound.
+        """
         request = pb.WithdrawRequest(queue=self.name, message_ids=message_ids)
-        response: pb.WithdrawResponse = await self._connection.call(self._connection.queues.Withdraw, request)
-        return list(response.results)
+        return list((await _settle.send_withdraw(self._connection, request)).results)
 
     async def close(self, *, wait: timedelta = _CLOSE_WAIT) -> QueueState:
         """Closes the queue for good: no more puts, and consumers drain what is left.
@@ -287,19 +296,6 @@ class Queue:
         """
         request = pb.DeleteRequest(queue=self.name, wait=whole_milliseconds(wait))
         await self._connection.call(self._connection.queues.Delete, request, wait=wait)
-
-    async def purge(self, *, dead: bool = False) -> admin_pb.PurgeResponse:
-        """Removes what waits or is delayed, and the dead if asked; leased messages stay. Raises QueueNotFound."""
-        request = admin_pb.PurgeRequest(queue=self.name, dead=dead)
-        return await self._connection.call(self._connection.admin.Purge, request)
-
-    async def repair(self, *, confirm_holder: str = "") -> admin_pb.RepairResponse:
-        """Tells what a foreign client that died left behind, and puts it right if its name is confirmed.
-
-        Raises QueueNotFound, and RoleInUse if the role's holder is not the one confirmed.
-        """
-        request = admin_pb.RepairRequest(queue=self.name, confirm_holder=confirm_holder)
-        return await self._connection.call(self._connection.admin.Repair, request)
 
     async def policy_lease(self) -> timedelta:
         """How long a lease lasts by the policy, as it was when this handle first asked. Raises QueueNotFound."""

@@ -3,11 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway._backoff import backoff_seconds, is_passing
-from headway._errors import HeadwayError, LeaseGone, LeaseStale, QueueDrained
+from headway._errors import HeadwayError, InvalidArgument, LeaseGone, LeaseStale, QueueDrained
+from headway._fetch import Fetched, fetch, new_attempt_id
 from headway._lease import Lease, failure_reason
 
 if TYPE_CHECKING:
@@ -30,12 +32,13 @@ async def work(queue: "Queue", *, concurrency: int, lease: timedelta | None, con
     changed = asyncio.Event()
     outage = _Outage(queue)
     span = lease
+    attempt = _Attempt()
     while True:
         await _until_room(held, concurrency, changed)
         try:
             if span is None:
                 span = await queue.policy_lease()
-            response = await queue.get(wait=_IDLE_WAIT, lease=span, consumer=consumer)
+            fetched = await attempt.fetch(queue, wait=_IDLE_WAIT, lease=span, consumer=consumer, on_end=changed.set)
         except QueueDrained:
             return
         except HeadwayError as error:
@@ -44,8 +47,7 @@ async def work(queue: "Queue", *, concurrency: int, lease: timedelta | None, con
             await asyncio.sleep(outage.pause_seconds(error))
             continue
         outage.over()
-        for delivery in response.deliveries:
-            handle = Lease(queue, delivery, span=span, on_end=changed.set)
+        for handle in fetched.leases:
             held.add(handle)
             yield handle
 
@@ -65,11 +67,37 @@ async def _until_room(held: set[Lease], concurrency: int, changed: asyncio.Event
             continue
 
 
+class _Attempt:
+    """The name of a Get, kept until the Get is answered: what a lost answer leased is asked for, not left behind."""
+
+    def __init__(self) -> None:
+        self._id = new_attempt_id()
+        self.is_again = False  # a Get of this name may have leased something unknown to us
+
+    async def fetch(self, queue: "Queue", **parts: Any) -> Fetched:
+        """See `_fetch.fetch`."""
+        try:
+            fetched = await fetch(queue, attempt_id=self._id, is_again=self.is_again, **parts)
+        except HeadwayError as error:
+            self.is_again = self.is_again or error.is_outcome_unknown
+            raise
+        self._id, self.is_again = new_attempt_id(), False
+        return fetched
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A message that was handled, and what its handler made of it."""
+
+    lease: Lease
+    result: bytes = b""
+
+
 class Runner:
     """Runs a handler over a queue in `concurrency` slots; each slot fetches, handles and settles one message at a time.
 
     A slot that has handled a message acks it and asks for the next in one call that does not wait; only if that finds
-    nothing it makes a call that waits. So an ack never hangs on an empty line.
+    nothing it makes a call that waits. So an ack never hangs on an empty line. A result needs a call of its own.
     """
 
     def __init__(
@@ -116,11 +144,12 @@ class Runner:
             task.cancel()
 
     async def _slot(self) -> None:
-        done: Lease | None = None  # handled, to be acked with the next call
+        attempt = _Attempt()
+        done: _Done | None = None  # to be acked with the next call
         failures = 0
         while done is not None or not self._is_stopping.is_set():
             try:
-                lease = await self._next(done, is_repeat=failures > 0)
+                lease = await self._next(attempt, done)
                 done, failures = None, 0
                 self._outage.over()
                 if lease is None and self._drain and await self._nothing_left():
@@ -129,21 +158,31 @@ class Runner:
                 return
             except HeadwayError as error:
                 failures += 1
-                if not is_passing(error) or (self._is_stopping.is_set() and failures >= _FINAL_ACK_TRIES):
-                    if done is not None:
-                        _log.warning("message %r was handled, but its ack failed: %s", done.id, error)
-                    if not is_passing(error):
-                        self._failure = self._failure or error
-                        self._begin_stop()
+                if isinstance(error, InvalidArgument) and done is not None and done.result:
+                    await self._handler_failed(done.lease, error)
+                    done, failures = None, 0
+                elif not self._may_go_on(error, failures, done):
                     return
-                await self._pause(self._outage.pause_seconds(error), is_held=done is not None)
+                else:
+                    await self._pause(self._outage.pause_seconds(error), is_held=done is not None)
                 continue
             if lease is not None and self._is_stopping.is_set():
                 await lease.give_back(failed_with=None)
             elif lease is not None:
                 done = await self._handle(lease)
 
-    async def _next(self, done: Lease | None, *, is_repeat: bool) -> Lease | None:
+    def _may_go_on(self, error: HeadwayError, failures: int, done: _Done | None) -> bool:
+        """Whether trying again makes sense; if not it is said why, and the others stop too if the error lasts."""
+        if is_passing(error) and not (self._is_stopping.is_set() and failures >= _FINAL_ACK_TRIES):
+            return True
+        if done is not None:
+            _log.warning("message %r was handled, but its ack failed: %s", done.lease.id, error)
+        if not is_passing(error):
+            self._failure = self._failure or error
+            self._begin_stop()
+        return False
+
+    async def _next(self, attempt: _Attempt, done: _Done | None) -> Lease | None:
         """Acks what is done and fetches one message; None if there was none, or if the stop came first."""
         if self._span is None:
             span = await self._unless_stopped(self._queue.policy_lease())
@@ -152,16 +191,17 @@ class Runner:
             self._span = span
         if done is None:
             wait = _DRAIN_WAIT if self._drain else _IDLE_WAIT
-            response = await self._unless_stopped(self._queue.get(wait=wait, lease=self._span, consumer=self._consumer))
-        elif is_repeat or self._is_stopping.is_set():
-            self._note_ack(done, (await self._queue.ack([done.token]))[0])
+            fetched = await self._unless_stopped(
+                attempt.fetch(self._queue, wait=wait, lease=self._span, consumer=self._consumer)
+            )
+        elif done.result or (self._is_stopping.is_set() and not attempt.is_again):
+            self._note_ack(done.lease, (await self._queue.ack([done.lease.token], result=done.result))[0])
             return None
         else:
-            response = await self._queue.get(lease=self._span, consumer=self._consumer, ack=[done.token])
-            self._note_ack(done, response.settled[0])
-        if response is None or not response.deliveries:
-            return None
-        return Lease(self._queue, response.deliveries[0], span=self._span)
+            ack = [done.lease.token]
+            fetched = await attempt.fetch(self._queue, lease=self._span, consumer=self._consumer, ack=ack)
+            self._note_ack(done.lease, fetched.settled[0])
+        return fetched.leases[0] if fetched is not None and fetched.leases else None
 
     def _note_ack(self, lease: Lease, result: Any) -> None:
         try:
@@ -169,11 +209,11 @@ class Runner:
         except (LeaseStale, LeaseGone) as error:
             _log.warning("message %r was handled, but its ack came too late: %s", lease.id, error)
 
-    async def _handle(self, lease: Lease) -> Lease | None:
-        """Runs the handler; the lease if it is now to be acked."""
+    async def _handle(self, lease: Lease) -> _Done | None:
+        """Runs the handler; what is now to be acked."""
         try:
             async with lease.kept_alive():
-                await self._handler(lease)
+                result = await self._handler(lease)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -184,7 +224,8 @@ class Runner:
         except Exception as error:  # noqa: BLE001 - the loop's guard: what a handler raises is its message's failure
             await self._handler_failed(lease, error)
         else:
-            return None if lease.is_settled else lease
+            if not lease.is_settled:
+                return _Done(lease, result if isinstance(result, bytes) else b"")
         return None
 
     async def _handler_failed(self, lease: Lease, error: BaseException) -> None:
