@@ -26,8 +26,7 @@ test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every 
 check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store, without the store's troubles; under two minutes
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey -m "not slow" --ignore=tests/faults \
-		--ignore=tests/wire/test_store_trouble.py $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey -m "not slow" --ignore=tests/faults $(ARGS)
 
 lint: $(VENV)/.dev-stamp ## ruff: rules and format
 	$(BIN)/ruff check .

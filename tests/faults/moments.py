@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from harness import StoreServer, eventually
+import grpc
+
+from harness import StoreServer, error_of, eventually
+from wire.calls import UNAVAILABLE, Line
 
 
 async def at_rest(store: StoreServer) -> None:
@@ -29,3 +32,13 @@ async def written(store: StoreServer) -> None:
             return int(client.info("persistence")["aof_buffer_length"]) == 0
 
     await eventually(is_written)
+
+
+async def works(line: Line) -> bool:
+    """Whether a Put goes through: the trouble is over."""
+    try:
+        await line.put(b"works")
+    except grpc.aio.AioRpcError as error:
+        assert error.code() is UNAVAILABLE, error_of(error)
+        return False
+    return True

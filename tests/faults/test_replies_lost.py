@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
 import pytest
+from google.protobuf.message import Message as ProtoMessage
 
 from faults.conftest import Open, Serve
 from faults.table import ask, assert_unknown, requests
 from faults.wires import STRAY, ReplyProxy
 from harness import StoreServer, error_of, eventually, refused
-from headway.v1 import message_pb2
+from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from wire.calls import UNAVAILABLE, Line, span
 
+Losing = Callable[[str, ProtoMessage], Awaitable[None]]
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 PRODUCERS, BATCHES, BATCH = 8, 15, 5
 
@@ -55,13 +57,15 @@ async def put_until_known(line: Line, ids: list[str], seen: dict[str, int]) -> N
     raise AssertionError("not accepted in 200 tries")
 
 
-@pytest.mark.parametrize("lost", [0.1, 0.5])
+@pytest.mark.parametrize(
+    ("fault", "share"), [("drop_replies", 0.1), ("drop_replies", 0.5), ("reset_mid_reply", 0.3)], ids=str
+)
 async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
-    shaky: Line, direct: Line, proxy: ReplyProxy, lost: float, figure: Callable[[str, str], None]
+    *, shaky: Line, direct: Line, proxy: ReplyProxy, fault: str, share: float, figure: Callable[[str, str], None]
 ) -> None:
     await shaky.create(dedupe_window=span(600_000))
     seen: dict[str, int] = {}
-    proxy.drop_replies = lost
+    setattr(proxy, fault, share)
 
     async def produce(producer: int) -> None:
         for batch in range(BATCHES):
@@ -69,7 +73,7 @@ async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
 
     await asyncio.gather(*(produce(producer) for producer in range(PRODUCERS)))
     assert seen.get("OUTCOME_UNKNOWN"), seen
-    figure(f"answers lost at {lost:.0%}", f"{seen}")
+    figure(f"answers lost at {share:.0%} {fault}", f"{seen}")
     total = PRODUCERS * BATCHES * BATCH
     taken = await direct.take(total)
     ids = [delivery.message.id for delivery in taken]
@@ -80,15 +84,16 @@ async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
         assert mine == [f"{producer}-{batch}-{number}" for batch in range(BATCHES) for number in range(BATCH)]
 
 
+@pytest.mark.parametrize(("fault", "share"), [("drop_replies", 0.1), ("reset_mid_reply", 0.3)], ids=str)
 async def test_consumers_behind_a_wire_that_loses_answers_still_get_every_message(
-    shaky: Line, proxy: ReplyProxy, fresh_store_server: StoreServer
+    shaky: Line, proxy: ReplyProxy, fault: str, share: float
 ) -> None:
     """A Get whose answer was lost leaves leases that lapse; an Ack repeated is known to be done."""
     total = 100
     await shaky.create(lease=span(500), retry={"max_attempts": 1_000, "min_backoff": span(10), "max_backoff": span(20)})
     await shaky.put(*(b"%d" % number for number in range(total)))
     done: set[bytes] = set()
-    proxy.drop_replies = 0.1
+    setattr(proxy, fault, share)
 
     async def consume() -> None:
         while len(done) < total:
@@ -177,6 +182,24 @@ async def test_an_answer_that_is_another_calls_is_not_believed(shaky: Line, prox
         assert proxy.connections > before
 
 
+async def test_among_torn_answers_no_answer_is_ever_another_calls(shaky: Line, proxy: ReplyProxy) -> None:
+    lines = [Line(shaky.stub, f"queue-{number}") for number in range(20)]
+    for number, line in enumerate(lines):
+        await line.create(bound=number + 1)
+    proxy.reset_mid_reply = 0.2
+    answered = 0
+    for _ in range(15):
+        answers = await asyncio.gather(*(line.describe() for line in lines), return_exceptions=True)
+        for number, answer in enumerate(answers):
+            if isinstance(answer, BaseException):
+                assert isinstance(answer, grpc.aio.AioRpcError)
+                assert error_of(answer).reason == "STORE_UNAVAILABLE"
+            else:
+                answered += 1
+                assert (answer.name, answer.policy.bound) == (lines[number].name, number + 1)
+    assert answered
+
+
 async def test_answers_that_are_late_and_out_of_turn_go_to_their_own_calls(shaky: Line, proxy: ReplyProxy) -> None:
     """Many calls at once, each on a queue of its own, over a wire that is late at random."""
     lines = [Line(shaky.stub, f"queue-{number}") for number in range(40)]
@@ -195,15 +218,56 @@ async def test_answers_that_are_late_and_out_of_turn_go_to_their_own_calls(shaky
     assert lengths == [min(number + 1, 10) for number in range(40)]
 
 
-async def test_a_wire_torn_in_the_middle_of_an_answer_leaves_the_outcome_unknown(
-    shaky: Line, proxy: ReplyProxy
+# One answer lost, or torn in its middle. What was asked is done; asking again tells.
+
+
+@pytest.fixture(params=["drop_replies", "reset_mid_reply"])
+async def losing(shaky: Line, proxy: ReplyProxy, request: pytest.FixtureRequest) -> Losing:
+    """Makes a call whose answer is lost, over a connection that stands, and returns when the wire is sound again."""
+
+    async def lose(name: str, asked: ProtoMessage) -> None:
+        await ask(shaky, "Describe", requests("jobs", "")["Describe"], timeout=10)
+        setattr(proxy, request.param, 1.0)
+        assert_unknown(await ask(shaky, name, asked, timeout=10), "RESET", within_s=1.0)
+        proxy.restore()
+        await eventually(shaky.counts, within=3.0)
+
+    return lose
+
+
+async def test_a_put_whose_answer_is_lost_and_that_is_repeated_with_its_id_is_stored_once(
+    shaky: Line, losing: Losing
 ) -> None:
     await shaky.create()
     await shaky.put(b"so that the store knows the script")
-    proxy.reset_mid_reply = 1.0
-    request = requests("jobs", "", id_="torn")["Put"]
-    assert_unknown(await ask(shaky, "Put", request, timeout=10), "RESET", within_s=1.0)
-    proxy.restore()
-    await eventually(shaky.counts, within=3.0)
-    [again] = (await shaky.put(message_pb2.Message(id="torn", payload=b"once"), on_duplicate=KEEP)).results
+    await losing("Put", requests("jobs", "", id_="lost")["Put"])
+    [again] = (await shaky.put(message_pb2.Message(id="lost", payload=b"once"), on_duplicate=KEEP)).results
     assert again.deduplicated
+    assert (await shaky.counts()).accepted == 2
+
+
+async def test_a_create_whose_answer_is_lost_is_repeated_into_the_same_queue(shaky: Line, losing: Losing) -> None:
+    await Line(shaky.stub, "other").create()
+    request = queue_service_pb2.CreateRequest(queue="jobs", policy=queue_pb2.Policy(bound=3))
+    await losing("Create", request)
+    again = await shaky.create(bound=3)
+    assert (again.created, again.queue.policy.bound) == (False, 3)
+
+
+async def test_an_ack_whose_answer_is_lost_is_already_acked_when_repeated(shaky: Line, losing: Losing) -> None:
+    await shaky.create()
+    await shaky.put(b"one", b"two")
+    known, lost = [delivery.lease for delivery in await shaky.take(2)]
+    await shaky.ack(known)
+    await losing("Ack", requests("jobs", lost)["Ack"])
+    assert await shaky.ack(lost) == [message_pb2.SETTLED_ALREADY_ACKED]
+    assert (await shaky.counts()).acked == 2
+
+
+async def test_a_get_whose_answer_is_lost_gives_its_message_to_the_next(shaky: Line, losing: Losing) -> None:
+    await shaky.create(lease=span(500))
+    assert not (await shaky.get()).deliveries
+    await shaky.put(b"one")
+    await losing("Get", requests("jobs", "")["Get"])
+    delivery = await shaky.take_one(wait_ms=10_000)
+    assert (delivery.message.payload, delivery.attempt) == (b"one", 2)

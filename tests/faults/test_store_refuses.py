@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import Callable
 
 import grpc
@@ -12,11 +13,12 @@ import pytest
 import redis
 
 from faults.conftest import Open, Serve
+from faults.moments import works
 from faults.table import LOOKS_FIRST, ask_all, ask_each, assert_unavailable
 from faults.wires import RefusingStore
-from harness import StoreServer, error_of, eventually, refused
+from harness import FaultProxy, StoreServer, error_of, eventually, refused
 from headway.v1 import admin_service_pb2
-from wire.calls import ACKED, EXTENDED, RELEASED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, payloads
+from wire.calls import ACKED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, payloads
 
 ERRORS = {
     "LOADING": "LOADING the dataset in memory",
@@ -35,16 +37,31 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("word", [*ERRORS, *OTHERS])
-async def test_an_error_of_the_store_is_told_to_every_call_alike(serve: Serve, open_line: Open, word: str) -> None:
+async def test_an_error_of_the_store_is_told_to_every_call_alike_and_is_over_when_it_is_over(
+    serve: Serve, open_line: Open, store_server: StoreServer, word: str
+) -> None:
     """To each of many that went out as one pipeline, too: a reply that came is never called lost."""
-    async with RefusingStore((ERRORS | OTHERS)[word]) as store:
-        line = await open_line(await serve(store.url), "jobs")
+    async with RefusingStore((ERRORS | OTHERS)[word]) as refusing, FaultProxy(refusing.port) as wire:
+        line = await open_line(await serve(wire.url, PRESSURE_PREFIX=f"__{uuid.uuid4().hex}__"), "jobs")
         assert line.admin
         for _ in range(3):
             for answer in await ask_all(line, ""):
                 assert_unavailable(answer, word if word in ERRORS else "STORE", within_s=1.0)
         told = await line.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)
         assert not told.store.reachable
+        wire.upstream = store_server.port
+        wire.cut(refuse=False)
+
+        async def is_over() -> bool:
+            try:
+                return (await line.create()).queue.name == "jobs"
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is UNAVAILABLE, error_of(error)
+                return False
+
+        await eventually(is_over, within=3.0)
+        assert await works(line)
+        await line.delete()
 
 
 async def test_too_few_replicas_and_no_memory_have_reasons_of_their_own(serve: Serve, open_line: Open) -> None:
@@ -83,15 +100,6 @@ async def test_a_refused_script_is_not_sent_again(serve: Serve, open_line: Open)
 # -- real ones ------------------------------------------------------------------------------------------------------
 
 
-async def works(line: Line) -> bool:
-    try:
-        await line.put(b"works")
-    except grpc.aio.AioRpcError as error:
-        assert error.code() is UNAVAILABLE, error_of(error)
-        return False
-    return True
-
-
 async def test_a_primary_that_becomes_a_replica_refuses_writes_until_it_is_one_again(
     line: Line, fresh_store_server: StoreServer
 ) -> None:
@@ -110,37 +118,6 @@ async def test_a_primary_that_becomes_a_replica_refuses_writes_until_it_is_one_a
     await eventually(lambda: works(line), within=3.0)
     assert await line.ack(lease) == [ACKED]
     assert payloads(await line.take(1)) == [b"works"]
-
-
-async def test_a_full_store_takes_nothing_new_and_lets_all_else_go_on(
-    line: Line, fresh_store_server: StoreServer
-) -> None:
-    await line.create()
-    await line.put(*(b"%d" % number for number in range(10)))
-    first, second, third = [one.lease for one in await line.take(3, lease_ms=60_000)]
-    with fresh_store_server.client() as client:
-        client.config_set("maxmemory", "1mb")
-        for _ in range(3):
-            with refused("STORE_FULL", RESOURCE_EXHAUSTED) as said:
-                await line.put(b"a" * 100, b"b" * 100)
-            assert said.retry_delay
-        with refused("STORE_FULL", RESOURCE_EXHAUSTED):
-            await line.put(b"waiting does not help", wait_ms=5_000)
-        counts = await line.counts()
-        assert (counts.accepted, counts.length, counts.leased, counts.producers_waiting) == (10, 7, 3, 0)
-        assert await line.ack(first) == [ACKED]
-        assert [result.settled for result in await line.delay(second, delay_ms=0)] == [RELEASED]
-        assert [result.settled for result in await line.extend(third)] == [EXTENDED]
-        more = await line.take(2)
-        assert payloads(more) == [b"1", b"3"]
-        assert len((await line.get(1, ack=[more[0].lease])).deliveries) == 1
-        await line.close()
-        counts = await line.counts()
-        assert (counts.acked, counts.accepted) == (2, 10)
-        await line.delete()
-        client.config_set("maxmemory", "0")
-    await line.create()
-    assert await works(line)
 
 
 async def test_a_store_that_cannot_save_refuses_writes_until_it_can(
@@ -249,3 +226,13 @@ async def test_nobody_notices_that_the_store_forgot_its_scripts(
         await producing
         assert await consuming == [b"%d" % number for number in range(100)]
     figure("scripts forgotten during 100 messages", f"{flushes} times")
+
+
+async def test_many_calls_at_once_whose_script_the_store_forgot_are_each_done_once(
+    line: Line, fresh_store_server: StoreServer
+) -> None:
+    await line.create()
+    with fresh_store_server.client() as client:
+        client.script_flush()
+    await asyncio.gather(*(line.put(b"x") for _ in range(50)))
+    assert (await line.counts()).accepted == 50

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from faults.conftest import Connect, Open, Serve
@@ -33,14 +34,32 @@ def known(*ids: str) -> list[message_pb2.Message]:
     return [message_pb2.Message(id=id_, payload=b"once") for id_ in ids]
 
 
+@pytest.fixture
+async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[FaultProxy]:
+    """A wire to a store of this test's own."""
+    async with FaultProxy(fresh_store_server.port) as wire:
+        yield wire
+
+
+@pytest.mark.parametrize("silent", ["store", "wire"])
 async def test_every_call_answers_in_time_while_the_store_is_silent(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, connect: Connect, figure: Callable[[str, str], None]
+    *,
+    fresh_store_server: StoreServer,
+    proxy: FaultProxy,
+    serve: Serve,
+    open_line: Open,
+    connect: Connect,
+    silent: str,
+    figure: Callable[[str, str], None],
 ) -> None:
-    service = await serve(fresh_store_server.url)
+    service = await serve(proxy.url if silent == "wire" else fresh_store_server.url)
     line = await open_line(service, "jobs")
     assert line.admin
     await line.create()
-    fresh_store_server.pause()
+    if silent == "wire":
+        proxy.silent = True
+    else:
+        fresh_store_server.pause()
 
     # Over a connection that stood before: sent, and no answer.
     assert_unknown(await ask(line, "Put", requests("jobs", "", id_="sent")["Put"], timeout=10), "SILENT")
@@ -63,19 +82,40 @@ async def test_every_call_answers_in_time_while_the_store_is_silent(
         assert alive.status == health_pb2.HealthCheckResponse.SERVING
         assert time.monotonic() - asked_at < MARGIN_S
 
-    figure(f"silent {fresh_store_server.kind}: longest answer", f"{max(one.took_s for one in eased):.3f} s")
-    fresh_store_server.resume()
+    figure(f"longest answer while the {silent} is silent", f"{max(one.took_s for one in eased):.3f} s")
+    if silent == "wire":
+        proxy.silent = False
+    else:
+        fresh_store_server.resume()
     back_at = time.monotonic()
 
     async def works() -> bool:
         return not any(one.error.code is grpc.StatusCode.UNAVAILABLE for one in await ask_all(line, "", id_="after"))
 
     await eventually(works, within=3.0)
-    figure(f"works after {fresh_store_server.kind} speaks again", f"{time.monotonic() - back_at:.3f} s")
+    figure(f"works after the {silent} speaks again", f"{time.monotonic() - back_at:.3f} s")
     never_sent, after = (await line.put(*known("never sent", "after"), on_duplicate=KEEP)).results
     assert after.deduplicated
     if all(answer.error.reason == "STORE_UNAVAILABLE" for answer in hurried + eased if answer.name == "Put"):
         assert not never_sent.deduplicated
+
+
+@pytest.mark.parametrize("name", ["Describe", "Put", "Get", "Ack"])
+async def test_a_call_with_a_short_deadline_is_answered_with_a_reason_before_it(
+    line: Line, fresh_store_server: StoreServer, name: str
+) -> None:
+    await line.create()
+    fresh_store_server.pause()
+    for timeout in (0.5, 1.0):
+
+        async def is_told(timeout: float = timeout) -> bool:
+            # On a busy machine the last moment before the deadline may pass unused: then it is tried again.
+            answer = await ask(line, name, requests(line.name, "")[name], timeout=timeout)
+            assert_not_done_or_unknown(answer, "SILENT", within_s=timeout)
+            return True
+
+        await eventually(is_told, within=10)
+    fresh_store_server.resume()
 
 
 async def test_a_put_repeated_after_a_silence_is_stored_once(line: Line, fresh_store_server: StoreServer) -> None:
@@ -100,18 +140,17 @@ async def test_a_put_repeated_after_a_silence_is_stored_once(line: Line, fresh_s
 
 
 async def test_a_call_that_was_told_nothing_happened_does_not_happen_later(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    proxy: FaultProxy, serve: Serve, open_line: Open
 ) -> None:
     """Its time is over while a connection is being made for it; then the connection comes about."""
-    async with FaultProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        await line.create()
-        for turn in range(5):
-            proxy.cut(refuse=False)
-            proxy.silent = True
-            request = requests(line.name, "", id_=f"too late {turn}")["Put"]
-            assert_unavailable(await ask(line, "Put", request, timeout=0.3), "SILENT", within_s=0.3)
-            proxy.silent = False
-            await eventually(line.counts, within=3.0)
-        await line.put(b"a")
-        assert not [peeked.message.id for peeked in await line.peek(10) if peeked.message.id.startswith("too late")]
+    line = await open_line(await serve(proxy.url), "jobs")
+    await line.create()
+    for turn in range(5):
+        proxy.cut(refuse=False)
+        proxy.silent = True
+        request = requests(line.name, "", id_=f"too late {turn}")["Put"]
+        assert_unavailable(await ask(line, "Put", request, timeout=0.3), "SILENT", within_s=0.3)
+        proxy.silent = False
+        await eventually(line.counts, within=3.0)
+    await line.put(b"a")
+    assert not [peeked.message.id for peeked in await line.peek(10) if peeked.message.id.startswith("too late")]

@@ -109,7 +109,7 @@ async def test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty(
 async def test_everybody_is_woken_after_the_hints_were_cut(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
 ) -> None:
-    """What was put meanwhile by another process could not be heard of."""
+    """What was put meanwhile by another process, or by a foreign client, could not be heard of."""
     async with FaultProxy(fresh_store_server.port) as proxy:
         cut_off = await serve(proxy.url)
         other = await serve(fresh_store_server.url)
@@ -121,9 +121,10 @@ async def test_everybody_is_woken_after_the_hints_were_cut(
             await waiting(line, consumers=4)
         await at_rest(fresh_store_server)
         proxy.cut()
-        for line in lines:
+        for line in lines[1:]:
             there = await open_line(other, line.name)
             await there.put(*(b"%d" % number for number in range(4)))
+        put_by_foreign(fresh_store_server, lines[0], *(b"%d" % number for number in range(4)))
         assert not any(get.done() for get in gets)
         proxy.restore()
         back_at = time.monotonic()
@@ -132,6 +133,42 @@ async def test_everybody_is_woken_after_the_hints_were_cut(
         assert sorted(payload for answer in answers for payload in payloads(answer.deliveries)) == sorted(
             b"%d" % number for number in range(4) for _ in range(5)
         )
+
+
+@pytest.mark.parametrize("trouble", ["killed", "silent", "cut"])
+async def test_waiting_gets_survive_the_trouble_and_hear_what_a_foreign_client_puts_after_it(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, trouble: str
+) -> None:
+    """No process announces that: only what the store tells those who listen."""
+    async with FaultProxy(fresh_store_server.port) as proxy:
+        line = await open_line(await serve(proxy.url), "jobs")
+        await line.create()
+        gets = [asyncio.create_task(line.get(wait_ms=WAIT_MS)) for _ in range(3)]
+        await waiting(line, consumers=3)
+        await at_rest(fresh_store_server)
+        if trouble == "killed":
+            await written(fresh_store_server)
+            fresh_store_server.kill()
+        elif trouble == "silent":
+            fresh_store_server.pause()
+        else:
+            proxy.cut()
+        assert not await tries(line.describe)
+        if trouble == "killed":
+            await asyncio.to_thread(fresh_store_server.restart)
+        elif trouble == "silent":
+            fresh_store_server.resume()
+        else:
+            proxy.restore()
+        assert not any(get.done() for get in gets)
+        put_by_foreign(fresh_store_server, line, b"1", b"2", b"3")
+        answers = await asyncio.wait_for(asyncio.gather(*gets), WAKE_S)
+        assert sorted(payload for one in answers for payload in payloads(one.deliveries)) == [b"1", b"2", b"3"]
+
+
+def put_by_foreign(store: StoreServer, line: Line, *messages: bytes) -> None:
+    with store.client() as client:
+        client.lpush(f"__pressure__:{line.name}", *messages)
 
 
 async def test_gets_survive_resets_of_every_connection_again_and_again(
