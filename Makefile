@@ -49,8 +49,9 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure what waiting costs and how soon it ends; prints a table
+bench: $(VENV)/.dev-stamp ## measure what waiting costs and what time brings, and how late; prints tables
 	cd tests && ../$(BIN)/python -m bench.waiting
+	cd tests && ../$(BIN)/python -m bench.due
 
 soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
 	HEADWAY_SOAK_S=300 $(BIN)/python -m pytest tests/soak --stores=valkey -s
