@@ -56,8 +56,14 @@ class CommandLine:
     address: str
     started: list[asyncio.subprocess.Process] = field(default_factory=list)
 
-    async def start(self, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL) -> asyncio.subprocess.Process:
-        environment = {**os.environ, "HEADWAY_ADDRESS": self.address, "NO_COLOR": "1", "COLUMNS": "200"}
+    async def start(
+        self,
+        *arguments: str,
+        stdin: int = asyncio.subprocess.DEVNULL,
+        stderr: int = asyncio.subprocess.PIPE,
+        **variables: str,
+    ) -> asyncio.subprocess.Process:
+        environment = {**os.environ, "HEADWAY_ADDRESS": self.address, "NO_COLOR": "1", "COLUMNS": "200", **variables}
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -65,7 +71,7 @@ class CommandLine:
             *arguments,
             stdin=stdin,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
+            stderr=stderr,
             env=environment,
         )
         self.started.append(process)
@@ -80,7 +86,7 @@ class CommandLine:
         async with asyncio.timeout(DEADLINE_SECONDS):
             out, err = await process.communicate(stdin)
         assert process.returncode is not None
-        return Finished(process.returncode, out, err.decode())
+        return Finished(process.returncode, out, (err or b"").decode())
 
 
 @pytest_asyncio.fixture

@@ -82,4 +82,4 @@ def perform(context: typer.Context, action: Callable[[Client, Output], Awaitable
     raise typer.Exit(code)
 
 
-from headway.cli import _get, _put, _queues, _work  # noqa: E402, F401 - each registers its commands with `app`
+from headway.cli import _dead, _get, _messages, _policies, _put, _queues, _work  # noqa: E402, F401 - each registers its commands with `app`

@@ -1,7 +1,7 @@
 """Reads what people type: spans of time, headers, and the annotations that the commands share."""
 
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -27,6 +27,17 @@ def parse_span(text: str) -> timedelta:
         raise typer.BadParameter(f"{text!r} is too long a span") from None
 
 
+def parse_instant(text: str) -> datetime:
+    """An instant as ISO 8601 has it, with its time zone. Raises typer.BadParameter."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not an instant such as 2030-01-31T08:00:00Z") from None
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} needs a time zone, such as 2030-01-31T08:00:00Z or …T09:00:00+01:00")
+    return moment
+
+
 def parse_headers(pairs: list[str]) -> dict[str, str]:
     """Headers from "key=value" texts. Raises typer.BadParameter."""
     headers: dict[str, str] = {}
@@ -39,6 +50,7 @@ def parse_headers(pairs: list[str]) -> dict[str, str]:
 
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
+MessageIds = Annotated[list[str], typer.Argument(metavar="ID…", help="The messages' ids.", show_default=False)]
 WaitOption = Annotated[
     timedelta | None,
     typer.Option("--wait", metavar="SPAN", parser=parse_span, help="How long to wait, as 30, 500ms, 5m or 1h."),

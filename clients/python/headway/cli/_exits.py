@@ -16,6 +16,7 @@ class ExitCode(IntEnum):
     BUSY = 5
     UNAVAILABLE = 6
     NOTHING = 7
+    UNSOUND = 8
     INTERRUPTED = 130
 
 
@@ -24,10 +25,11 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.ERROR: "any other error",
     ExitCode.USAGE: "wrong usage",
     ExitCode.NOT_FOUND: "no such queue, message or lease",
-    ExitCode.REFUSED: "refused: not valid, exists already, closed, stale, or not allowed",
+    ExitCode.REFUSED: "refused: not valid, exists already, closed, stale, too late, or not allowed",
     ExitCode.BUSY: "full or busy: no room, a foreign client holds the role, paused, overloaded",
     ExitCode.UNAVAILABLE: "the service or its store is away, or the outcome is unknown",
     ExitCode.NOTHING: "nothing there: no message came, or the queue is drained",
+    ExitCode.UNSOUND: "check found something wrong",
     ExitCode.INTERRUPTED: "interrupted (128 + the signal)",
 }
 

@@ -1,6 +1,7 @@
 # ruff: noqa: PLR0917 - typer makes options of these arguments; nobody calls them by position
 """The commands that take messages: get, ack, and peek, which only looks."""
 
+import os
 import shlex
 import sys
 from typing import Annotated
@@ -63,12 +64,12 @@ def ack(
     context: typer.Context,
     queue: QueueName,
     leases: Annotated[list[str], typer.Argument(metavar="LEASE…", help="Leases that get told.", show_default=False)],
-    result: Annotated[str, typer.Option(help="A small result for those who watch the messages.")] = "",
+    result: Annotated[str, typer.Option(help="A small result, kept with the messages' outcome.")] = "",
 ) -> None:
     """Settle leases for good: their messages are done. Write -- before the leases, for one may begin with a dash."""
 
     async def action(client: Client, output: Output) -> ExitCode:
-        results = await client.queue(queue).ack(leases, result=result.encode())
+        results = await client.queue(queue).ack(leases, result=os.fsencode(result))
         for settled in results if output.as_json else ():
             output.message(settled)
         return _verdict(output, results)

@@ -41,6 +41,7 @@ class _Source:
     id: str
     headers: dict[str, str]
     delay: timedelta | None
+    time_to_live: timedelta | None
 
     def check(self) -> None:
         """Raises typer.BadParameter if the options do not go together."""
@@ -75,7 +76,7 @@ class _Source:
             yield [self._message(await read_all(stdin))]
 
     def _message(self, payload: bytes) -> Message:
-        return make_message(payload, id=self.id, headers=self.headers, when=self.delay)
+        return make_message(payload, id=self.id, headers=self.headers, when=self.delay, time_to_live=self.time_to_live)
 
     def _from_json(self, line: bytes, number: int) -> Message:
         try:
@@ -86,7 +87,7 @@ class _Source:
     def _from_object(self, given: Any) -> Message:
         if not isinstance(given, dict):
             raise TypeError("not an object")
-        unknown = given.keys() - {"payload", "payload_base64", "id", "headers", "delay"}
+        unknown = given.keys() - {"payload", "payload_base64", "id", "headers", "delay", "time_to_live"}
         if unknown:
             raise ValueError(f"no such key: {', '.join(sorted(unknown))}")
         if ("payload" in given) == ("payload_base64" in given):
@@ -101,8 +102,9 @@ class _Source:
         if payload is None:
             raise TypeError("payload is a text")
         delay = parse_span(str(given["delay"])) if "delay" in given else self.delay
+        time_to_live = parse_span(str(given["time_to_live"])) if "time_to_live" in given else self.time_to_live
         headers = {**self.headers, **given.get("headers", {})}
-        return make_message(payload, id=given.get("id", ""), headers=headers, when=delay)
+        return make_message(payload, id=given.get("id", ""), headers=headers, when=delay, time_to_live=time_to_live)
 
 
 class _Sender:
@@ -179,13 +181,22 @@ def put(
     lines: Annotated[bool, typer.Option("--lines", help="Each line of standard input is a message.")] = False,
     json_lines: Annotated[
         bool,
-        typer.Option("--json-lines", help="Each line is an object: payload or payload_base64, id, headers, delay."),
+        typer.Option(
+            "--json-lines",
+            help="Each line is an object: payload or payload_base64, id, headers, delay, time_to_live.",
+        ),
     ] = False,
     message_id: Annotated[str, typer.Option("--id", help="The message's id: it is accepted once.")] = "",
     header: Annotated[list[str] | None, typer.Option("--header", "-H", metavar="K=V", help="A header.")] = None,
     delay: Annotated[
         timedelta | None,
         typer.Option("--delay", metavar="SPAN", parser=parse_span, help="Joins the line after this long."),
+    ] = None,
+    time_to_live: Annotated[
+        timedelta | None,
+        typer.Option(
+            "--time-to-live", "--ttl", metavar="SPAN", parser=parse_span, help="Expires this long after the put."
+        ),
     ] = None,
     wait: WaitOption = None,
     close: Annotated[bool, typer.Option("--close", help="Close the queue afterwards.")] = False,
@@ -207,6 +218,7 @@ def put(
         id=message_id,
         headers=parse_headers(header or []),
         delay=delay,
+        time_to_live=time_to_live,
     )
     source.check()
     is_patient = wait is None and (lines or json_lines)
@@ -264,5 +276,6 @@ def _report(output: Output, result: PutResult, *, is_many: bool) -> ExitCode:
         output.notice(f"refused: {result.id + ': ' if result.id else ''}{failed}")
     elif not is_many:
         place = f"ticket {result.ticket}, position {result.position}" if result.ticket else "not in line yet"
-        output.line(f"{result.id}: {'known already' if result.deduplicated else place}")
+        known = "known already, with another body" if result.body_differs else "known already"
+        output.line(f"{result.id}: {known if result.deduplicated else place}")
     return exit_code(failed) if failed is not None else ExitCode.OK

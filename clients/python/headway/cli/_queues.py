@@ -1,71 +1,16 @@
-# ruff: noqa: PLR0917 - typer makes options of these arguments; nobody calls them by position
-"""The commands about whole queues: create, list, describe, close, delete, purge, repair; and info about the service."""
+"""The commands about whole queues that stand: list, describe, pause, close, purge, delete, check, repair; and info."""
 
 import sys
-from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from headway._client import Client
-from headway._policy import PolicyFields
 from headway.cli._app import app, perform
-from headway.cli._arguments import QueueName, WaitOption, YesOption, parse_span
+from headway.cli._arguments import QueueName, WaitOption, YesOption
+from headway.cli._exits import ExitCode
 from headway.cli._output import Output, to_plain
 from headway.v1.queue_pb2 import Queue as QueueState
-
-
-def _span_option(name: str, text: str) -> object:
-    return typer.Option(name, metavar="SPAN", parser=parse_span, help=text, rich_help_panel="Policy")
-
-
-def _number_option(name: str, text: str) -> object:
-    return typer.Option(name, help=text, rich_help_panel="Policy")
-
-
-@app.command()
-def create(
-    context: typer.Context,
-    queue: QueueName,
-    bound: Annotated[int | None, _number_option("--bound", "The most messages that may wait; 0: no bound.")] = None,
-    limit: Annotated[int | None, _number_option("--limit", "The most leases at once; 0: no limit.")] = None,
-    lease: Annotated[timedelta | None, _span_option("--lease", "How long a lease lasts; default 30s.")] = None,
-    max_attempts: Annotated[
-        int | None, _number_option("--max-attempts", "Failures until a message is dead; 0: no limit.")
-    ] = None,
-    min_backoff: Annotated[timedelta | None, _span_option("--min-backoff", "Wait after the first failure.")] = None,
-    max_backoff: Annotated[timedelta | None, _span_option("--max-backoff", "The longest such wait.")] = None,
-    multiplier: Annotated[float | None, _number_option("--multiplier", "From one wait to the next.")] = None,
-    jitter: Annotated[float | None, _number_option("--jitter", "Randomness of a wait, 0 to 1.")] = None,
-    time_to_live: Annotated[timedelta | None, _span_option("--time-to-live", "The oldest a message may get.")] = None,
-    place_grace: Annotated[timedelta | None, _span_option("--place-grace", "How long a lost place is kept.")] = None,
-    dedupe_window: Annotated[timedelta | None, _span_option("--dedupe-window", "How long a done id counts.")] = None,
-    remember: Annotated[timedelta | None, _span_option("--remember", "How long an outcome is remembered.")] = None,
-) -> None:
-    """Make a queue with a policy; the same again changes nothing."""
-    fields = PolicyFields(
-        bound=bound,
-        limit=limit,
-        lease=lease,
-        max_attempts=max_attempts,
-        min_backoff=min_backoff,
-        max_backoff=max_backoff,
-        multiplier=multiplier,
-        jitter=jitter,
-        time_to_live=time_to_live,
-        place_grace=place_grace,
-        dedupe_window=dedupe_window,
-        remember=remember,
-    )
-
-    async def action(client: Client, output: Output) -> None:
-        response = await client.queue(queue).create(**fields)
-        if output.as_json:
-            output.message(response)
-        else:
-            output.line(f"created {queue}" if response.created else f"{queue} stands already, with this policy")
-
-    perform(context, action)
 
 
 @app.command(name="list")
@@ -128,16 +73,39 @@ def describe(context: typer.Context, queue: QueueName) -> None:
 
 
 @app.command()
+def pause(context: typer.Context, queue: QueueName) -> None:
+    """Let a queue take messages and hand none out, until it is resumed."""
+
+    async def action(client: Client, output: Output) -> None:
+        _tell_state(output, await client.queue(queue).pause(), "paused")
+
+    perform(context, action)
+
+
+@app.command()
+def resume(context: typer.Context, queue: QueueName) -> None:
+    """Let a paused queue hand out messages again."""
+
+    async def action(client: Client, output: Output) -> None:
+        _tell_state(output, await client.queue(queue).resume(), "resumed")
+
+    perform(context, action)
+
+
+def _tell_state(output: Output, state: QueueState, done: str) -> None:
+    if output.as_json:
+        output.message(state)
+    else:
+        output.line(f"{done} {state.name}; {state.counts.length} messages wait")
+
+
+@app.command()
 def close(context: typer.Context, queue: QueueName, wait: WaitOption = None) -> None:
     """Close a queue for good: nothing more is put, the rest is worked off."""
 
     async def action(client: Client, output: Output) -> None:
         handle = client.queue(queue)
-        state = await (handle.close() if wait is None else handle.close(wait=wait))
-        if output.as_json:
-            output.message(state)
-        else:
-            output.line(f"closed {queue}; {state.counts.length} messages wait")
+        _tell_state(output, await (handle.close() if wait is None else handle.close(wait=wait)), "closed")
 
     perform(context, action)
 
@@ -174,6 +142,32 @@ def purge(
             output.message(gone)
         else:
             output.line(f"removed {gone.waiting} waiting, {gone.delayed} delayed and {gone.dead} dead messages")
+
+    perform(context, action)
+
+
+@app.command()
+def check(
+    context: typer.Context,
+    queue: QueueName,
+    max_entries: Annotated[
+        int, typer.Option(min=0, help="Refuse to look at more entries; 0: 1,000,000, about a second's work.")
+    ] = 0,
+) -> None:
+    """Look whether everything kept of a queue fits together, and change nothing.
+
+    Prints what is wrong, one finding a line, and ends with 8 if there is any. The store serves nobody else meanwhile.
+    """
+
+    async def action(client: Client, output: Output) -> ExitCode:
+        found = await client.queue(queue).check(max_entries=max_entries)
+        if output.as_json:
+            output.message(found)
+        else:
+            for finding in found.findings:
+                output.line(finding)
+            output.notice(f"looked at {found.entries} entries: {len(found.findings) or 'nothing'} wrong")
+        return ExitCode.UNSOUND if found.findings else ExitCode.OK
 
     perform(context, action)
 
