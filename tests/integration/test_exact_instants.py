@@ -250,6 +250,29 @@ async def test_a_late_ack_is_stale_once_another_lease_lapsed_after_it(desk: Desk
     assert await desk.ack(first) == ["STALE"]
 
 
+async def test_a_lapsed_lease_that_is_taken_up_again_has_cost_no_attempt(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one")
+    lease = (await desk.take_one(lease_ms=1_000)).lease
+    desk.at(1_000)
+    await desk.sweep()
+    [extended] = await desk.store.extend(desk.name, [lease], 5_000, budget_s=BUDGET_S)
+    assert (extended.settled.name, extended.available_at_ms) == ("EXTENDED", desk.now_ms + 5_000)
+    [result] = await desk.give_back(lease, delay_ms=0)
+    assert result.attempts == 1
+
+
+async def test_an_update_of_the_bound_begins_no_new_life(desk: Desk) -> None:
+    await desk.create(bound=5)
+    await desk.put(b"one", b"two")
+    lease = (await desk.take_one()).lease
+    before = await desk.store.describe(desk.name, budget_s=BUDGET_S)
+    await desk.store.update(desk.name, Policy(bound=3), ["bound"], budget_s=BUDGET_S)
+    after = await desk.store.describe(desk.name, budget_s=BUDGET_S)
+    assert (after.generation, after.policy.bound) == (before.generation, 3)
+    assert await desk.ack(lease) == ["ACKED"]
+
+
 async def test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_another_queue(desk: Desk) -> None:
     await desk.create()
     await desk.put(b"one", b"two")

@@ -149,6 +149,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/faults/test_vanished_callers.py"
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
     ),
+    Mutant(
+        name="taking-up-again-costs-an-attempt",
+        defect="A lapsed lease that Extend takes up again still counts as a failed delivery.",
+        file=LUA + "extend.lua",
+        old="record.failures = record.failures - 1",
+        new="",
+        test=EXACT + "test_a_lapsed_lease_that_is_taken_up_again_has_cost_no_attempt",
+    ),
     # Time.
     Mutant(
         name="lease-due-a-moment-late",
@@ -289,6 +297,14 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=WIRE + "test_get.py::test_the_answer_carries_at_most_so_many_bytes_and_leases_no_more",
     ),
+    Mutant(
+        name="all-or-nothing-puts-some",
+        defect="A batch that is all or nothing is put as far as there is room.",
+        file=LUA + "put.lua",
+        old="if needed > room then room = -1 end",
+        new="",
+        test=WIRE + "test_put_all_or_nothing.py::test_all_or_nothing_puts_nothing_if_there_is_not_room_for_all",
+    ),
     # Names, ends, lives.
     Mutant(
         name="dedupe-window-ignored",
@@ -321,6 +337,14 @@ MUTANTS: tuple[Mutant, ...] = (
         old=" or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST",
         new="",
         test=EXACT + "test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_another_queue",
+    ),
+    Mutant(
+        name="update-begins-a-new-life",
+        defect="Update drops the life mark, so the next step takes the queue for a new one and forgets its leases.",
+        file=LUA + "update.lua",
+        old=", 'KEEPTTL'",
+        new="",
+        test=EXACT + "test_an_update_of_the_bound_begins_no_new_life",
     ),
     # The link to the store, and those who wait.
     Mutant(
@@ -359,5 +383,13 @@ MUTANTS: tuple[Mutant, ...] = (
         old="is_armed = False  # a hint comes once",
         new="pass",
         test="tests/unit/test_lines.py::test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again",
+    ),
+    Mutant(
+        name="store-away-called-empty",
+        defect="A Get whose wait ends while the store is away answers that there was nothing.",
+        file="engine/getting.py",
+        old="            await self._make_sure(order, line, ",
+        new="            await asyncio.sleep(0, ",
+        test="tests/faults/test_waits.py::test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty",
     ),
 )
