@@ -94,7 +94,6 @@ async def test_creating_what_a_foreign_client_made_is_the_same_policy_or_another
     assert said.metadata == {"queue": line.name, "fields": "bound"}
 
 
-@pytest.mark.xfail(strict=False, reason="a step of ours between a foreign create's steps adds its not_full token")
 async def test_nothing_of_ours_disturbs_a_foreign_create_half_way(line: Line, keys: Keys) -> None:
     # Stock clients make a queue in four steps, and insist that each list is empty when they push its first token.
     async def look_at_it() -> None:
@@ -116,7 +115,6 @@ async def test_nothing_of_ours_disturbs_a_foreign_create_half_way(line: Line, ke
     assert payloads(await line.take()) == [b"one"]
 
 
-@pytest.mark.xfail(strict=False, reason="a step of ours between a foreign create's steps adds its not_full token")
 async def test_a_foreign_create_under_our_waiting_calls_is_not_disturbed(
     line: Line, make_foreign: Callable[..., Foreign]
 ) -> None:

@@ -28,7 +28,19 @@ from hypothesis.stateful import (
 
 from harness import StoreServer
 from headwayd.domain.errors import HeadwayError
-from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Purged
+from headwayd.domain.model import (
+    DeadMessage,
+    DelayOrder,
+    Delivery,
+    GetOrder,
+    NewMessage,
+    OnDuplicate,
+    Policy,
+    Purged,
+    PutCode,
+    PutOutcome,
+    WithdrawOutcome,
+)
 from headwayd.store import keys, scripts
 from headwayd.store.redis_store import RedisStore
 from stateful.model import Model
@@ -40,24 +52,31 @@ CLOCK = {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
 PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (
     os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1"
 )
-BUDGET = {"budget_s": 5.0}
+BUDGET: dict[str, Any] = {"budget_s": 5.0}
 FOREVER_MS = 7 * 24 * 3_600_000
 PAYLOADS = st.sampled_from([b"", b"a", b"bb", b"\x00\xff", b"\xf5HW\x01", b"\xf5HW\x01" + b"\x00" * 30, b"x" * 300])
 IDS = st.sampled_from(["", "", "", "one", "two", "three", "ünï"])
-MESSAGES = st.lists(st.tuples(PAYLOADS, IDS, st.sampled_from([0, 0, 0, 1, 500, 3_000])), min_size=1, max_size=5)
+DELAYS = st.sampled_from([0, 0, 0, 1, 500, 3_000])
+LIVES = st.sampled_from([0, 0, 0, 0, 1, 700, 4_000])
+MESSAGES = st.lists(st.tuples(PAYLOADS, IDS, DELAYS, LIVES), min_size=1, max_size=5)
+SHORT_WINDOW_MS = 1_500
+# How near to an end of the list an element is taken out at once. In use it is more than any list here is long; so that
+# what happens in long ones is seen, too, the machine also runs with next to nothing.
+NEAR_NOTHING = {"reach": "local NEAR = 2\n"}
 
 
 class QueueMachine(RuleBasedStateMachine):
     """One queue, several clients who remember every lease they ever had, a foreign client, and a clock."""
 
     server: ClassVar[StoreServer]
+    replaced: ClassVar[dict[str, str]] = CLOCK
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.name = f"m{uuid.uuid4().hex[:12]}"
         self.raw = self.server.client()
-        built = {name: scripts.build(name, CLOCK) for name in scripts.NAMES}
+        built = {name: scripts.build(name, self.replaced) for name in scripts.NAMES}
         self.store = RedisStore(
             self.server.url,
             prefix="stateful",
@@ -93,28 +112,33 @@ class QueueMachine(RuleBasedStateMachine):
         limit=st.sampled_from([0, 0, 1, 3]),
         max_attempts=st.sampled_from([0, 1, 2, 3]),
         min_backoff_ms=st.sampled_from([0, 100, 1_000]),
+        time_to_live_ms=st.sampled_from([0, 0, 0, 2_500]),
+        dead_letter_expired=st.booleans(),
+        window_ms=st.sampled_from([FOREVER_MS, FOREVER_MS, SHORT_WINDOW_MS]),
     )
-    def create(self, bound: int, limit: int, max_attempts: int, min_backoff_ms: int) -> None:
-        shape = {"bound": bound, "limit": limit, "max_attempts": max_attempts, "min_backoff_ms": min_backoff_ms}
+    def create(self, window_ms: int, **shape: Any) -> None:
         self.shape: dict[str, Any] = shape | {"lease_ms": 1_000, "max_backoff_ms": 2_500}
+        self.window_ms = window_ms
         self._make()
 
     def _make(self) -> None:
-        policy = Policy(**self.shape, remember_ms=FOREVER_MS, dedupe_window_ms=FOREVER_MS)
-        _, is_made = self.run(self.store.create(self.name, policy, **BUDGET))
+        policy = Policy(**self.shape, remember_ms=FOREVER_MS, dedupe_window_ms=self.window_ms)
+        queue, is_made = self.run(self.store.create(self.name, policy, **BUDGET))
         assert is_made
-        self._begin_life()
+        self._begin_life(queue.generation)
 
-    def _begin_life(self) -> None:
+    def _begin_life(self, generation: str) -> None:
         self.life += 1
-        self.model = Model(**self.shape, now=self.now)
+        self.generation = generation
+        self.told: list[str] = []  # the made ids that clients heard of, as the model has them
+        self.model = Model(**self.shape, window_ms=self.window_ms, now=self.now)
 
     # -- what clients do ----------------------------------------------------------------------------------------------
 
-    @rule(batch=MESSAGES, keep=st.booleans(), whole=st.booleans())
-    def put(self, batch: list[tuple[bytes, str, int]], keep: bool, whole: bool) -> None:
-        expected = self.model.put(batch, keep=keep, whole=whole)
-        messages = [NewMessage(payload=p, id=i, delay_ms=d) for p, i, d in batch]
+    @rule(batch=MESSAGES, mode=st.sampled_from(OnDuplicate), whole=st.booleans())
+    def put(self, batch: list[tuple[bytes, str, int, int]], mode: OnDuplicate, whole: bool) -> None:
+        expected = self.model.put(batch, mode=mode.value, whole=whole)
+        messages = [NewMessage(payload=p, id=i, delay_ms=d, time_to_live_ms=t) for p, i, d, t in batch]
         try:
             step = self.run(
                 self.store.put(
@@ -123,7 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
                     producer="p",
                     waiter="",
                     line_ticket=0,
-                    on_duplicate=OnDuplicate.KEEP if keep else OnDuplicate.REJECT,
+                    on_duplicate=mode,
                     all_or_nothing=whole,
                     **BUDGET,
                 )
@@ -131,7 +155,16 @@ class QueueMachine(RuleBasedStateMachine):
         except HeadwayError as error:
             assert type(error).__name__ == expected
             return
-        assert [str(outcome.code) for outcome in step.outcomes] == expected
+        assert [self._put_outcome(outcome) for outcome in step.outcomes] == expected
+        for outcome, (_, given, _, _) in zip(step.outcomes, batch, strict=False):
+            assert outcome.id == given if given else outcome.id.startswith(f"~{self.generation}-")
+            self._hear(outcome.id)
+
+    @staticmethod
+    def _put_outcome(outcome: PutOutcome) -> tuple[str, int, int]:
+        code = "differs" if outcome.body_differs else str(outcome.code)
+        assert (outcome.error is None) == (outcome.code is not PutCode.REFUSED)
+        return code, outcome.ticket, outcome.position
 
     def _lease(self, data: list[int]) -> list[tuple[int, str]]:
         """Leases that were ever given, some of them several times, and one that never was."""
@@ -142,9 +175,12 @@ class QueueMachine(RuleBasedStateMachine):
         most=st.integers(1, 6),
         lease_ms=st.sampled_from([0, 100, 5_000]),
         picks=st.lists(st.integers(0, 43), max_size=3),
-        max_bytes=st.sampled_from([1, 10_000_000]),
+        max_bytes=st.sampled_from([1, 10_000_000, 10_000_000, 10_000_000]),
+        attempt=st.sampled_from(["", "", "a", "b"]),
     )
-    def get(self, most: int, lease_ms: int, picks: list[int], max_bytes: int) -> None:
+    def get(self, most: int, lease_ms: int, picks: list[int], max_bytes: int, attempt: str) -> None:
+        if max_bytes == 1:
+            attempt = ""
         ack = self._lease(picks)
         self._expire()
         order = GetOrder(
@@ -153,23 +189,32 @@ class QueueMachine(RuleBasedStateMachine):
             lease_ms=lease_ms,
             ack=[token for _, token in ack],
             max_bytes=max_bytes,
+            attempt_id=attempt,
         )
         if max_bytes == 1:  # the answer is cut, but never to nothing
             most = 1 if not self._next_is_empty_payload(ack) else most
         try:
             step = self.run(self.store.get(order, **BUDGET))
         except HeadwayError as error:
-            self.model.get(most, lease_ms, ack)
+            self.model.get(most, lease_ms, ack, attempt)
             assert type(error).__name__ == "QueueDrained"
             assert self.model.is_drained()
             return
         if max_bytes == 1:
             most = min(order.max_messages, max(len(step.deliveries), 1))
-        settled, taken = self.model.get(most, lease_ms, ack)
+        settled, taken, is_again = self.model.get(most, lease_ms, ack, attempt)
         assert [s.settled.name for s in step.settled] == settled
         assert [d.ticket for d in step.deliveries] == taken
         for delivery in step.deliveries:
-            self._check_delivery(delivery, lease_ms)
+            if is_again:
+                assert delivery.lease == self.model.messages[delivery.ticket].token
+                assert delivery.lease_expires_at_ms == self.model.leased[delivery.ticket]
+                self._check_delivery(delivery)
+            else:
+                assert delivery.lease_expires_at_ms == self.now + (lease_ms or self.model.lease_ms)
+                self._check_delivery(delivery)
+                self.model.grant(delivery.ticket, delivery.lease, attempt)
+                self.leases.append((self.life, delivery.ticket, delivery.lease))
 
     def _next_is_empty_payload(self, ack: list[tuple[int, str]]) -> bool:
         return bool(ack) or any(not self.model.messages[ticket].payload for ticket in self.model.line)
@@ -178,40 +223,110 @@ class QueueMachine(RuleBasedStateMachine):
         """Brings the model up to the time, as every script does first."""
         self.model.do_due()
 
-    def _check_delivery(self, delivery: Delivery, lease_ms: int) -> None:
+    def _check_delivery(self, delivery: Delivery) -> None:
         message = self.model.messages[delivery.ticket]
         assert delivery.payload == message.payload
         assert delivery.attempt == message.failures + 1
-        assert delivery.lease_expires_at_ms == self.now + (lease_ms or self.model.lease_ms)
-        if message.id:
-            assert delivery.id == message.id
-        else:
-            assert delivery.id.startswith("~")
-        self.model.grant(delivery.ticket, delivery.lease)
-        self.leases.append((self.life, delivery.ticket, delivery.lease))
+        name = self.model.name_of(("ticket", delivery.ticket), message)
+        assert delivery.id == (message.id or self._made(name))
+        self._hear(delivery.id)
 
-    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=4))
-    def ack(self, picks: list[int]) -> None:
+    def _hear(self, name: str) -> None:
+        if name.startswith("~"):
+            self.told.append(name.removeprefix(f"~{self.generation}-"))
+
+    def _made(self, name: str) -> str:
+        return f"~{self.generation}-{name}"
+
+    def _names(self, picks: list[int]) -> tuple[list[str], list[str]]:
+        """Names as the model and as the service has them: of messages, given ids, and some that never were."""
+        model = self.model
+        there = [model.name_of(("ticket", ticket), message) for ticket, message in model.messages.items()]
+        there += [model.name_of(("delayed", seq), message) for seq, (_, message) in model.delayed.items()]
+        there += [model.name_of(ref, message) for ref, message in model.dead]
+        there += [*self.told[-12:], "one", "two", "three", "999", "d77", "never"]
+        names = list(dict.fromkeys(there[n % len(there)] for n in picks))
+        return names, [self._made(name) if name.lstrip("d").isdigit() else name for name in names]
+
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=4), result=st.sampled_from([b"", b"", b"done so"]))
+    def ack(self, picks: list[int], result: bytes) -> None:
         leases = self._lease(picks)
-        results = self.run(self.store.ack(self.name, [token for _, token in leases], **BUDGET))
-        assert [r.settled.name for r in results] == self.model.ack(leases)
+        results = self.run(self.store.ack(self.name, [token for _, token in leases], result=result, **BUDGET))
+        assert [r.settled.name for r in results] == self.model.ack(leases, result)
 
     @rule(
-        picks=st.lists(st.integers(0, 43), min_size=1, max_size=4, unique=True),
+        picks=st.lists(st.integers(0, 43), max_size=4, unique=True),
+        named=st.lists(st.integers(0, 43), max_size=2),
         when=st.sampled_from([("delay", 0), ("delay", 1), ("delay", 2_000), ("backoff", 0)]),
         keeps=st.booleans(),
     )
-    def delay(self, picks: list[int], when: tuple[str, int], keeps: bool) -> None:
+    def delay(self, picks: list[int], named: list[int], when: tuple[str, int], keeps: bool) -> None:
         leases = list(dict.fromkeys(self._lease(picks)))
+        self._expire()
+        names, ids = self._names(named)
         mode, ms = when
         order = DelayOrder(
             queue=self.name,
             leases=[token for _, token in leases],
+            message_ids=ids,
             delay_ms=ms if mode == "delay" else None,
             keep_attempt=keeps,
         )
         results = self.run(self.store.delay(order, **BUDGET))
-        assert [r.settled.name for r in results] == self.model.delay(leases, mode=mode, ms=ms, keeps=keeps)
+        expected = self.model.delay(leases, names, mode=mode, ms=ms, keeps=keeps)
+        assert [r.settled.name for r in results] == expected
+        assert [r.id for r in results] == [""] * len(leases) + ids
+
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=4))
+    def withdraw(self, picks: list[int]) -> None:
+        self._expire()
+        names, ids = self._names(picks)
+        outcomes = self.run(self.store.withdraw(self.name, ids, **BUDGET))
+        assert [outcome.id for outcome in outcomes] == ids
+        assert [self._withdrawn(outcome) for outcome in outcomes] == self.model.withdraw(names)
+
+    @staticmethod
+    def _withdrawn(outcome: WithdrawOutcome) -> str:
+        error = outcome.error
+        if error is None:
+            return "withdrawn"
+        return {"MESSAGE_LEASED": "leased", "MESSAGE_NOT_FOUND": ""}.get(
+            error.reason.name, error.metadata.get("outcome", "?")
+        )
+
+    @rule(picks=st.lists(st.integers(0, 43), max_size=3), most=st.integers(1, 5))
+    def redrive(self, picks: list[int], most: int) -> None:
+        self._expire()
+        names, ids = self._names(picks)
+        expected = self.model.redrive(names, most)
+        try:
+            step = self.run(self.store.redrive(self.name, "", message_ids=ids, last=0, most=most, **BUDGET))
+        except HeadwayError as error:
+            assert type(error).__name__ == expected
+            return
+        given = dict(zip(ids, names, strict=True))
+        assert (step.moved, [given[name] for name in step.not_found]) == expected
+        assert step.remaining == (0 if names else len(self.model.dead))
+
+    @rule(size=st.integers(1, 3))
+    def list_the_dead(self, size: int) -> None:
+        found: list[DeadMessage] = []
+        token = ""
+        while True:
+            page = self.run(
+                self.store.list_dead(self.name, page_size=size, page_token=token, max_bytes=10**7, **BUDGET)
+            )
+            assert len(page.messages) <= size
+            found += page.messages
+            token = page.next_page_token
+            if not token:
+                break
+        dead = self.model.dead
+        assert [(m.payload, m.failures, m.cause, m.replays) for m in found] == [
+            (message.payload, message.failures, message.cause, message.replays) for _, message in dead
+        ]
+        names = [message.id or self._made(self.model.name_of(ref, message)) for ref, message in dead]
+        assert [m.id for m in found] == names
 
     @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=3), ms=st.sampled_from([100, 1_000, 9_000]))
     def extend(self, picks: list[int], ms: int) -> None:
@@ -281,11 +396,12 @@ class QueueMachine(RuleBasedStateMachine):
         for key in ("producer_free", "consumer_free", "not_full"):
             self.raw.lpush(f"{base}:{key}", 0)
         default = Policy()
-        names = ("limit", "max_attempts", "lease_ms", "min_backoff_ms", "max_backoff_ms")
-        self.shape |= {name: getattr(default, name) for name in names}
-        self._begin_life()
+        self.shape |= {name: getattr(default, name) for name in self.shape if name != "bound"}
+        self.window_ms = default.dedupe_window_ms
+        self._begin_life("")
         self.numbers_agree()  # seen, but not booked yet
         self.run(self.store.sweep(self.name, **BUDGET))
+        self.generation = self.run(self.store.describe(self.name, **BUDGET)).generation
 
     # -- what foreign clients do: pressure's steps, each one command ---------------------------------------------------
 
@@ -306,11 +422,20 @@ class QueueMachine(RuleBasedStateMachine):
         self.raw.incr(f"{base}:stats:produced_messages")
         self.raw.incr(f"{base}:stats:produced_bytes", len(payload))
         self.raw.lpush(f"{base}:producer_free", 0)
-        self.model.foreign_put(payload)
+        message = self.model.foreign_put(payload)
+        if self.model.time_to_live_ms:  # it counts from when the message is noticed
+            self._sweep_both()
+            message.expires_at = self.now + self.model.time_to_live_ms
+        elif self.raw.exists(f"{base}:x:holes"):  # it takes the line for longer than it is
+            self._sweep_both()
 
-    @rule(counts=st.booleans())
-    def foreign_get(self, counts: bool) -> None:
+    @rule()
+    def foreign_get(self) -> None:
         base = self.bases
+        self._sweep_both()  # else it may take what has expired, or was withdrawn near the head
+        line = self.model.line
+        if self.window_ms != FOREVER_MS and line and self.model.messages[line[0]].id:
+            return  # when exactly it counts as finished is not told
         assert self.raw.rpop(f"{base}:consumer_free") is not None
         self.raw.set(f"{base}:consumer", "foreign")
         found = self.raw.rpop(base)
@@ -322,8 +447,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.raw.incr(f"{base}:stats:consumed_messages")
             self.raw.incr(f"{base}:stats:consumed_bytes", len(found))
         self.raw.lpush(f"{base}:consumer_free", 0)
-        if self.model.is_closed:  # then it does not mend not_full either; our next step does
-            self._sweep_both()
+        self._sweep_both()  # from a closed queue, or over holes, it does not mend not_full
         assert (found is None) == (expected is None)
         if found is not None:
             assert isinstance(found, bytes)
@@ -337,7 +461,8 @@ class QueueMachine(RuleBasedStateMachine):
             return
         queue = self.run(self.store.describe(self.name, **BUDGET))
         counts, model = queue.counts, self.model
-        assert counts.length == len(model.line) == self.raw.llen(self.bases)
+        assert counts.length == len(model.line)
+        assert counts.length == self.raw.llen(self.bases) - self.raw.zcard(f"{self.bases}:x:holes")
         assert counts.leased == len(model.leased)
         assert counts.delayed == len(model.delayed)
         assert counts.dead == len(model.dead)
@@ -345,6 +470,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert counts.accepted == model.accepted
         assert counts.acked == model.acked
         assert counts.withdrawn == model.withdrawn
+        assert counts.expired == model.expired
         assert counts.taken_by_foreign == model.foreign
         assert queue.is_closed == model.is_closed
         states = counts.length + counts.leased + counts.delayed + counts.dead
@@ -359,17 +485,25 @@ class QueueMachine(RuleBasedStateMachine):
         has_room = self.model.bound == 0 or len(self.model.line) < self.model.bound
         assert tokens == (1 if has_room else 0)
 
+    @invariant()
+    def a_check_finds_nothing(self) -> None:
+        if not hasattr(self, "model"):
+            return
+        findings = self.run(self.store.check(self.name, max_entries=10**6, **BUDGET)).findings
+        assert [finding for finding in findings if "does no service sweep" not in finding] == []
 
-@pytest.fixture
-def machine(store_server: StoreServer) -> type[QueueMachine]:
+
+@pytest.fixture(params=[CLOCK, CLOCK | NEAR_NOTHING], ids=["short lines", "as if long"])
+def machine(store_server: StoreServer, request: pytest.FixtureRequest) -> type[QueueMachine]:
     class OnThisServer(QueueMachine):
         server = store_server
+        replaced = request.param
 
     return OnThisServer
 
 
 def test_scripts_do_what_the_model_says(machine: type[QueueMachine]) -> None:
-    examples = int(os.environ.get("HEADWAY_STATEFUL_EXAMPLES", "60"))
+    examples = int(os.environ.get("HEADWAY_STATEFUL_EXAMPLES", "50"))
     run_state_machine_as_test(
         machine,
         settings=settings(

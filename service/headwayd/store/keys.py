@@ -36,16 +36,21 @@ OWN = {
     "returned": ":x:returned",  # zset ticket → ticket: messages that came back; they stand at the head, in this order
     "side": ":x:side",  # hash ticket → record: what is known of waiting messages that were leased or delayed before
     "leases": ":x:leases",  # zset ticket → deadline (ms)
+    "gaps": ":x:gaps",  # zset ticket → ticket: those behind the head that left the line from its middle
+    "holes": ":x:holes",  # zset ticket → ticket: those whose element still stands there; see lua/include/places.lua
+    "expiry": ":x:expiry",  # zset ticket, or 'd' and sequence number → when what waits or is delayed expires (ms)
     "lease": ":x:lease",  # hash ticket → record
     "body": ":x:body",  # hash ticket → element of the line, kept while leased
     "delayed": ":x:delayed",  # zset sequence number → due (ms)
     "later": ":x:later",  # hash sequence number → record and element
-    "dead": ":x:dead",  # zset ticket → died at (ms)
-    "corpse": ":x:corpse",  # hash ticket → record and element
-    "ids": ":x:ids",  # hash given id → where its message is
-    "forget": ":x:forget",  # zset given id of a finished message → when it is forgotten (ms)
-    "acked": ":x:acked",  # hash: which tickets were acked; see lua/include/settle.lua
+    "dead": ":x:dead",  # zset reference (ticket, or 'd' and sequence number) → number, in the order they died
+    "corpse": ":x:corpse",  # hash reference → when and why it died, record and element
+    "ids": ":x:ids",  # hash id → where its message is; see lua/include/names.lua
+    "forget": ":x:forget",  # zset id of a finished message → when it is forgotten (ms)
+    "acked": ":x:acked",  # hash: how messages and leases ended; see lua/include/names.lua
     "acked_at": ":x:acked_at",  # zset field of `acked` → last written (ms)
+    "attempts": ":x:attempts",  # hash attempt id → what its Get leased; see lua/include/attempts.lua
+    "attempt_at": ":x:attempt_at",  # zset attempt id → when it may be forgotten (ms)
     "producers": ":x:producers",  # zset waiter → number in the producer line
     "deleting": ":x:deleting",  # string: 'ours', or since when (ms) a foreign client's deletion is waited for
 }

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 
 from headwayd.domain.errors import (
     FieldInvalid,
-    NotServed,
     Violation,
 )
 from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
 from headwayd.domain.model import (
-    Checked,
-    DeadPage,
     DelayOrder,
     GetOrder,
     NewMessage,
@@ -22,7 +19,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
-from headwayd.engine.ports import GetStep, PutStep, RedriveStep, Wait
+from headwayd.engine.ports import GetStep, PutStep, Wait
 from headwayd.store import replies, tokens
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
@@ -65,7 +62,7 @@ class MessageSteps(Asking):
             when = f"d{message.delay_ms}" if message.delay_ms else ""
             if message.not_before_at_ms:
                 when = f"a{message.not_before_at_ms}"
-            arguments += (message.id, when, message.headers, message.payload)
+            arguments += (message.id, when, message.time_to_live_ms, message.headers, message.payload)
         reply = await self._ask("put", queue, *arguments, budget_s=budget_s)
         status = text(reply[0])
         if (error := replies.missing(reply[0], queue)) is not None:
@@ -101,6 +98,7 @@ class MessageSteps(Asking):
             random,
             order.max_bytes,
             "1" if order.only_if_settled else "0",
+            order.attempt_id,
             *self._leases(order.ack),
             budget_s=budget_s,
         )
@@ -114,7 +112,7 @@ class MessageSteps(Asking):
             for index, lease in enumerate(order.ack)
         ]
         return GetStep(
-            deliveries=replies.deliveries(reply, first, random),
+            deliveries=replies.deliveries(reply, first),
             settled=settled,
             wait=Wait(text(reply[3]) or Wait.NOTHING.value),
             holder=text(reply[4]),
@@ -130,51 +128,45 @@ class MessageSteps(Asking):
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         """Cancels what waits or is delayed; one outcome per id."""
-        raise NotServed("Withdraw is not served by this version", metadata={"method": "Withdraw"})
-
-    async def list_dead(
-        self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float
-    ) -> DeadPage:
-        """A page of the dead, in the order they died."""
-        raise NotServed("ListDead is not served by this version", metadata={"method": "ListDead"})
-
-    async def redrive(
-        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
-    ) -> RedriveStep:
-        """Puts some of the dead back into a line."""
-        raise NotServed("Redrive is not served by this version", metadata={"method": "Redrive"})
-
-    async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked:
-        """Whether everything kept of a queue fits together."""
-        raise NotServed("Check is not served by this version", metadata={"method": "Check"})
+        reply = await self._ask("withdraw", queue, *message_ids, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        self._note_due(queue, reply[1], reply[2])
+        return [
+            replies.withdrawal(queue, name, reply[3 + 2 * i], reply[4 + 2 * i]) for i, name in enumerate(message_ids)
+        ]
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
     ) -> Sequence[Settlement]:
         """Settles for good. The leases of a queue that is no more are GONE."""
-        reply = await self._ask("ack", queue, *self._leases(leases), budget_s=budget_s)
+        reply = await self._ask("ack", queue, result, *self._leases(leases), budget_s=budget_s)
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])
         return [replies.settlement(lease, reply[3 + 2 * i], reply[4 + 2 * i]) for i, lease in enumerate(leases)]
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
-        """Gives leases back. The leases of a queue that is no more are GONE."""
+        """Gives leases back, and postpones by id. What belongs to a queue that is no more is GONE."""
         when = "b"
         if order.delay_ms is not None:
             when = f"d{order.delay_ms}"
         elif order.until_at_ms is not None:
             when = f"a{order.until_at_ms}"
         keeps = "1" if order.keep_attempt else "0"
-        reply = await self._ask(
-            "delay", order.queue, when, keeps, order.reason, *self._leases(order.leases), budget_s=budget_s
-        )
+        names: list[Argument] = [len(order.message_ids), *order.message_ids]
+        leases = self._leases(order.leases)
+        reply = await self._ask("delay", order.queue, when, keeps, order.reason, *names, *leases, budget_s=budget_s)
         if replies.missing(reply[0], order.queue) is not None:
-            return replies.all_gone(order.leases)
+            return replies.all_gone(order.leases, order.message_ids)
         if text(reply[0]) == Status.TOO_FAR:
             raise _invalid("until", _TOO_FAR)
         self._note_due(order.queue, reply[1], reply[2])
-        return [replies.settlement(lease, *reply[3 + 3 * i : 6 + 3 * i]) for i, lease in enumerate(order.leases)]
+        subjects = [(lease, "") for lease in order.leases] + [("", name) for name in order.message_ids]
+        return [
+            replies.settlement(lease, *reply[3 + 3 * i : 6 + 3 * i], message_id=name)
+            for i, (lease, name) in enumerate(subjects)
+        ]
 
     async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
         """Gives leases back at no attempt's cost: nobody worked on them."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from headwayd.store.dead_steps import DeadSteps
 from headwayd.store.message_steps import MessageSteps
 from headwayd.store.queue_steps import QueueSteps
 
 
-class RedisStore(QueueSteps, MessageSteps):
+class RedisStore(QueueSteps, MessageSteps, DeadSteps):
     """Fulfils `engine.ports.Store`."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from headwayd.domain.errors import (
     DuplicateMessage,
     HeadwayError,
+    MessageFinished,
+    MessageLeased,
+    MessageNotFound,
     QueueClosed,
     QueueDeleted,
     QueueDrained,
@@ -16,7 +20,9 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.model import (
     Counts,
+    DeadMessage,
     Delivery,
+    Outcome,
     Peeked,
     Policy,
     PutCode,
@@ -25,12 +31,22 @@ from headwayd.domain.model import (
     Role,
     Settled,
     Settlement,
+    WithdrawOutcome,
 )
 from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _POLICY_AT = 28
+_KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
+_CAUSES = {"a": "attempts", "x": "expired"}
+_OUTCOMES = {
+    "a": Outcome.DONE,
+    "w": Outcome.WITHDRAWN,
+    "p": Outcome.WITHDRAWN,
+    "x": Outcome.EXPIRED,
+    "dead": Outcome.DEAD,
+}
 
 
 def text(value: bytes | int | str) -> str:
@@ -125,22 +141,26 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
             continue
         code, reference, at_position = exception
         if code == PutCode.DELAYED:
-            outcomes.append(PutOutcome(PutCode.DELAYED, given or f"~{generation}-d{reference}"))
-        elif code == PutCode.KEPT:
+            outcomes.append(PutOutcome(PutCode.DELAYED, given or f"~{generation}-d{int(reference)}"))
+        elif code in (_KEPT, _DIFFERS):
             kept_ticket = int(reference) if at_position else 0
-            outcomes.append(PutOutcome(PutCode.KEPT, given, kept_ticket, at_position))
+            outcomes.append(PutOutcome(PutCode.KEPT, given, kept_ticket, at_position, body_differs=code == _DIFFERS))
+        elif code in (PutCode.QUEUED, PutCode.REPLACED):
+            outcomes.append(
+                PutOutcome(PutCode(code), given or made_id(generation, int(reference)), int(reference), at_position)
+            )
         else:
             outcomes.append(PutOutcome(PutCode.REFUSED, given, error=duplicate(queue, given)))
     return outcomes
 
 
-def deliveries(reply: Sequence[Any], start: int, random: bytes) -> list[Delivery]:
+def deliveries(reply: Sequence[Any], start: int) -> list[Delivery]:
     """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
-    now, generation, deadline = int(reply[1]), reply[2], int(reply[5])
+    now, generation, random = int(reply[1]), reply[2], reply[5]
     given: list[Delivery] = []
-    for at in range(start, len(reply), 5):
-        ticket, attempt, put_at = int(reply[at]), int(reply[at + 1]), int(reply[at + 2])
-        element = frames.read(reply[at + 4])
+    for at in range(start, len(reply), 6):
+        ticket, attempt, put_at, deadline = (int(reply[at + i]) for i in (0, 1, 2, 4))
+        element = frames.read(reply[at + 5])
         put_at = element.put_at_ms or put_at
         given.append(
             Delivery(
@@ -158,14 +178,99 @@ def deliveries(reply: Sequence[Any], start: int, random: bytes) -> list[Delivery
     return given
 
 
-def settlement(lease: str, status: bytes, attempts: Any = 0, available_at: Any = 0) -> Settlement:
-    """What became of one lease."""
-    return Settlement(lease, Settled[text(status)], int(attempts), int(available_at) or None)
+def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> WithdrawOutcome:
+    """What became of one id of a Withdraw."""
+    metadata = {"queue": queue, "id": message_id}
+    match text(status):
+        case Status.WITHDRAWN:
+            return WithdrawOutcome(message_id)
+        case Status.LEASED:
+            error: HeadwayError = MessageLeased(f"message {message_id!r} is being worked on", metadata=metadata)
+        case Status.FINISHED:
+            outcome = _OUTCOMES.get(text(mark), Outcome.UNKNOWN)
+            error = MessageFinished(
+                f"message {message_id!r} is finished: {outcome.lower()}", metadata=metadata | {"outcome": str(outcome)}
+            )
+        case _:
+            error = MessageNotFound(f"no message {message_id!r} is known", metadata=metadata)
+    return WithdrawOutcome(message_id, error)
 
 
-def all_gone(leases: Sequence[str]) -> list[Settlement]:
-    """The leases of a queue that is no more."""
-    return [Settlement(lease, Settled.GONE) for lease in leases]
+@dataclass(frozen=True, slots=True)
+class Corpse:
+    """A row of list_dead.lua: number 0 means that the name is not dead. `record` is lua/include/record.lua's."""
+
+    number: int
+    reference: bytes
+    died_at_ms: int
+    cause: str
+    made_id: str
+    failures: int
+    put_at_ms: int
+    replays: int
+    error: bytes
+    element: bytes
+
+
+_RECORD = struct.Struct(">IQQBI20sH")
+_NO_CORPSE = Corpse(0, b"", 0, "", "", 0, 0, 0, b"", b"")
+
+
+def corpses(reply: Sequence[Any]) -> list[Corpse]:
+    """The rows of list_dead.lua's reply, which is given from its status on."""
+    found: list[Corpse] = []
+    for at in range(3, len(reply), 6):
+        number, reference, died_at, cause, made, both = reply[at : at + 6]
+        if not int(number):
+            found.append(_NO_CORPSE)
+            continue
+        length = int.from_bytes(both[:4])
+        failures, put_at, _, _, replays, _, id_length = _RECORD.unpack_from(both, 4)
+        found.append(
+            Corpse(
+                number=int(number),
+                reference=reference,
+                died_at_ms=int(died_at),
+                cause=_CAUSES[text(cause)],
+                made_id=text(made),
+                failures=failures,
+                put_at_ms=put_at,
+                replays=replays,
+                error=both[4 + _RECORD.size + id_length : 4 + length],
+                element=both[4 + length :],
+            )
+        )
+    return found
+
+
+def dead_message(corpse: Corpse) -> DeadMessage:
+    """A dead message as it is shown."""
+    element = frames.read(corpse.element)
+    return DeadMessage(
+        id=element.id or corpse.made_id,
+        payload=element.payload,
+        headers=element.headers,
+        failures=corpse.failures,
+        died_at_ms=corpse.died_at_ms,
+        cause=corpse.cause,
+        last_error=text(corpse.error),
+        replays=corpse.replays,
+        put_at_ms=element.put_at_ms or corpse.put_at_ms or None,
+    )
+
+
+def settlement(
+    lease: str, status: bytes, attempts: Any = 0, available_at: Any = 0, *, message_id: str = ""
+) -> Settlement:
+    """What became of one lease, or of one message named by id."""
+    return Settlement(lease, Settled[text(status)], int(attempts), int(available_at) or None, message_id)
+
+
+def all_gone(leases: Sequence[str], message_ids: Sequence[str] = ()) -> list[Settlement]:
+    """The leases and messages of a queue that is no more."""
+    return [Settlement(lease, Settled.GONE) for lease in leases] + [
+        Settlement("", Settled.GONE, id=name) for name in message_ids
+    ]
 
 
 def peeked(reply: Sequence[Any]) -> list[Peeked]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 
-from headwayd.domain.limits import MAX_DELAY_MS
+from headwayd.domain.limits import MAX_DELAY_MS, MAX_REMEMBERED_IDS
 from headwayd.domain.model import Policy
 from headwayd.store import keys
 from headwayd.store.status import Status
@@ -43,7 +43,10 @@ def policy_pairs(policy: Policy, names: tuple[str, ...] | None = None) -> list[s
 def _policy_include() -> str:
     pairs = policy_pairs(Policy())
     rows = ", ".join(f"{{ '{name}', '{value}' }}" for name, value in zip(pairs[::2], pairs[1::2], strict=True))
-    return f"local function policy_defaults() return {{ {rows} }} end\nlocal MAX_DELAY_MS = {MAX_DELAY_MS}\n"
+    return (
+        f"local function policy_defaults() return {{ {rows} }} end\n"
+        f"local MAX_DELAY_MS, MAX_REMEMBERED_IDS = {MAX_DELAY_MS}, {MAX_REMEMBERED_IDS}\n"
+    )
 
 
 def _with_statuses(text: str) -> str:
@@ -102,7 +105,14 @@ NAMES = (
     "ack",
     "delay",
     "extend",
+    "withdraw",
     "peek",
+    "list_dead",
+    "redrive",
+    "adopt",
+    "drop_dead",
+    "count_dead",
+    "check",
     "purge",
     "sweep",
     "repair",

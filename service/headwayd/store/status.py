@@ -26,4 +26,9 @@ class Status(StrEnum):
     DEAD = "DEAD"
     STALE = "STALE"
     GONE = "GONE"
+    WITHDRAWN = "WITHDRAWN"
+    LEASED = "LEASED"
+    FINISHED = "FINISHED"
+    TOO_LARGE = "TOO_LARGE"
+    UNKNOWN = "UNKNOWN"
     LAPSED = "LAPSED"  # between scripts' parts only: never in a reply

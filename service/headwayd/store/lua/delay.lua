@@ -1,19 +1,22 @@
 #!lua flags=allow-oom
--- Gives leased messages back.
+-- Gives leased messages back, and postpones waiting and delayed ones.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
 -- ARGV[4] '1': no attempt is spent
 -- ARGV[5] reason
--- ARGV[6] count, then for each lease: generation, ticket, nonce
--- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each; or echo,
---        TOO_FAR; or why there is no queue.
--- O(k log n). Wakes waiting consumers by the line's change.
+-- ARGV[6] count of message ids, then the ids
+-- then    count of leases, then for each: generation, ticket, nonce
+-- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each lease, then for each
+--        message id; or echo, TOO_FAR; or why there is no queue.
+-- O(k log n), and O(NEAR) for each waiting message. Wakes waiting consumers by the line's change.
 -- @include due
 -- @include settle
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] == '1', ARGV[5]
+local id_count = tonumber(ARGV[6])
+local lease_count = tonumber(ARGV[7 + id_count])
 
 if string.sub(when, 1, 1) == 'a' and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then
   commit(S, false, nil)
@@ -27,15 +30,23 @@ local function due_of(record)
   return kind == 'd' and S.now + at or at
 end
 
+local function is_over(record) return record.expires_at > 0 and record.expires_at <= S.now end
+
+-- A message whose time is over does not come back.
+local function end_it(i, results, ticket, element, record)
+  expire(S, ticket, element, record)
+  results[i] = { policy_of(S, 'dead_letter_expired') == 1 and T.DEAD or T.GONE, record.failures, '0' }
+end
+
 local results, back, dropped, released = {}, {}, {}, {}
 local function put_aside(i, ticket, element, record, due)
-  if record.id == '' and id_of(element) == '' then record.id = '~' .. S.gen .. '-' .. ticket end
-  remember_settled(S, tonumber(ticket), record, 'r')
+  keep_made_id(S, ticket, element, record)
+  if record.nonce ~= NO_NONCE then remember(S, ticket, record, MARK.BACK, '') end
   set_aside(S, element, record, due)
   results[i] = { T.DELAYED, record.failures, text_of(due) }
 end
 
-each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
+each_lease(S, 8 + id_count, lease_count, function(i, ticket, record)
   local element = redis.call('HGET', K.body, ticket)
   dropped[#dropped + 1] = ticket
   if reason ~= '' then record.error = reason end
@@ -44,13 +55,15 @@ each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
   else
     record.failures = record.failures + 1
     if attempts_are_used_up(S, record.failures) then
-      bury(S, ticket, element, record)
+      bury(S, ticket, element, record, CAUSE.ATTEMPTS)
       results[i] = { T.DEAD, record.failures, '0' }
       return true
     end
   end
   local due = due_of(record)
-  if due > S.now then
+  if is_over(record) then
+    end_it(i, results, ticket, element, record)
+  elseif due > S.now then
     put_aside(i, ticket, element, record, due)
   else
     back[#back + 1] = { ticket = tonumber(ticket), element = element, record = record }
@@ -69,8 +82,9 @@ end, function(i, ticket, outcome, record)
   record.flags = without_flag(record.flags, FLAG.LAPSED)
   local due = due_of(record)
   if due > S.now then
-    put_aside(i, ticket, pull_returned(S, ticket), record, due)
-    S.made_room = true
+    local element, whole = take_one(S, ticket)
+    record.expires_at = whole.expires_at
+    put_aside(i, ticket, element, record, due)
   else
     redis.call('HSET', K.side, ticket, pack_record(record))
     results[i] = { T.RELEASED, record.failures, '0' }
@@ -78,7 +92,28 @@ end, function(i, ticket, outcome, record)
 end)
 drop_leases(dropped)
 return_to_head(S, back)
-local next_due_ms = commit(S, S.made_room, nil)
+
+-- By id: what waits is taken out of the line, what is delayed gets another time.
+local function postpone(name)
+  local state, ref = find_name(S, name)
+  if state == 'l' then return { T.STALE, 0, '0' } end
+  if state ~= 'w' and state ~= 'd' then return { T.GONE, 0, '0' } end
+  local packed = state == 'w' and redis.call('HGET', K.side, ref)
+  local known = packed and unpack_record(packed) or state == 'd'
+    and unpack_both(redis.call('HGET', K.later, string.sub(ref, 2))) or new_record(0)
+  local due = due_of(known)
+  if state == 'w' and due <= S.now then return { T.RELEASED, known.failures, '0' } end
+  if state == 'w' and not packed then known.put_at = put_time(S, tonumber(ref)) end
+  local element, record = take_one(S, ref)
+  if record.put_at == 0 then record.put_at = known.put_at end
+  if reason ~= '' then record.error = reason end
+  keep_made_id(S, ref, element, record)
+  if state == 'w' and record.nonce ~= NO_NONCE then remember(S, ref, record, MARK.BACK, '') end
+  set_aside(S, element, record, math.max(due, S.now))
+  return { T.DELAYED, record.failures, text_of(math.max(due, S.now)) }
+end
+for i = 1, id_count do results[lease_count + i] = postpone(ARGV[6 + i]) end
+local next_due_ms = commit(S, false, nil)
 local reply = { ARGV[1], T.OK, text_of(S.now), text_of(next_due_ms) }
 for _, result in ipairs(results) do
   for at = 1, 3 do reply[#reply + 1] = result[at] end

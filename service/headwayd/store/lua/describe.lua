@@ -5,8 +5,5 @@
 -- O(1).
 -- @include report
 local S = load()
-if not S then
-  local is_leaving = redis.call('EXISTS', K.deleting) == 1 or redis.call('EXISTS', K.closed) == 1
-  return { ARGV[1], is_leaving and T.QUEUE_DELETED or T.QUEUE_NOT_FOUND }
-end
+if not S then return { ARGV[1], why_absent() } end
 return answer(S, T.OK)

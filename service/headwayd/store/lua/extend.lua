@@ -18,10 +18,9 @@ local results = {}
 each_lease(S, 5, tonumber(ARGV[4]), function(i, ticket, record)
   redis.call('ZADD', K.leases, deadline, ticket)
   results[i] = { T.EXTENDED, record.failures }
-end, function(i, ticket, outcome, record)
+end, function(i, ticket, outcome)
   if outcome == T.LAPSED and (limit == 0 or redis.call('ZCARD', K.leases) < limit) then
-    local element = pull_returned(S, ticket)
-    S.made_room = true
+    local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
     record.flags = without_flag(record.flags, FLAG.LAPSED)
     redis.call('HSET', K.lease, ticket, pack_record(record))
@@ -34,7 +33,7 @@ end, function(i, ticket, outcome, record)
     results[i] = { outcome, 0 }
   end
 end)
-local due = commit(S, S.made_room, nil)
+local due = commit(S, false, nil)
 local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), text_of(deadline) }
 for _, result in ipairs(results) do
   reply[#reply + 1] = result[1]

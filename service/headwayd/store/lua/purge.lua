@@ -13,25 +13,35 @@ if ARGV[3] == 'waiting' then
     commit(S, false, nil)
     return { ARGV[1], T.ROLE_IN_USE, 'consumer', holder_of('consumer') }
   end
-  local elements = S.len > 0 and redis.call('RPOP', K.q, most) or {}
-  removed = #elements
-  for _, element in ipairs(elements) do finish_id(S, (id_of(element))) end
-  S.pops = removed
-  S.len = S.len - removed
-  book_pops(S)
-else
-  local set_key = ARGV[3] == 'delayed' and K.delayed or K.dead
-  local body_key = ARGV[3] == 'delayed' and K.later or K.corpse
-  local members = redis.call('ZRANGE', set_key, 0, most - 1)
-  removed = #members
-  if removed > 0 then
-    for _, both in ipairs(redis.call('HMGET', body_key, unpack(members))) do
-      local _, element = unpack_both(both)
-      finish_id(S, (id_of(element)))
-    end
-    remove_members(set_key, members)
-    remove_fields(body_key, members)
+  local tickets, elements = {}, {}
+  local part = S.size > 0 and redis.call('RPOP', K.q, most) or {}
+  local passed = walk(S, #part, function(i, ticket)
+    tickets[#tickets + 1], elements[#elements + 1] = ticket, part[i]
+  end)
+  take_walked(S, passed)
+  removed = #tickets
+  local sides = fields_of(K.side, tickets)
+  for i, ticket in ipairs(tickets) do
+    finish(S, ticket, sides[i] and unpack_record(sides[i]) or nil, elements[i], MARK.WITHDRAWN, '')
   end
+  remove_fields(K.side, tickets)
+  if S.expiring == 1 then remove_members(K.expiry, tickets) end
+  S.size, S.len = S.size - #part, S.len - removed
+  time_of(S, S.head + 1)
+elseif ARGV[3] == 'delayed' then
+  local seqs = redis.call('ZRANGE', K.delayed, 0, most - 1)
+  local elements, records = take_delayed(S, seqs)
+  removed = #seqs
+  for i, seq in ipairs(seqs) do finish(S, 'd' .. seq, records[i], elements[i], MARK.WITHDRAWN, '') end
+else
+  local refs = redis.call('ZRANGE', K.dead, 0, most - 1)
+  removed = #refs
+  for i, corpse in ipairs(fields_of(K.corpse, refs)) do
+    local record, element = unpack_corpse(corpse)
+    finish(S, refs[i], record, element, MARK.WITHDRAWN, '')
+  end
+  remove_members(K.dead, refs)
+  remove_fields(K.corpse, refs)
 end
 if removed > 0 then add(S, 'n_withdrawn', removed) end
 commit(S, removed > 0, nil)

@@ -4,17 +4,20 @@
 -- ARGV[3] producer's name
 -- ARGV[4] waiter (process name, '#', number) that stands in the producer line if there is no room; '' = does not wait
 -- ARGV[5] the number in line that the waiter had before; '0' = none
--- ARGV[6] 'keep' or 'reject': what to do with known ids
+-- ARGV[6] 'keep', 'reject' or 'replace': what to do with known ids
 -- ARGV[7] '1': all of them or none
--- ARGV[8] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970),
---         headers (encoded), payload
+-- ARGV[8] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time to
+--         live (ms; '0' = the queue's policy), headers (encoded), payload
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
---        position, messages dealt with, next due, bound, then for each message dealt with that did not join the line:
---        index, 'delayed' | 'kept' | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all
---        or none) and TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
+--        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
+--        tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' | 'differs' (kept, with another
+--        body) | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all or none) and
+--        TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
 -- @include due
-local WAITER, COUNT = ARGV[4], tonumber(ARGV[8])
+local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[8])
+local FIELDS = 5
+local function field(i, at) return ARGV[8 + FIELDS * (i - 1) + at] end
 
 local S, status = open()
 if not S then return { ARGV[1], status } end
@@ -27,18 +30,17 @@ local function refuse(...)
 end
 if S.closed then return refuse(T.QUEUE_CLOSED) end
 for i = 1, COUNT do
-  local when = ARGV[10 + 4 * (i - 1)]
+  local when = field(i, 2)
   local is_instant = string.sub(when, 1, 1) == 'a'
   if is_instant and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then return refuse(T.TOO_FAR, i) end
 end
 
 local wait, holder = '', ''
 local first = first_producer(S, WAITER ~= '' and WAITER or nil, room_of(S) > 0)
-local room = room_of(S)
-if first and first ~= WAITER then room = 0 end
-if not role_is_free('producer') then
-  wait, holder, room = 'role', holder_of('producer'), -1
-end
+local has_turn = not first or first == WAITER
+local function room() return has_turn and room_of(S) or 0 end
+local is_held = not role_is_free('producer')
+if is_held then wait, holder = 'role', holder_of('producer') end
 
 local function due_of(when)
   if when == '' then return 0 end
@@ -47,79 +49,156 @@ local function due_of(when)
   return at > S.now and at or 0
 end
 
-if ARGV[7] == '1' and room >= 0 then
-  local needed, in_batch = 0, {}
-  for i = 1, COUNT do
-    local at = 9 + 4 * (i - 1)
-    local id = ARGV[at]
-    local known = id ~= '' and (in_batch[id] or find_id(S, id))
-    if known and ARGV[6] ~= 'keep' then return refuse(T.DUPLICATE_MESSAGE, i) end
-    if id ~= '' then in_batch[id] = true end
-    if not known and due_of(ARGV[at + 1]) == 0 then needed = needed + 1 end
-  end
-  if S.bound > 0 and needed > S.bound then return refuse(T.NEVER_FITS) end
-  if needed > room then room = -1 end
+-- What is known of an id: as find_name says, but nil if it is finished and its window is over.
+local function known(id)
+  if id == '' then return nil end
+  local state, ref, mark, finished_at, digest = find_name(S, id)
+  if state ~= 'f' then return state, ref end
+  if mark == MARK.TAKEN and finished_at == S.now then finish_name(S, id, ref, mark, nil) end
+  if is_within_window(S, finished_at) then return state, ref, digest end
+  return nil
 end
 
-local elements, ids, exceptions, done, accepted, bytes = {}, {}, {}, 0, 0, 0
-local in_batch = {}
-local first_ticket, first_position = tail_ticket(S) + 1, S.len + 1
+local may_begin = not is_held
+if ARGV[7] == '1' and may_begin then
+  local needed, in_batch = 0, {}
+  for i = 1, COUNT do
+    local id, is_delayed = field(i, 1), due_of(field(i, 2)) > 0
+    local state = in_batch[id] or known(id)
+    if state and MODE == 'reject' then return refuse(T.DUPLICATE_MESSAGE, i) end
+    local takes_place = state and (MODE == 'keep' or state == 'w')
+    if not takes_place and not is_delayed then needed = needed + 1 end
+    if id ~= '' then in_batch[id] = is_delayed and 'd' or 'w' end
+  end
+  if S.bound > 0 and needed > S.bound then return refuse(T.NEVER_FITS) end
+  if needed > room() then may_begin = false end
+end
+
+local first_ticket, first_position = S.tail + 1, S.len + 1
+local exceptions, joining, joining_names = {}, {}, {}
+local done, accepted, bytes = 0, 0, 0
+local is_explicit = false   -- from the first replacement on each message's ticket is told
 local function except(i, code, ref, position)
   exceptions[#exceptions + 1] = i
   exceptions[#exceptions + 1] = code
   exceptions[#exceptions + 1] = ref
   exceptions[#exceptions + 1] = position
 end
+local function flush()
+  join_tail(S, joining)
+  joining, joining_names = {}, {}
+end
 
-for i = 1, room >= 0 and COUNT or 0 do
-  local at = 9 + 4 * (i - 1)
-  local id, headers, payload = ARGV[at], ARGV[at + 2], ARGV[at + 3]
-  local state, ref
-  if id ~= '' then
-    state, ref = find_id(S, id)
-    if in_batch[id] then state, ref = 'w', in_batch[id] end
+-- The element of the message kept under an id.
+local function kept_element(state, ref)
+  if state == 'w' then return redis.call('LINDEX', K.q, -(index_of(S, ref) + 1)) end
+  if state == 'l' then return redis.call('HGET', K.body, ref) end
+  if state == 'd' then return (select(2, unpack_both(redis.call('HGET', K.later, string.sub(ref, 2))))) end
+  return (select(2, unpack_corpse(redis.call('HGET', K.corpse, ref))))
+end
+
+-- Another message stands in the place of the one that waits.
+local function swap(ref, element, record)
+  redis.call('LSET', K.q, -(index_of(S, ref) + 1), element)
+  local side = redis.call('HGET', K.side, ref)
+  if side then
+    local old = unpack_record(side)
+    if old.nonce ~= NO_NONCE then remember(S, ref, old, MARK.REPLACED, '') end
+    record.flags = with_flag(has_flag(old.flags, FLAG.COUNTED) and FLAG.COUNTED or 0, FLAG.RELEASED)
+    redis.call('HSET', K.side, ref, pack_record(record))
   end
-  local due = due_of(ARGV[at + 1])
-  if state then
-    local position = 0
-    if state == 'w' then
-      local ticket = tonumber(ref)
-      if in_batch[id] or ticket > S.head then
-        position = S.returned + ticket - S.head
-      elseif redis.call('ZSCORE', K.returned, ref) then
-        position = redis.call('ZRANK', K.returned, ref) + 1
-      end
-    end
-    except(i, ARGV[6] == 'keep' and 'kept' or 'duplicate', state == 'w' and ref or '0', position)
-  elseif due > 0 then
-    local record = new_record(S.now)
-    if id == '' then record.id = '~' .. S.gen .. '-d' .. text_of(S.seq + 1) end
-    local element = make_element(id, headers, payload, S.now)
-    set_aside(S, element, record, due)
-    accepted, bytes = accepted + 1, bytes + #element
-    except(i, 'delayed', text_of(S.seq), 0)
-  elseif room <= #elements then
-    break
+  if S.expiring == 1 then redis.call('ZREM', K.expiry, ref) end
+  expire_at(S, ref, record.expires_at)
+end
+
+-- Removes the message that is to be replaced.
+local function remove_old(state, ref)
+  if state == 'l' then
+    remember(S, ref, unpack_record(redis.call('HGET', K.lease, ref)), MARK.REPLACED, '')
+    redis.call('ZREM', K.leases, ref)
+    redis.call('HDEL', K.lease, ref)
+    redis.call('HDEL', K.body, ref)
+  elseif state == 'x' then
+    redis.call('ZREM', K.dead, ref)
+    redis.call('HDEL', K.corpse, ref)
   else
-    local element = make_element(id, headers, payload, S.now)
-    elements[#elements + 1] = element
-    accepted, bytes = accepted + 1, bytes + #element
-    if id ~= '' then
-      local ticket = text_of(first_ticket + #elements - 1)
-      in_batch[id] = ticket
-      ids[#ids + 1] = id
-      ids[#ids + 1] = 'w' .. ticket
+    local _, record = take_one(S, ref)
+    if record.nonce ~= NO_NONCE and state == 'w' then remember(S, ref, record, MARK.REPLACED, '') end
+  end
+  add(S, 'n_withdrawn', 1)
+end
+
+local default_ttl
+local function expiry_of(ttl)
+  ttl = tonumber(ttl)
+  if ttl == 0 then
+    default_ttl = default_ttl or policy_of(S, 'time_to_live_ms')
+    ttl = default_ttl
+  end
+  return ttl > 0 and S.now + ttl or 0
+end
+
+for i = 1, may_begin and COUNT or 0 do
+  local id, due = field(i, 1), due_of(field(i, 2))
+  local headers, payload = field(i, 4), field(i, 5)
+  local element, state, ref, digest
+  if id ~= '' then
+    if joining_names[id] then flush() end
+    state, ref, digest = known(id)
+  end
+  local replaces = state and MODE == 'replace'
+  if state and not replaces then
+    local code = 'duplicate'
+    if MODE == 'keep' then
+      code = 'kept'
+      local old = state == 'f' and digest or digest_of(kept_element(state, ref))
+      if old ~= '' and old ~= digest_of(make_element(id, headers, payload, S.now)) then code = 'differs' end
     end
+    except(i, code, state == 'w' and ref or '0', state == 'w' and position_of(S, ref) or 0)
+  else
+    element = make_element(id, headers, payload, S.now)
+    local expires_at = expiry_of(field(i, 3))
+    if replaces and state == 'w' and due == 0 then
+      local record = new_record(S.now)
+      record.expires_at = expires_at
+      swap(ref, element, record)
+      add(S, 'n_withdrawn', 1)
+      except(i, 'replaced', ref, position_of(S, ref))
+    elseif due > 0 then
+      if replaces then
+        if state ~= 'f' then
+          flush()
+          is_explicit = true
+          remove_old(state, ref)
+        end
+        take_name(id)
+      end
+      local record = new_record(S.now)
+      record.expires_at = expires_at
+      if id == '' then record.id = '~' .. S.gen .. '-d' .. text_of(S.seq + 1) end
+      set_aside(S, element, record, due)
+      except(i, 'delayed', text_of(S.seq), 0)
+    elseif room() <= #joining then
+      break
+    else
+      if replaces and state ~= 'f' then
+        flush()
+        is_explicit = true
+        remove_old(state, ref)
+      end
+      if id ~= '' then
+        take_name(id)
+        joining_names[id] = true
+      end
+      joining[#joining + 1] = { element = element, name = id, expires_at = expires_at }
+      if is_explicit then except(i, 'queued', text_of(S.tail + #joining), S.len + #joining) end
+    end
+    accepted, bytes = accepted + 1, bytes + #element
   end
   done = i
 end
+flush()
 
-if #elements > 0 then
-  note_time(S, first_ticket)
-  push_tail(elements)
-  S.len = S.len + #elements
-end
-if #ids > 0 then set_fields(K.ids, ids) end
 if accepted > 0 then
   redis.call('SET', K.producer, ARGV[3])
   redis.call('INCRBY', K.produced_messages, accepted)

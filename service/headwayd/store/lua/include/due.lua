@@ -1,49 +1,22 @@
 -- @include line
--- What time alone does: delayed messages fall due, leases lapse. Up to and including now, in bounded steps.
+-- What time alone does: leases lapse, messages expire, delayed ones fall due, and what was remembered long enough is
+-- forgotten. Up to and including now, in bounded steps.
 local DUE_AT_ONCE = 500
 
--- Delayed messages that are due join the tail, in due order, ties in put order. May overfill the line. O(k log n).
-local function promote(S, most)
-  local due = redis.call('ZRANGEBYSCORE', K.delayed, '-inf', S.now, 'LIMIT', 0, most)
-  if #due == 0 then return 0 end
-  local kept = redis.call('HMGET', K.later, unpack(due))
-  local elements, sides, ids = {}, {}, {}
-  note_time(S, tail_ticket(S) + 1)
-  for _, both in ipairs(kept) do
-    local record, element = unpack_both(both)
-    local ticket = text_of(tail_ticket(S) + 1)
-    elements[#elements + 1] = element
-    sides[#sides + 1] = ticket
-    sides[#sides + 1] = pack_record(record)
-    local id = id_of(element)
-    if id ~= '' then
-      ids[#ids + 1] = id
-      ids[#ids + 1] = 'w' .. ticket
-    end
-    S.len = S.len + 1
-  end
-  push_tail(elements)
-  set_fields(K.side, sides)
-  if #ids > 0 then set_fields(K.ids, ids) end
-  remove_members(K.delayed, due)
-  remove_fields(K.later, due)
-  return #due
-end
-
--- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. O(k log n).
+-- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of
+-- them come first: with deadlines in ticket order each batch goes before the one before. O(k log n).
 local function lapse(S, most)
-  local tickets = redis.call('ZRANGEBYSCORE', K.leases, '-inf', S.now, 'LIMIT', 0, most)
+  local tickets = redis.call('ZREVRANGEBYSCORE', K.leases, S.now, '-inf', 'LIMIT', 0, most)
   if #tickets == 0 then return 0 end
-  local records = redis.call('HMGET', K.lease, unpack(tickets))
-  local elements = redis.call('HMGET', K.body, unpack(tickets))
+  local records, elements = fields_of(K.lease, tickets), fields_of(K.body, tickets)
   local back = {}
-  for i, ticket in ipairs(tickets) do
-    local record = unpack_record(records[i])
+  for i = #tickets, 1, -1 do
+    local ticket, record = tickets[i], unpack_record(records[i])
     record.failures = record.failures + 1
     record.flags = with_flag(record.flags, FLAG.LAPSED)
     record.error = 'the lease lapsed'
     if attempts_are_used_up(S, record.failures) then
-      bury(S, ticket, elements[i], record)
+      bury(S, ticket, elements[i], record, CAUSE.ATTEMPTS)
     else
       back[#back + 1] = { ticket = tonumber(ticket), element = elements[i], record = record }
     end
@@ -55,9 +28,54 @@ local function lapse(S, most)
   return #tickets
 end
 
--- Both. True if there may be more that is due already.
+-- Messages that wait or are delayed and whose time is over. O(k log n + NEAR).
+local function expire_old(S, most)
+  if S.expiring == 0 then return 0 end
+  local refs = redis.call('ZRANGEBYSCORE', K.expiry, '-inf', S.now, 'LIMIT', 0, most)
+  if #refs == 0 then
+    if redis.call('EXISTS', K.expiry) == 0 then set(S, 'expiring', 0) end
+    return 0
+  end
+  local tickets, seqs = {}, {}
+  for _, ref in ipairs(refs) do
+    if string.byte(ref) == 100 then
+      seqs[#seqs + 1] = string.sub(ref, 2)
+    elseif is_waiting(S, ref) then   -- not taken by a foreign client
+      tickets[#tickets + 1] = ref
+    end
+  end
+  remove_members(K.expiry, refs)
+  if #tickets > 0 then
+    local elements, records = take_out(S, tickets)
+    for i, ticket in ipairs(tickets) do expire(S, ticket, elements[i], records[i] or nil) end
+  end
+  if #seqs > 0 then
+    local elements, records = take_delayed(S, seqs)
+    for i, seq in ipairs(seqs) do expire(S, 'd' .. seq, elements[i], records[i]) end
+  end
+  return #refs
+end
+
+-- Delayed messages that are due join the tail, in due order, ties in put order. May overfill the line. O(k log n).
+local function promote(S, most)
+  local due = redis.call('ZRANGEBYSCORE', K.delayed, '-inf', S.now, 'LIMIT', 0, most)
+  if #due == 0 then return 0 end
+  local list = {}
+  local elements, records = take_delayed(S, due)
+  for i, element in ipairs(elements) do
+    keep_made_id(S, 'd' .. due[i], element, records[i])
+    local record = records[i]
+    list[i] = { element = element, name = name_of(element, record), expires_at = record.expires_at, record = record }
+  end
+  join_tail(S, list)
+  return #due
+end
+
+-- All of it. True if there may be more that is due already.
 local function do_what_is_due(S)
-  local moved = lapse(S, DUE_AT_ONCE)
+  local lapsed = lapse(S, DUE_AT_ONCE)
+  local expired = expire_old(S, DUE_AT_ONCE)
   local joined = promote(S, DUE_AT_ONCE)
-  return moved == DUE_AT_ONCE or joined == DUE_AT_ONCE
+  tidy(S)
+  return lapsed == DUE_AT_ONCE or expired == DUE_AT_ONCE or joined == DUE_AT_ONCE or S.aged < S.tail
 end

@@ -33,3 +33,10 @@ local function read_frame(element)
   if struct.unpack('>I2', element, 23) ~= frame_check(element) then return nil end
   return string.sub(element, FRAME_HEADER + 1, FRAME_HEADER + id_length), put_at
 end
+
+-- Headers and payload of an element, told apart from each other.
+local function body_of(element)
+  if not read_frame(element) then return '\0\0\0\0' .. element end
+  local _, id_length = struct.unpack('>I8I2', element, 5)
+  return string.sub(element, 15, 18) .. string.sub(element, FRAME_HEADER + id_length + 1)
+end

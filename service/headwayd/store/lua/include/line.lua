@@ -1,55 +1,20 @@
--- @include queue frame
--- Moves messages into and back into the line, to the dead, and out of memory.
+-- @include names
+-- Moves messages into and back into the line, and out of it until later.
 
--- The given id of an element and its put time; '' and 0 for a bare payload.
-local function id_of(element)
-  local id, put_at = read_frame(element)
-  return id or '', put_at or 0
-end
-
--- Remembers the id of a message that is finished for the dedupe window, then forgets it. O(log n).
-local function finish_id(S, id)
-  if id == '' then return end
-  local window = policy_of(S, 'dedupe_window_ms')
-  if window > 0 then
-    redis.call('HSET', K.ids, id, 'f')
-    redis.call('ZADD', K.forget, S.now + window, id)
-  else
-    redis.call('HDEL', K.ids, id)
-  end
-  local due = redis.call('ZRANGEBYSCORE', K.forget, '-inf', S.now, 'LIMIT', 0, 4)
-  if #due > 0 then
-    redis.call('ZREM', K.forget, unpack(due))
-    redis.call('HDEL', K.ids, unpack(due))
-  end
-end
-
--- Where the message with this given id is: 'w' and its ticket (waiting or leased), 'd' and its number, 'x' and its
--- ticket (dead), 'f' (finished within the window); nil if it is not known.
-local function find_id(S, id)
-  local at = redis.call('HGET', K.ids, id)
-  if not at then return nil end
-  local state, ref = string.sub(at, 1, 1), string.sub(at, 2)
-  if state == 'f' then
-    local until_ms = tonumber(redis.call('ZSCORE', K.forget, id) or 0)
-    if until_ms > S.now then return state, ref end
-  elseif state ~= 'w' then
-    return state, ref
-  elseif tonumber(ref) > S.head or redis.call('HEXISTS', K.lease, ref) == 1 or redis.call('ZSCORE', K.returned, ref) then
-    return state, ref
-  else   -- a foreign client took it: it is finished, as far as anybody will ever know
-    finish_id(S, id)
-    return policy_of(S, 'dedupe_window_ms') > 0 and 'f' or nil, ref
-  end
-  redis.call('HDEL', K.ids, id)
-  redis.call('ZREM', K.forget, id)
-  return nil
-end
-
--- Puts messages back at the head, in ticket order with those that came back before. `list` holds {ticket, element,
--- record}.
+-- Puts messages back at the head, in ticket order with those that came back before; those whose time is over meanwhile
+-- expire. `list` holds {ticket, element, record}.
 -- O(k log n + returned messages with smaller tickets).
-local function return_to_head(S, list)
+local function return_to_head(S, all)
+  local list = {}
+  for _, entry in ipairs(all) do
+    local expires_at = entry.record.expires_at
+    if expires_at > 0 and expires_at <= S.now then
+      expire(S, text_of(entry.ticket), entry.element, entry.record)
+    else
+      list[#list + 1] = entry
+      if expires_at > 0 then expire_at(S, text_of(entry.ticket), expires_at) end
+    end
+  end
   if #list == 0 then return end
   table.sort(list, function(a, b) return a.ticket < b.ticket end)
   local before = 0
@@ -88,40 +53,89 @@ local function return_to_head(S, list)
   add_members(K.returned, members)
   set_fields(K.side, fields)
   S.returned = S.returned + #list
+  S.size = S.size + #list
   S.len = S.len + #list
 end
 
--- Takes one returned message out of the line again (its late ack came). O(its rank among the returned).
-local function pull_returned(S, ticket)
-  local rank = redis.call('ZRANK', K.returned, ticket)
-  local tombstone = 'headway:tombstone:' .. ARGV[1]
-  local element = redis.call('LINDEX', K.q, -(rank + 1))
-  redis.call('LSET', K.q, -(rank + 1), tombstone)
-  redis.call('LREM', K.q, -1, tombstone)
-  redis.call('ZREM', K.returned, ticket)
-  redis.call('HDEL', K.side, ticket)
-  S.returned = S.returned - 1
-  S.len = S.len - 1
-  return element
+-- Lets messages join the tail. `list` holds {element, name, expires_at, record}; the record may be nil. Returns the first
+-- ticket. O(k log n).
+local function join_tail(S, list)
+  local first = S.tail + 1
+  if #list == 0 then return first end
+  note_time(S, first)
+  local elements, sides, ids = {}, {}, {}
+  for i, entry in ipairs(list) do
+    local ticket = text_of(first + i - 1)
+    elements[i] = entry.element
+    if entry.record then
+      sides[#sides + 1] = ticket
+      sides[#sides + 1] = pack_record(entry.record)
+    end
+    expire_at(S, ticket, entry.expires_at)
+    if entry.name ~= '' then
+      ids[#ids + 1] = entry.name
+      ids[#ids + 1] = 'w' .. ticket
+    end
+  end
+  push_tail(elements)
+  if #sides > 0 then set_fields(K.side, sides) end
+  if #ids > 0 then set_fields(K.ids, ids) end
+  add(S, 'tail', #list)
+  set(S, 'aged', S.tail)
+  S.size = S.size + #list
+  S.len = S.len + #list
+  return first
 end
 
--- Moves a message to the dead. O(log n).
-local function bury(S, ticket, element, record)
-  redis.call('ZADD', K.dead, S.now, ticket)
-  redis.call('HSET', K.corpse, ticket, pack_both(record, element))
-  local id = id_of(element)
-  if id ~= '' then redis.call('HSET', K.ids, id, 'x' .. ticket) end
-end
-
--- Keeps a message until `due`. O(log n).
+-- Keeps a message until `due`. Returns its sequence number. O(log n).
 local function set_aside(S, element, record, due)
   add(S, 'seq', 1)
-  local seq = string.format('%015.0f', S.seq)
+  local seq = padded(S.seq)
   redis.call('ZADD', K.delayed, due, seq)
   redis.call('HSET', K.later, seq, pack_both(record, element))
-  local id = id_of(element)
-  if id ~= '' then redis.call('HSET', K.ids, id, 'd' .. seq) end
+  expire_at(S, 'd' .. seq, record.expires_at)
+  local name = name_of(element, record)
+  if name ~= '' then redis.call('HSET', K.ids, name, 'd' .. seq) end
   return seq
+end
+
+-- Takes delayed messages away. Returns their elements and records. O(log n) each.
+local function take_delayed(S, seqs)
+  local elements, records = {}, {}
+  for i, both in ipairs(fields_of(K.later, seqs)) do records[i], elements[i] = unpack_both(both) end
+  remove_members(K.delayed, seqs)
+  remove_fields(K.later, seqs)
+  if S.expiring == 1 then
+    for _, seq in ipairs(seqs) do redis.call('ZREM', K.expiry, 'd' .. seq) end
+  end
+  return elements, records
+end
+
+-- Takes one waiting or delayed message out, by its reference. Returns its element, and its record with everything in
+-- it. O(log n + NEAR).
+local function take_one(S, ref)
+  local expires_at = S.expiring == 1 and redis.call('ZSCORE', K.expiry, ref)
+  local elements, records
+  if string.byte(ref) == 100 then
+    elements, records = take_delayed(S, { string.sub(ref, 2) })
+  else
+    elements, records = take_out(S, { ref })
+    if expires_at then redis.call('ZREM', K.expiry, ref) end
+  end
+  local element, record = elements[1], records[1]
+  if not record then
+    local _, put_at = id_of(element)
+    record = new_record(put_at)
+  end
+  record.expires_at = tonumber(expires_at or 0)
+  return element, record
+end
+
+-- A message that leaves the line keeps the id that it was known by.
+local function keep_made_id(S, ref, element, record)
+  if record.id ~= '' or id_of(element) ~= '' then return end
+  if string.byte(ref) == 100 then ref = 'd' .. text_of(tonumber(string.sub(ref, 2))) end
+  record.id = '~' .. S.gen .. '-' .. ref
 end
 
 -- The wait after so many failures, by the queue's policy.

@@ -1,20 +1,25 @@
--- @include keys time policy record
+-- @include keys time policy record places
 -- A queue's state: read it (load), write down what foreign clients did meanwhile (open), write it back (commit).
 --
 -- Tickets. The line is a Redis list whose right end is the head. The first elements from the head are those in
--- x:returned, in ticket order; behind them the i-th element has ticket head + i. `head` counts what ever left the line
--- for the first time, so tickets need no storage of their own. Foreign clients push and pop without telling: `load`
+-- x:returned, in ticket order; behind them stand the tickets from head + 1 to tail, in order, without those in x:gaps.
+-- `head` is the last ticket that left the line from its front, `tail` the last that joined, so a place needs no storage
+-- of its own. See `places` for what was taken from the middle. Foreign clients push and pop without telling: `load`
 -- infers it from the length and from pressure's counters, and it is booked before anything else is done.
 --
--- x:meta fields: gen (this life's name), born (ms), head, seen_len, seen_prod, seen_cons (what the last script left),
--- seq (last sequence number of the delayed), line (last number in the producer line), tick_at (ms of the last entry of
--- x:times), due_said (next due time told to the processes), offer_at (ms since when offer_to, a string, has been asked
--- to come), paused, n_* (totals), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the
--- policy.
-local CORE = { 'gen', 'offer_to', 'head', 'seen_len', 'seen_prod', 'seen_cons', 'seq', 'line', 'tick_at', 'due_said',
-  'offer_at', 'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at',
-  'ack_sum', 'ack_sum_at', 'born' }
-local FIRST_COUNTER = 3   -- all but the first two are numbers
+-- x:meta fields: gen (this life's name), born (ms), head, tail, seen_len (elements of the list), seen_prod, seen_cons
+-- (what the last script left), n_gaps, n_holes (sizes), seq (last sequence number of the delayed), line (last number in
+-- the producer line), died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time
+-- told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that
+-- foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were
+-- given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its
+-- making is over), offer_at (ms since when offer_to, a string, has been asked to come), paused, n_* (totals), put_sum,
+-- put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
+local CORE = { 'gen', 'offer_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
+  'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at', 'paused',
+  'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at',
+  'born' }
+local FIRST_COUNTER = 4   -- all but the first three are numbers
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
 local LIFE_MARK_AT = '253402300000000'
@@ -22,46 +27,8 @@ local LIFE_MARK_LEAST = 100000000000000
 local RATE_SPAN_MS = 60000   -- the decaying sums forget with this time constant
 local TICK_MS = 100          -- resolution of put times of bare payloads
 local OFFER_MS = 2000        -- how long the first in line may leave an offer untaken
-local CHUNK = 1000           -- most values unpacked into one command
-
-local function text_of(number)
-  if number == math.floor(number) then return string.format('%.0f', number) end
-  return string.format('%.6f', number)
-end
-
-local function each_chunk(values, per_chunk, act)
-  for from = 1, #values, per_chunk do
-    local part = {}
-    for i = from, math.min(from + per_chunk - 1, #values) do part[#part + 1] = values[i] end
-    act(part)
-  end
-end
-
-local function remove_fields(key, fields)
-  each_chunk(fields, CHUNK, function(part) redis.call('HDEL', key, unpack(part)) end)
-end
-local function remove_members(key, members)
-  each_chunk(members, CHUNK, function(part) redis.call('ZREM', key, unpack(part)) end)
-end
--- Field, value, field, value … of a hash; score, member, score, member … of a sorted set; elements of a list.
-local function set_fields(key, pairs_list)
-  each_chunk(pairs_list, 2 * CHUNK, function(part) redis.call('HSET', key, unpack(part)) end)
-end
-local function add_members(key, pairs_list)
-  each_chunk(pairs_list, 2 * CHUNK, function(part) redis.call('ZADD', key, unpack(part)) end)
-end
-local function push_tail(elements)
-  each_chunk(elements, CHUNK, function(part) redis.call('LPUSH', K.q, unpack(part)) end)
-end
-local function push_head(elements)
-  each_chunk(elements, CHUNK, function(part) redis.call('RPUSH', K.q, unpack(part)) end)
-end
-
-local function set(S, name, value)
-  S[name] = value
-  S.dirty[name] = true
-end
-local function add(S, name, amount) set(S, name, S[name] + amount) end
+local CREATING_MS = 1000     -- how long a foreign client may take to make a queue in its four steps
+local AGED_AT_ONCE = 1000    -- most foreign messages given the queue's time to live in one step
 
 -- Adds n events to a decaying sum; sum / RATE_SPAN_MS is the rate.
 local function decayed(S, name)
@@ -73,45 +40,50 @@ local function count_rate(S, name, n)
 end
 
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
--- O(1).
+-- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
+-- over what foreign clients took. O(1), O(log n) per message taken from the middle that they passed.
 local function load()
   local strings = redis.call('MGET', K.bound, K.produced_messages, K.consumed_messages)
   if not strings[1] then return nil end
   local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0,
               prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
-              len = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0 }
+              size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0 }
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
-  S.gen, S.offer_to = meta[1], meta[2] or ''
+  S.gen, S.offer_to, S.scan = meta[1], meta[2] or '', meta[3] or '-1'
   for i = FIRST_COUNTER, #CORE do S[CORE[i]] = tonumber(meta[i] or 0) end
   S.is_new = not S.gen or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST
   if S.is_new then
     S.is_remade = S.gen and true or false
-    S.gen, S.offer_to = ARGV[1], ''
+    S.gen, S.offer_to, S.scan = ARGV[1], '', '-1'
     for i = FIRST_COUNTER, #CORE do S[CORE[i]] = 0 end
-    S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted, S.born = S.len, S.prod, S.cons, S.len, S.now
-    S.returned = 0
+    S.tail, S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted = S.size, S.size, S.prod, S.cons, S.size
+    S.born, S.adopted_at = S.now, S.now
+    S.len, S.returned = S.size, 0
     return S
   end
   S.returned = redis.call('ZCARD', K.returned)
-  local more = S.len - S.seen_len
+  local more = S.size - S.seen_len
   local produced = math.max(0, S.prod - S.seen_prod)
   local consumed = math.max(0, S.cons - S.seen_cons)
   -- A foreign put counts after it pushed, and a foreign get from a closed queue does not count at all: believe
   -- whichever of counters and length shows more.
   S.pops = math.max(consumed, produced - more, 0)
   S.pushes = more + S.pops
+  local holes = 0
   if S.pops > 0 or S.pushes > 0 then
+    S.tail = S.tail + S.pushes
+    S.passed = walk(S, S.pops)
+    holes = S.passed.holes
+    S.tail = S.tail - S.pushes
     add(S, 'seen_prod', S.pushes)
     add(S, 'seen_cons', S.pops)
     add(S, 'n_accepted', S.pushes)
-    add(S, 'n_foreign', S.pops)
-    set(S, 'seen_len', S.len)
+    add(S, 'n_foreign', S.pops - holes)
+    set(S, 'seen_len', S.size)
   end
+  S.len = S.size - S.n_holes + holes
   return S
 end
-
--- Ticket of the last message in the line.
-local function tail_ticket(S) return S.head + S.len - S.returned end
 
 -- Remembers that messages from `ticket` on were put now. O(1), at most one entry in TICK_MS.
 local function note_time(S, ticket)
@@ -136,76 +108,66 @@ local function time_of(S, ticket)
   return 0
 end
 
+-- The same for any ticket; drops nothing. O(log n) after the first.
+local TIMES_MOST = 5000
+local function put_time(S, ticket)
+  if not S.all_times then S.all_times = redis.call('LRANGE', K.times, 0, TIMES_MOST - 1) end
+  local low, high = 0, #S.all_times
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if tonumber(string.match(S.all_times[middle], '^%d+')) <= ticket then low = middle else high = middle - 1 end
+  end
+  return low > 0 and tonumber(string.match(S.all_times[low], '%d+$')) or 0
+end
+
 local function forget_own_keys()
   local keys = {}
   for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
   redis.call('DEL', unpack(keys))
 end
 
+-- Something is to be forgotten at `at`.
+local TIDY_EVERY_MS = 1000
+local function tidy_by(S, at)
+  at = math.max(at, S.now + TIDY_EVERY_MS)
+  if S.tidy_at == 0 or at < S.tidy_at then set(S, 'tidy_at', at) end
+end
+
 -- Drops what is known of the messages that foreign clients took: the first of the returned, then from the head on.
 -- O(pops that had anything known of them).
 local function book_pops(S)
-  local from_returned = math.min(S.pops, S.returned)
-  local gone = {}
-  if from_returned > 0 then
-    gone = redis.call('ZRANGE', K.returned, 0, from_returned - 1)
-    redis.call('ZREMRANGEBYRANK', K.returned, 0, from_returned - 1)
-    S.returned = S.returned - from_returned
+  local before = S.head
+  local returned = take_walked(S, S.passed)
+  remove_fields(K.side, returned)
+  local from_line = S.head - before
+  local known = redis.call('HLEN', K.side)
+  if from_line > 0 and known > S.returned then
+    local gone = {}
+    if known < from_line then
+      for _, ticket in ipairs(redis.call('HKEYS', K.side)) do
+        local number = tonumber(ticket)
+        if number > before and number <= S.head then gone[#gone + 1] = ticket end
+      end
+    else
+      for number = before + 1, S.head do gone[#gone + 1] = text_of(number) end
+    end
     remove_fields(K.side, gone)
   end
-  local from_line = S.pops - from_returned
-  if from_line > 0 then
-    local known = redis.call('HLEN', K.side)
-    gone = {}
-    if known > S.returned then
-      if known < from_line then
-        for _, ticket in ipairs(redis.call('HKEYS', K.side)) do
-          local number = tonumber(ticket)
-          if number > S.head and number <= S.head + from_line then gone[#gone + 1] = ticket end
-        end
-      else
-        for number = S.head + 1, S.head + from_line do gone[#gone + 1] = text_of(number) end
-      end
-      remove_fields(K.side, gone)
-    end
-    add(S, 'head', from_line)
+  if redis.call('EXISTS', K.ids) == 1 then
+    if S.scan == '-1' then set(S, 'scan', '0') end
+    tidy_by(S, S.now)
   end
 end
 
--- Why there is no such queue.
+-- Why there is no such queue; `absence` also forgets what a foreign delete left of ours.
+local function why_absent()
+  local is_leaving = redis.call('EXISTS', K.deleting) == 1 or redis.call('EXISTS', K.closed) == 1
+  return is_leaving and T.QUEUE_DELETED or T.QUEUE_NOT_FOUND
+end
 local function absence()
-  if redis.call('EXISTS', K.deleting) == 1 or redis.call('EXISTS', K.closed) == 1 then return T.QUEUE_DELETED end
-  if redis.call('EXISTS', K.meta) == 1 then forget_own_keys() end
-  return T.QUEUE_NOT_FOUND
-end
-
--- Reads the state and books what foreign clients did. nil and a status if there is no such queue.
-local function open()
-  local S = load()
-  if not S then return nil, absence() end
-  if S.is_new then
-    if S.is_remade then forget_own_keys() end
-    local fields = { 'gen', S.gen }
-    for _, row in ipairs(policy_defaults()) do
-      if row[1] ~= 'bound' then
-        fields[#fields + 1] = row[1]
-        fields[#fields + 1] = row[2]
-      end
-    end
-    redis.call('HSET', K.meta, unpack(fields))
-    for i = FIRST_COUNTER, #CORE do S.dirty[CORE[i]] = true end
-    redis.call('PEXPIREAT', K.bound, LIFE_MARK_AT)
-    return S
-  end
-  if S.pops > 0 then
-    book_pops(S)
-    time_of(S, S.head + 1)
-  end
-  if S.pushes > 0 then
-    note_time(S, tail_ticket(S) - S.pushes + 1)
-    count_rate(S, 'put_sum', S.pushes)
-  end
-  return S
+  local reason = why_absent()
+  if reason == T.QUEUE_NOT_FOUND and redis.call('EXISTS', K.meta) == 1 then forget_own_keys() end
+  return reason
 end
 
 local function policy_of(S, name)
@@ -222,6 +184,57 @@ local function policy_of(S, name)
   return S.policy[name]
 end
 
+-- What waits, or is delayed, under this reference expires at `at`; 0 = never. O(log n).
+local function expire_at(S, ref, at)
+  if at == 0 then return end
+  redis.call('ZADD', K.expiry, at, ref)
+  if S.expiring == 0 then set(S, 'expiring', 1) end
+end
+
+-- Messages that foreign clients put get the queue's time to live when they are noticed. O(k log n), bounded.
+local function age_foreign(S)
+  local ttl = policy_of(S, 'time_to_live_ms')
+  local last = ttl > 0 and math.min(S.tail, math.max(S.aged, S.head) + AGED_AT_ONCE) or S.tail
+  if ttl > 0 then
+    for ticket = math.max(S.aged, S.head) + 1, last do expire_at(S, text_of(ticket), S.now + ttl) end
+  end
+  set(S, 'aged', last)
+end
+
+-- Reads the state and books what foreign clients did. nil and a status if there is no such queue.
+local function open()
+  local S = load()
+  if not S then return nil, absence() end
+  S.was_full = S.bound > 0 and S.len >= S.bound
+  if S.is_new then
+    if S.is_remade then forget_own_keys() end
+    local fields = { 'gen', S.gen }
+    for _, row in ipairs(policy_defaults()) do
+      if row[1] ~= 'bound' then
+        fields[#fields + 1] = row[1]
+        fields[#fields + 1] = row[2]
+      end
+    end
+    redis.call('HSET', K.meta, unpack(fields))
+    for i = FIRST_COUNTER, #CORE do S.dirty[CORE[i]] = true end
+    S.aged = S.tail
+    redis.call('PEXPIREAT', K.bound, LIFE_MARK_AT)
+    return S
+  end
+  if S.pushes > 0 then add(S, 'tail', S.pushes) end
+  if S.pops > 0 then
+    book_pops(S)
+    time_of(S, S.head + 1)
+  end
+  if S.pushes > 0 then
+    note_time(S, S.tail - S.pushes + 1)
+    count_rate(S, 'put_sum', S.pushes)
+  end
+  if S.aged < S.tail then age_foreign(S) end
+  if S.n_holes > 0 then fill_holes(S) end
+  return S
+end
+
 local function room_of(S)
   if S.bound == 0 then return math.huge end
   return math.max(0, S.bound - S.len)
@@ -231,14 +244,19 @@ local function role_is_free(role) return redis.call('EXISTS', K[role .. '_free']
 local function holder_of(role) return redis.call('GET', K[role]) or '' end
 
 -- pressure's not_full has one token exactly while there is room. While a foreign client holds the producer role it may
--- have popped the token for the push it is about to do, so then a token is added only if this step made room.
+-- have popped the token for the push it is about to do, so then a token is added only if this step made room. While a
+-- foreign client may still be making the queue, it is its own to add: it insists on being the first to.
 local function mend_not_full(S, made_room)
   local tokens = redis.call('LLEN', K.not_full)
-  if S.bound > 0 and S.len >= S.bound then
+  local is_full = S.bound > 0 and S.len >= S.bound
+  if S.adopted_at > 0 and (tokens > 0 or S.was_full or S.now - S.adopted_at >= CREATING_MS) then
+    set(S, 'adopted_at', 0)
+  end
+  if is_full then
     if tokens > 0 then redis.call('DEL', K.not_full) end
   elseif tokens > 1 then
     redis.call('LTRIM', K.not_full, 0, 0)
-  elseif tokens == 0 and (made_room or role_is_free('producer')) then
+  elseif tokens == 0 and S.adopted_at == 0 and (made_room or role_is_free('producer')) then
     redis.call('LPUSH', K.not_full, '0')
   end
 end
@@ -268,26 +286,32 @@ local function first_producer(S, me, offers)
   return nil
 end
 
--- When time alone next changes something here: the first due message or the first deadline. 0 = never.
-local function next_due()
-  local due = 0
-  for _, key in ipairs({ K.delayed, K.leases }) do
+-- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
+local function next_due(S)
+  local due = S.tidy_at
+  local function first_of(key)
     local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
     if at > 0 and (due == 0 or at < due) then due = at end
   end
+  first_of(K.delayed)
+  first_of(K.leases)
+  if S.expiring == 1 then first_of(K.expiry) end
+  if S.aged < S.tail then due = S.now end
   return due
 end
 
 -- Writes the state back, mends pressure's token, calls the next producer if there is room, and tells all processes of
 -- an earlier next due time. Returns that time.
 local function commit(S, made_room, me)
-  S.len = redis.call('LLEN', K.q)
-  if S.len ~= S.seen_len then set(S, 'seen_len', S.len) end
-  mend_not_full(S, made_room)
+  if S.at_commit then S.at_commit(S) end
+  S.size = redis.call('LLEN', K.q)
+  S.len = S.size - S.n_holes
+  if S.size ~= S.seen_len then set(S, 'seen_len', S.size) end
+  mend_not_full(S, made_room or S.made_room)
   if room_of(S) > 0 and redis.call('EXISTS', K.producers) == 1 then
     if not me or redis.call('ZSCORE', K.producers, me) == false then first_producer(S, nil, true) end
   end
-  local due = next_due()
+  local due = next_due(S)
   if due > 0 and (S.due_said == 0 or due < S.due_said or S.due_said <= S.now) and due ~= S.due_said then
     set(S, 'due_said', due)
     redis.call('PUBLISH', ARGV[2] .. DUE_CHANNEL, text_of(due) .. ' ' .. BASE)

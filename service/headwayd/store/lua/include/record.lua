@@ -1,7 +1,7 @@
--- @include keys
 -- What is known of one message beyond its element, packed: used in x:lease, x:side, x:later and x:corpse.
 --   failures   u32   deliveries that failed
 --   put_at     u64   ms; 0 = nobody knows
+--   expires_at u64   ms; 0 = never. While the message waits or is delayed, x:expiry says it
 --   flags      u8    see below
 --   replays    u32   how often it came back from the dead
 --   nonce      20    of the last lease: 16 random bytes and its attempt (u32); zero bytes if there was none
@@ -10,7 +10,7 @@
 local FLAG = {
   COUNTED = 1,   -- its first departure was counted in pressure's consumed stats
   LAPSED = 2,    -- the last lease ran out and was not settled: a late ack is still good
-  RELEASED = 4,  -- an earlier lease of it was given back at no attempt's cost
+  RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
 }
 local NO_NONCE = string.rep('\0', 20)
 
@@ -19,20 +19,21 @@ local function with_flag(flags, flag) if has_flag(flags, flag) then return flags
 local function without_flag(flags, flag) if has_flag(flags, flag) then return flags - flag end return flags end
 
 local function new_record(put_at)
-  return { failures = 0, put_at = put_at, flags = 0, replays = 0, nonce = NO_NONCE, id = '', error = '' }
+  return { failures = 0, put_at = put_at, expires_at = 0, flags = 0, replays = 0, nonce = NO_NONCE, id = '', error = '' }
 end
 
 local function pack_record(r)
-  return struct.pack('>I4I8BI4', r.failures, r.put_at, r.flags, r.replays) .. r.nonce
+  return struct.pack('>I4I8I8BI4', r.failures, r.put_at, r.expires_at, r.flags, r.replays) .. r.nonce
     .. struct.pack('>I2', #r.id) .. r.id .. r.error
 end
 
 local function unpack_record(bytes)
-  local failures, put_at, flags, replays, at = struct.unpack('>I4I8BI4', bytes)
+  local failures, put_at, expires_at, flags, replays, at = struct.unpack('>I4I8I8BI4', bytes)
   local nonce = string.sub(bytes, at, at + 19)
   local id_length, id_at = struct.unpack('>I2', bytes, at + 20)
-  return { failures = failures, put_at = put_at, flags = flags, replays = replays, nonce = nonce,
-           id = string.sub(bytes, id_at, id_at + id_length - 1), error = string.sub(bytes, id_at + id_length) }
+  return { failures = failures, put_at = put_at, expires_at = expires_at, flags = flags, replays = replays,
+           nonce = nonce, id = string.sub(bytes, id_at, id_at + id_length - 1),
+           error = string.sub(bytes, id_at + id_length) }
 end
 
 -- A record and an element in one value: u32 length of the record, the record, the element.
@@ -44,4 +45,14 @@ end
 local function unpack_both(bytes)
   local length = struct.unpack('>I4', bytes)
   return unpack_record(string.sub(bytes, 5, 4 + length)), string.sub(bytes, 5 + length)
+end
+
+-- What x:corpse keeps of a dead message: died_at (u64 ms), cause (one letter), then record and element.
+local CAUSE = { ATTEMPTS = 'a', EXPIRED = 'x' }
+local function pack_corpse(died_at, cause, record, element)
+  return struct.pack('>I8', died_at) .. cause .. pack_both(record, element)
+end
+local function unpack_corpse(bytes)
+  local record, element = unpack_both(string.sub(bytes, 10))
+  return record, element, string.sub(bytes, 9, 9), (struct.unpack('>I8', bytes))
 end

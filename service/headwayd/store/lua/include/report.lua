@@ -1,26 +1,35 @@
--- @include line
+-- @include names
 -- Everything about a queue in one flat list; store/replies.py reads it. Writes nothing. O(1).
+
+-- What a look at the queue sees that must not write: places as they are once the pops of foreign clients are booked.
+local function look_past(S)
+  local W = S.passed
+  if not W or S.is_booked then return end
+  S.skipped = W.returned
+  S.head = W.head
+  S.tail = S.tail + S.pushes
+end
+
+-- The ticket at the head, as a look sees it; nil if none waits.
+local function first_ticket(S)
+  local skipped = S.skipped or 0
+  for _, ticket in ipairs(redis.call('ZRANGE', K.returned, skipped, skipped + 99)) do
+    if S.n_holes == 0 or not redis.call('ZSCORE', K.holes, ticket) then return ticket end
+  end
+  local ticket = S.head + 1
+  while S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) do ticket = ticket + 1 end
+  return ticket <= S.tail and text_of(ticket) or nil
+end
 
 -- When the message at the head was put, 0 if nobody knows or none waits.
 local function oldest_put_at(S)
   if S.len == 0 or (S.is_new and not S.is_booked) then return 0 end
-  local skipped = math.min(S.pops, S.returned)
-  local ticket
-  if S.returned - skipped > 0 then
-    ticket = redis.call('ZRANGE', K.returned, skipped, skipped)[1]
-  else
-    ticket = text_of(S.head + (S.is_booked and 0 or S.pops - skipped) + 1)
-  end
+  local ticket = first_ticket(S)
+  if not ticket then return 0 end
   local side = redis.call('HGET', K.side, ticket)
   if side then return unpack_record(side).put_at end
   local _, put_at = id_of(redis.call('LINDEX', K.q, -1))
-  if put_at > 0 then return put_at end
-  for _, entry in ipairs(redis.call('LRANGE', K.times, 0, 99)) do
-    local from, at = string.match(entry, '^(%d+):(%d+)$')
-    if tonumber(from) > tonumber(ticket) then break end
-    put_at = tonumber(at)
-  end
-  return put_at
+  return put_at > 0 and put_at or put_time(S, tonumber(ticket))
 end
 
 local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
@@ -29,8 +38,15 @@ local function report(S)
   -- What stands in our keys is an old life's if a foreign client made the queue anew and nothing was booked since.
   local is_foreign = S.is_new and not S.is_booked
   local function size_of(key) return is_foreign and 0 or redis.call('ZCARD', key) end
+  if not is_foreign then look_past(S) end
   local stats = redis.call('MGET', K.produced_messages, K.produced_bytes, K.consumed_messages, K.consumed_bytes)
-  local returned = S.is_booked and S.returned or S.returned - math.min(S.pops, S.returned)
+  local returned = 0
+  if not is_foreign then
+    returned = redis.call('ZCARD', K.returned) - (S.skipped or 0)
+    if S.n_holes > 0 then
+      returned = returned - redis.call('ZCOUNT', K.holes, '-inf', text_of(S.head)) + (S.passed and S.passed.holes or 0)
+    end
+  end
   local list = {
     text_of(S.now), S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
     size_of(K.leases), size_of(K.delayed), size_of(K.dead), returned, size_of(K.producers),

@@ -1,0 +1,165 @@
+"""What is done with the dead, and with all of a queue at once: looks, moves and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headwayd.domain.errors import FieldInvalid, QueueClosed, TooLarge, Violation
+from headwayd.domain.model import Checked, Counts, DeadPage
+from headwayd.engine.ports import RedriveStep
+from headwayd.store import frames, replies
+from headwayd.store.asking import Asking
+from headwayd.store.link import Argument
+from headwayd.store.replies import Corpse, text
+from headwayd.store.status import Status
+
+_NO_LIMIT = "+inf"
+_ADOPT_BYTES = 4 * 1024 * 1024
+
+
+def _number_of(page_token: str) -> str:
+    if not page_token:
+        return "0"
+    if not (page_token.isascii() and page_token.isdigit() and len(page_token) <= 16):
+        description = "is no token of a page"
+        raise FieldInvalid(
+            f"page_token {description}",
+            metadata={"field": "page_token"},
+            violations=[Violation("page_token", description)],
+        )
+    return page_token
+
+
+class DeadSteps(Asking):
+    """The part of `engine.ports.Store` for the dead and for checks."""
+
+    async def list_dead(
+        self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float
+    ) -> DeadPage:
+        """A page of the dead, in the order they died. A token is the number of the last message before the page."""
+        corpses, _, is_more = await self._corpses(
+            queue, after=_number_of(page_token), most=page_size, max_bytes=max_bytes, budget_s=budget_s
+        )
+        token = str(corpses[-1].number) if is_more else ""
+        return DeadPage([replies.dead_message(corpse) for corpse in corpses], token)
+
+    async def _corpses(
+        self,
+        queue: str,
+        *,
+        after: str,
+        most: int,
+        max_bytes: int,
+        budget_s: float,
+        last: str = _NO_LIMIT,
+        names: Sequence[str] = (),
+    ) -> tuple[list[Corpse], bytes, bool]:
+        """Rows, the queue's generation, and whether there are more."""
+        reply = await self._ask("list_dead", queue, after, most, max_bytes, last, *names, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return replies.corpses(reply), reply[1], text(reply[2]) == "1"
+
+    async def redrive(
+        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
+    ) -> RedriveStep:
+        """Puts up to `most` of the dead back: those with these ids, or all that died up to `last` (0 = up to now).
+        Raises QueueClosed for the target."""
+        if to_queue in ("", queue):
+            return await self._redrive_here(queue, message_ids, last, most=most, budget_s=budget_s)
+        return await self._redrive_there(queue, to_queue, message_ids, last, most=most, budget_s=budget_s)
+
+    async def _redrive_here(
+        self, queue: str, message_ids: Sequence[str], last: int, *, most: int, budget_s: float
+    ) -> RedriveStep:
+        reply = await self._ask("redrive", queue, last, most, *message_ids, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        self._note_due(queue, reply[1], reply[2])
+        return RedriveStep(
+            moved=int(reply[3]),
+            done=int(reply[4]),
+            is_full=int(reply[5]) == 1,
+            remaining=int(reply[6]),
+            last=int(reply[7]),
+            not_found=[text(name) for name in reply[8:]],
+        )
+
+    async def _redrive_there(
+        self, queue: str, to_queue: str, message_ids: Sequence[str], last: int, *, most: int, budget_s: float
+    ) -> RedriveStep:
+        """Three steps: look, put there, remove here. Broken off between the last two, a message is in both queues; the
+        target knows its id, so doing it again only removes it here."""
+        if not last and not message_ids:
+            last = await self._last_number(queue, budget_s)
+        corpses, generation, is_more = await self._corpses(
+            queue,
+            after="0",
+            most=most,
+            max_bytes=_ADOPT_BYTES,
+            budget_s=budget_s,
+            last=str(last) if last else _NO_LIMIT,
+            names=message_ids,
+        )
+        found = [corpse for corpse in corpses if corpse.number]
+        arguments: list[Argument] = [len(found)]
+        for corpse in found:
+            name = frames.read(corpse.element).id or corpse.made_id
+            arguments += (name, corpse.replays + 1, corpse.put_at_ms, corpse.error, corpse.element)
+        reply = await self._ask("adopt", to_queue, *arguments, budget_s=budget_s)
+        if text(reply[0]) == Status.QUEUE_CLOSED:
+            raise QueueClosed(f"queue {to_queue!r} is closed", metadata={"queue": to_queue})
+        if (error := replies.missing(reply[0], to_queue)) is not None:
+            raise error
+        self._note_due(to_queue, reply[1], reply[2])
+        safe, is_full = int(reply[3]), int(reply[5]) == 1
+        if safe:
+            rows: list[Argument] = [
+                value for corpse in found[:safe] for value in (corpse.reference, str(corpse.number))
+            ]
+            await self._ask("drop_dead", queue, generation, *rows, budget_s=budget_s)
+        done, left, missing = self._dealt_with(corpses, message_ids, safe)
+        if not message_ids:
+            left = len(found) - safe + (await self._left(queue, last, budget_s) if is_more else 0)
+        return RedriveStep(moved=safe, done=done, is_full=is_full, remaining=left, last=last, not_found=missing)
+
+    @staticmethod
+    def _dealt_with(corpses: Sequence[Corpse], message_ids: Sequence[str], safe: int) -> tuple[int, int, list[str]]:
+        """How many of the ids are dealt with, from the first on, and those among them that are not dead."""
+        done, missing = 0, []
+        for corpse, name in zip(corpses, message_ids, strict=False):
+            if corpse.number:
+                if not safe:
+                    break
+                safe -= 1
+            else:
+                missing.append(name)
+            done += 1
+        return done, 0, missing
+
+    async def _last_number(self, queue: str, budget_s: float) -> int:
+        reply = await self._ask("count_dead", queue, _NO_LIMIT, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return int(reply[2])
+
+    async def _left(self, queue: str, last: int, budget_s: float) -> int:
+        reply = await self._ask("count_dead", queue, last, budget_s=budget_s)
+        return int(reply[1]) if replies.missing(reply[0], queue) is None else 0
+
+    async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked:
+        """Whether everything kept of a queue fits together, read in one step."""
+        reply = await self._ask("check", queue, max_entries, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        entries, count = int(reply[1]), int(reply[2])
+        if text(reply[0]) == Status.TOO_LARGE:
+            raise TooLarge(
+                f"queue {queue!r} has {entries} entries, at most {max_entries} are looked at",
+                metadata={"field": "max_entries", "limit": str(max_entries), "size": str(entries)},
+                violations=[Violation("max_entries", f"is below the queue's {entries} entries")],
+            )
+        findings = [text(finding) for finding in reply[3 : 3 + count]]
+        report = reply[3 + count :]  # missing if a key is of the wrong kind
+        counts = replies.queue_of(queue, report, self._facts.durability).counts if report else Counts()
+        return Checked(findings=findings, entries=entries, counts=counts)

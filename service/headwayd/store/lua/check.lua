@@ -1,0 +1,238 @@
+#!lua flags=no-writes
+-- Tells whether everything kept of a queue fits together.
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels (unused); ARGV[3] most entries
+-- Reply: echo, OK | TOO_LARGE, entries, count of findings, findings, the report; or why there is no queue.
+-- O(entries).
+-- @include line
+-- @include report
+local MOST_FINDINGS, PART, OVERDUE_MS = 100, 1000, 5000
+local S = load()
+if not S then return { ARGV[1], why_absent() } end
+
+local findings = {}
+local function find(key, text, ...)
+  if #findings < MOST_FINDINGS then findings[#findings + 1] = key .. ': ' .. string.format(text, ...) end
+end
+local function expect(holds, key, ...) if not holds then find(key, ...) end end
+
+-- The wrong kind of a key would stop every other look.
+local KINDS = { q = 'list', producer_free = 'list', consumer_free = 'list', not_full = 'list', closed = 'list',
+  meta = 'hash', times = 'list', returned = 'zset', side = 'hash', leases = 'zset', lease = 'hash', body = 'hash',
+  gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
+  ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
+  producers = 'zset' }
+local SIZES = { list = 'LLEN', hash = 'HLEN', zset = 'ZCARD' }
+local entries, has_wrong_kind = 0, false
+for name, kind in pairs(KINDS) do
+  local found = redis.call('TYPE', K[name]).ok
+  if found ~= 'none' and found ~= kind then
+    find(SUFFIX[name], 'is a %s, must be a %s', found, kind)
+    has_wrong_kind = true
+  elseif found == kind then
+    entries = entries + redis.call(SIZES[kind], K[name])
+  end
+end
+local function reply_with(status)
+  local reply = { ARGV[1], status, entries, #findings }
+  for _, finding in ipairs(findings) do reply[#reply + 1] = finding end
+  for _, value in ipairs(report(S)) do reply[#reply + 1] = value end
+  return reply
+end
+if has_wrong_kind then
+  local reply = { ARGV[1], T.OK, entries, #findings }
+  for _, finding in ipairs(findings) do reply[#reply + 1] = finding end
+  return reply
+end
+if entries > tonumber(ARGV[3]) then return reply_with(T.TOO_LARGE) end
+
+-- pressure's keys.
+for _, role in ipairs({ 'producer', 'consumer' }) do
+  local tokens = redis.call('LLEN', K[role .. '_free'])
+  expect(tokens <= 1, SUFFIX[role .. '_free'], 'has %d tokens, at most 1 is right', tokens)
+end
+local closed = redis.call('LLEN', K.closed)
+expect(closed == 0 or closed == 2, SUFFIX.closed, 'has %d tokens, 0 or 2 are right', closed)
+for _, name in ipairs({ 'produced_messages', 'produced_bytes', 'consumed_messages', 'consumed_bytes' }) do
+  local value = redis.call('GET', K[name]) or '0'
+  expect(string.match(value, '^%d+$'), SUFFIX[name], 'is no count: %s', string.sub(value, 1, 40))
+end
+expect(string.match(redis.call('GET', K.bound), '^%d+$'), SUFFIX.bound, 'is no number')
+if S.is_new then return reply_with(T.OK) end   -- a foreign client's: nothing of ours is booked yet
+local is_quiet = S.pops == 0 and S.pushes == 0 and role_is_free('producer') and role_is_free('consumer')
+if is_quiet and S.adopted_at == 0 then
+  local tokens, right = redis.call('LLEN', K.not_full), (S.bound == 0 or S.len < S.bound) and 1 or 0
+  expect(tokens == right, SUFFIX.not_full, 'has %d tokens, must have %d: %d wait, the bound is %d', tokens, right, S.len,
+    S.bound)
+end
+
+-- Every member of a sorted set, or field of a hash, in parts.
+local function each_member(name, act)
+  local size = redis.call('ZCARD', K[name])
+  for from = 0, size - 1, PART do
+    local part = redis.call('ZRANGE', K[name], from, from + PART - 1, 'WITHSCORES')
+    for i = 1, #part, 2 do act(part[i], tonumber(part[i + 1])) end
+  end
+end
+local function each_field(name, act)
+  local cursor, seen = '0', {}
+  repeat
+    local found = redis.call('HSCAN', K[name], cursor, 'COUNT', PART)
+    cursor = found[1]
+    for i = 1, #found[2], 2 do
+      if not seen[found[2][i]] then
+        seen[found[2][i]] = true
+        act(found[2][i], found[2][i + 1])
+      end
+    end
+  until cursor == '0'
+end
+-- That a sorted set and a hash have the same members.
+local function expect_same(members, fields)
+  local known = {}
+  each_member(members, function(member) known[member] = true end)
+  each_field(fields, function(field)
+    expect(known[field], SUFFIX[fields], 'has %s, which %s has not', field, SUFFIX[members])
+    known[field] = nil
+  end)
+  for member in pairs(known) do find(SUFFIX[members], 'has %s, which %s has not', member, SUFFIX[fields]) end
+end
+
+-- The line: which ticket has which element.
+local gaps, holes, returned, waiting = {}, {}, {}, {}
+expect(S.head <= S.tail, SUFFIX.meta, 'head %s is beyond tail %s', text_of(S.head), text_of(S.tail))
+each_member('holes', function(ticket, score)
+  holes[ticket] = true
+  expect(score == tonumber(ticket), SUFFIX.holes, 'ticket %s has the score %s', ticket, text_of(score))
+end)
+each_member('gaps', function(ticket, score)
+  gaps[ticket] = true
+  expect(score == tonumber(ticket), SUFFIX.gaps, 'ticket %s has the score %s', ticket, text_of(score))
+  expect(score > S.head and score <= S.tail, SUFFIX.gaps, 'ticket %s is not behind the head', ticket)
+end)
+local order = {}
+each_member('returned', function(ticket, score)
+  returned[ticket] = true
+  order[#order + 1] = ticket
+  expect(score == tonumber(ticket), SUFFIX.returned, 'ticket %s has the score %s', ticket, text_of(score))
+  expect(score <= S.head, SUFFIX.returned, 'ticket %s never left the line', ticket)
+end)
+for ticket in pairs(holes) do
+  expect(gaps[ticket] or returned[ticket], SUFFIX.holes, 'ticket %s is no gap and did not come back', ticket)
+end
+expect(S.n_gaps == redis.call('ZCARD', K.gaps), SUFFIX.meta, 'n_gaps is not the size of %s', SUFFIX.gaps)
+expect(S.n_holes == redis.call('ZCARD', K.holes), SUFFIX.meta, 'n_holes is not the size of %s', SUFFIX.holes)
+if is_quiet then
+  for number = S.head + 1, S.tail do
+    local ticket = text_of(number)
+    if not gaps[ticket] or holes[ticket] then order[#order + 1] = ticket end
+  end
+  expect(#order == S.size, SUFFIX.q, 'has %d elements, its tickets are %d', S.size, #order)
+  local first = text_of(S.head + 1)
+  expect(not gaps[first] or holes[first], SUFFIX.gaps, 'ticket %s stands right behind the head', first)
+  for from = 0, S.size - 1, PART do
+    local part = redis.call('LRANGE', K.q, -(from + PART), -(from + 1))
+    for i = #part, 1, -1 do
+      local ticket = order[from + 1 + #part - i]
+      if ticket and not holes[ticket] then waiting[ticket] = (id_of(part[i])) end
+    end
+  end
+  each_field('side', function(ticket)
+    expect(waiting[ticket], SUFFIX.side, 'has ticket %s, which does not wait', ticket)
+  end)
+  for ticket in pairs(returned) do
+    local has_side = redis.call('HEXISTS', K.side, ticket) == 1
+    expect(has_side or holes[ticket], SUFFIX.side, 'has no record of ticket %s, which came back', ticket)
+  end
+end
+
+-- Leases, the delayed, the dead.
+expect_same('leases', 'lease')
+expect_same('leases', 'body')
+expect_same('delayed', 'later')
+expect_same('dead', 'corpse')
+each_member('leases', function(ticket, deadline)
+  expect(tonumber(ticket) <= S.head, SUFFIX.leases, 'ticket %s never left the line', ticket)
+  expect(not returned[ticket] or holes[ticket], SUFFIX.leases, 'ticket %s also waits', ticket)
+  expect(S.now - deadline < OVERDUE_MS, SUFFIX.leases, 'ticket %s lapsed %d s ago: does no service sweep?', ticket,
+    (S.now - deadline) / 1000)
+end)
+each_member('delayed', function(seq, due)
+  expect(tonumber(seq) <= S.seq, SUFFIX.delayed, '%s is beyond the last sequence number', seq)
+  expect(S.now - due < OVERDUE_MS, SUFFIX.delayed, '%s was due %d s ago: does no service sweep?', seq,
+    (S.now - due) / 1000)
+end)
+each_member('dead', function(ref, number)
+  expect(number <= S.died, SUFFIX.dead, '%s is beyond the last number', ref)
+  expect(not waiting[ref] and redis.call('HEXISTS', K.lease, ref) == 0, SUFFIX.dead, 'ticket %s lives, too', ref)
+end)
+each_member('expiry', function(ref, at)
+  local is_known = waiting[ref] ~= nil or not is_quiet
+  if string.byte(ref) == 100 then
+    is_known = redis.call('ZSCORE', K.delayed, string.sub(ref, 2))
+  elseif tonumber(ref) <= S.head and redis.call('HEXISTS', K.lease, ref) == 0 then
+    is_known = true   -- a foreign client took it; forgotten when its time comes
+  end
+  expect(is_known, SUFFIX.expiry, '%s is nothing that can expire', ref)
+  expect(S.now - at < OVERDUE_MS, SUFFIX.expiry, '%s expired %d s ago: does no service sweep?', ref, (S.now - at) / 1000)
+end)
+expect(S.expiring == 1 or redis.call('EXISTS', K.expiry) == 0, SUFFIX.meta, 'expiring is 0, but %s is not empty',
+  SUFFIX.expiry)
+
+-- Names.
+local function expect_name(name, state, ref)
+  if name == '' then return end
+  local at = redis.call('HGET', K.ids, name)
+  expect(at == state .. ref, SUFFIX.ids, 'says %s of %s, which is %s', at or 'nothing', name, state .. ref)
+end
+for ticket, id in pairs(waiting) do
+  local at = id ~= '' and redis.call('HGET', K.ids, id)
+  expect(not at or at == 'w' .. ticket, SUFFIX.ids, 'says %s of %s, which waits as ticket %s', at or '', id, ticket)
+end
+each_field('lease', function(ticket, packed)
+  expect_name(name_of(redis.call('HGET', K.body, ticket) or '', unpack_record(packed)), 'w', ticket)
+end)
+each_field('later', function(seq, both)
+  local record, element = unpack_both(both)
+  expect_name(name_of(element, record), 'd', seq)
+end)
+each_field('corpse', function(ref, corpse)
+  local record, element = unpack_corpse(corpse)
+  expect_name(name_of(element, record), 'x', ref)
+end)
+each_field('ids', function(name, at)
+  local state, ref = string.sub(at, 1, 1), string.sub(at, 2)
+  local holds
+  if state == 'f' then
+    holds = redis.call('ZSCORE', K.forget, name)
+  elseif state == 'w' then   -- what a foreign client took is noticed later
+    holds = not is_quiet or waiting[ref] or redis.call('HEXISTS', K.lease, ref) == 1 or S.scan ~= '-1'
+  elseif state == 'd' then
+    holds = redis.call('ZSCORE', K.delayed, ref)
+  elseif state == 'x' then
+    holds = redis.call('ZSCORE', K.dead, ref)
+  end
+  expect(holds, SUFFIX.ids, 'says %s of %s, and there is no such thing', at, name)
+end)
+each_member('forget', function(name)
+  local at = redis.call('HGET', K.ids, name)
+  expect(at and string.sub(at, 1, 1) == 'f', SUFFIX.forget, 'has %s, which is not finished', name)
+end)
+expect_same('acked_at', 'acked')
+expect_same('attempt_at', 'attempts')
+
+-- Counts, and who comes when.
+if is_quiet then
+  local there = S.len + redis.call('ZCARD', K.leases) + redis.call('ZCARD', K.delayed) + redis.call('ZCARD', K.dead)
+  local gone = S.n_acked + S.n_expired + S.n_withdrawn + S.n_foreign
+  expect(S.n_accepted == there + gone, SUFFIX.meta, '%s messages were accepted, %s are there and %s ended',
+    text_of(S.n_accepted), text_of(there), text_of(gone))
+end
+local due = next_due(S)
+expect(due == 0 or (S.due_said > 0 and S.due_said <= due), SUFFIX.meta, 'nobody was told of the next due time')
+local before = 0
+for _, entry in ipairs(redis.call('LRANGE', K.times, 0, -1)) do
+  local ticket = tonumber(string.match(entry, '^(%d+):%d+$'))
+  expect(ticket and ticket > before, SUFFIX.times, 'is not in ticket order at %s', string.sub(entry, 1, 40))
+  before = ticket or before
+end
+return reply_with(T.OK)

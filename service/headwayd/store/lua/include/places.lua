@@ -1,0 +1,207 @@
+-- @include keys lists record reach
+-- Where the messages stand in the list, when some were taken from its middle (withdrawn, expired, postponed, replaced).
+--
+-- A list cannot lose an element from its middle cheaply. So:
+--   x:gaps   the tickets behind the head that are not in line any more: everything behind them moves up by as many.
+--   x:holes  those whose element still stands in the list, because it was far from both ends; also tickets of
+--            x:returned. A hole is taken out when the head has come near, long before a foreign client could pop it.
+-- S.returned counts the elements of returned messages, holes among them; S.n_gaps and S.n_holes are the sets' sizes.
+
+-- Goes over the first `most` elements of the list from the head on, without changing anything. `visit(i, ticket)`, if
+-- given, is called for each that is no hole, and ends the walk before it by returning false. O(elements visited) or,
+-- without `visit`, O(log n per gap passed). The result tells what `take_walked` shall take.
+local function walk(S, most, visit)
+  local W = { returned = 0, head = S.head, holes = 0, count = 0 }
+  if not visit and S.n_gaps == 0 and S.n_holes == 0 then
+    W.returned = math.min(most, S.returned)
+    W.head = S.head + most - W.returned
+    W.count = most
+    return W
+  end
+  local tickets = S.returned > 0 and most > 0 and redis.call('ZRANGE', K.returned, 0, most - 1) or {}
+  for _, ticket in ipairs(tickets) do
+    local is_hole = S.n_holes > 0 and redis.call('ZSCORE', K.holes, ticket)
+    if is_hole then
+      W.holes = W.holes + 1
+    elseif visit and visit(W.count + 1, ticket) == false then
+      return W
+    end
+    W.returned, W.count = W.returned + 1, W.count + 1
+  end
+  local gaps, at, from = {}, 1, S.head
+  local function next_gap()
+    if S.n_gaps == 0 then return nil end
+    if at > #gaps and from then
+      gaps = redis.call('ZRANGEBYSCORE', K.gaps, '(' .. text_of(from), '+inf', 'LIMIT', 0, 100)
+      at = 1
+      from = #gaps == 100 and tonumber(gaps[100]) or nil
+    end
+    return gaps[at] and tonumber(gaps[at])
+  end
+  while W.head < S.tail do
+    local gap = next_gap()
+    if gap == W.head + 1 then
+      if S.n_holes > 0 and redis.call('ZSCORE', K.holes, gaps[at]) then
+        if W.count == most then break end
+        W.holes, W.count = W.holes + 1, W.count + 1
+      end
+      at = at + 1
+      W.head = gap
+    elseif W.count == most then
+      break
+    elseif visit then
+      if visit(W.count + 1, text_of(W.head + 1)) == false then break end
+      W.head, W.count = W.head + 1, W.count + 1
+    else
+      local run = math.min(most - W.count, (gap or S.tail + 1) - W.head - 1)
+      W.head, W.count = W.head + run, W.count + run
+    end
+  end
+  return W
+end
+
+-- Books that what a walk went over has left the list. Returns the tickets of the returned among it. O(log n + taken).
+local function take_walked(S, W)
+  local returned = {}
+  if W.returned > 0 then
+    returned = redis.call('ZRANGE', K.returned, 0, W.returned - 1)
+    redis.call('ZREMRANGEBYRANK', K.returned, 0, W.returned - 1)
+    S.returned = S.returned - W.returned
+    if W.holes > 0 then
+      each_chunk(returned, CHUNK, function(part)
+        local removed = redis.call('ZREM', K.holes, unpack(part))
+        if removed > 0 then add(S, 'n_holes', -removed) end
+      end)
+    end
+  end
+  if W.head > S.head then
+    if S.n_gaps > 0 then
+      local removed = redis.call('ZREMRANGEBYSCORE', K.gaps, '-inf', text_of(W.head))
+      if removed > 0 then add(S, 'n_gaps', -removed) end
+      if W.holes > 0 and S.n_holes > 0 then
+        removed = redis.call('ZREMRANGEBYSCORE', K.holes, '(' .. text_of(S.head), text_of(W.head))
+        if removed > 0 then add(S, 'n_holes', -removed) end
+      end
+    end
+    set(S, 'head', W.head)
+  end
+  return returned
+end
+
+-- The gaps that have come to stand right behind the head are passed. Amortised O(log n) per gap.
+local function pass_gaps(S)
+  if S.n_gaps > 0 then take_walked(S, walk(S, 0)) end
+end
+
+local function count_between(key, above, below)
+  return redis.call('ZCOUNT', key, '(' .. text_of(above), '(' .. text_of(below))
+end
+
+-- How many elements of returned messages are holes.
+local function returned_holes(S)
+  if S.n_holes == 0 or S.returned == 0 then return 0 end
+  return redis.call('ZCOUNT', K.holes, '-inf', text_of(S.head))
+end
+
+-- The place of a ticket among the elements of the list, 0 = the head; for a ticket that has an element. O(log n).
+local function index_of(S, ticket)
+  local number = tonumber(ticket)
+  if number <= S.head then return redis.call('ZRANK', K.returned, ticket) end
+  local index = S.returned + number - S.head - 1
+  if S.n_gaps > 0 then index = index - count_between(K.gaps, S.head, number) end
+  if S.n_holes > 0 then index = index + count_between(K.holes, S.head, number) end
+  return index
+end
+
+-- The 1-based rank of a waiting message. O(log n).
+local function position_of(S, ticket)
+  local number = tonumber(ticket)
+  if number <= S.head then
+    local rank = redis.call('ZRANK', K.returned, ticket) + 1
+    return S.n_holes > 0 and rank - redis.call('ZCOUNT', K.holes, '-inf', '(' .. ticket) or rank
+  end
+  local position = S.returned - returned_holes(S) + number - S.head
+  return S.n_gaps > 0 and position - count_between(K.gaps, S.head, number) or position
+end
+
+-- Whether the message with this ticket waits. O(log n).
+local function is_waiting(S, ticket)
+  local number = tonumber(ticket)
+  if number > S.head then
+    return number <= S.tail and (S.n_gaps == 0 or not redis.call('ZSCORE', K.gaps, ticket))
+  end
+  return redis.call('ZSCORE', K.returned, ticket) and (S.n_holes == 0 or not redis.call('ZSCORE', K.holes, ticket))
+end
+
+-- Removes the elements at these places from the list: marked, then swept up from both ends. O(the deepest).
+local function remove_elements(indexes, size)
+  local mark = 'headway:removed:' .. ARGV[1]
+  local from_head, from_tail = 0, 0
+  for _, index in ipairs(indexes) do
+    redis.call('LSET', K.q, -(index + 1), mark)
+    if index < size - index then from_head = from_head + 1 else from_tail = from_tail + 1 end
+  end
+  if from_head > 0 then redis.call('LREM', K.q, -from_head, mark) end
+  if from_tail > 0 then redis.call('LREM', K.q, from_tail, mark) end
+end
+
+-- Takes waiting messages out of the line wherever they stand; all behind move up. Returns their elements and records
+-- (false where none is kept). O(log n) each, and O(NEAR) once.
+local function take_out(S, tickets)
+  local elements, indexes, sides = {}, {}, fields_of(K.side, tickets)
+  for i, ticket in ipairs(tickets) do
+    indexes[i] = index_of(S, ticket)
+    elements[i] = redis.call('LINDEX', K.q, -(indexes[i] + 1))
+  end
+  local size, near = S.size, {}
+  for i, ticket in ipairs(tickets) do
+    local number = tonumber(ticket)
+    local is_near = indexes[i] < NEAR or size - indexes[i] <= NEAR
+    if number > S.head then
+      redis.call('ZADD', K.gaps, ticket, ticket)
+      add(S, 'n_gaps', 1)
+    elseif is_near then
+      redis.call('ZREM', K.returned, ticket)
+      S.returned = S.returned - 1
+    end
+    if is_near then
+      near[#near + 1] = indexes[i]
+    else
+      redis.call('ZADD', K.holes, ticket, ticket)
+      add(S, 'n_holes', 1)
+    end
+  end
+  remove_elements(near, size)
+  remove_fields(K.side, tickets)
+  S.size = S.size - #near
+  S.len = S.len - #tickets
+  S.made_room = true
+  pass_gaps(S)
+  local records = {}
+  for i = 1, #tickets do records[i] = sides[i] and unpack_record(sides[i]) end
+  return elements, records
+end
+
+-- Takes holes out of the list once the head has come near to the first. O(NEAR), rarely.
+local function fill_holes(S)
+  local first = redis.call('ZRANGE', K.holes, 0, 0)[1]
+  if not first or index_of(S, first) >= NEAR / 2 then return end
+  local filled, indexes = {}, {}
+  for _, ticket in ipairs(redis.call('ZRANGE', K.holes, 0, NEAR)) do
+    local index = index_of(S, ticket)
+    if index >= NEAR then break end
+    filled[#filled + 1] = ticket
+    indexes[#indexes + 1] = index
+  end
+  remove_elements(indexes, math.huge)
+  S.size = S.size - #indexes
+  remove_members(K.holes, filled)
+  add(S, 'n_holes', -#filled)
+  for _, ticket in ipairs(filled) do
+    if tonumber(ticket) <= S.head then
+      redis.call('ZREM', K.returned, ticket)
+      S.returned = S.returned - 1
+    end
+  end
+  pass_gaps(S)
+end

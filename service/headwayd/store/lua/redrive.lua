@@ -1,0 +1,57 @@
+#!lua
+-- Puts dead messages back at the tail of their own line: one bounded step. They do not expire any more.
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
+-- ARGV[3] the number of the last one to move; '0' = the last one now
+-- ARGV[4] most messages; ARGV[5…] names: then only these, in this order
+-- Reply: echo, OK, now, next due, moved, names dealt with, '1' if the line is full, messages left up to the last one,
+--        number of the last one, then the names that are not dead; or echo, QUEUE_CLOSED; or why there is no queue.
+-- O(k log n). Wakes waiting consumers by the line's change.
+-- @include due
+local S, status = open()
+if not S then return { ARGV[1], status } end
+do_what_is_due(S)
+if S.closed then
+  commit(S, false, nil)
+  return { ARGV[1], T.QUEUE_CLOSED }
+end
+local last, most = tonumber(ARGV[3]), tonumber(ARGV[4])
+if last == 0 then last = S.died end
+local refs, missing, dealt, is_full = {}, {}, 0, 0
+if #ARGV >= 5 then
+  local seen = {}
+  for i = 5, #ARGV do
+    local state, ref = find_name(S, ARGV[i])
+    if state == 'x' and not seen[ref] then
+      if #refs == most then break end
+      if #refs >= room_of(S) then
+        is_full = 1
+        break
+      end
+      seen[ref] = true
+      refs[#refs + 1] = ref
+    elseif not seen[ref or ''] then
+      missing[#missing + 1] = ARGV[i]
+    end
+    dealt = dealt + 1
+  end
+else
+  local fit = math.min(most, room_of(S))
+  refs = redis.call('ZRANGEBYSCORE', K.dead, '-inf', last, 'LIMIT', 0, fit)
+  if #refs == fit and fit < most and redis.call('ZCOUNT', K.dead, '-inf', last) > #refs then is_full = 1 end
+end
+local list = {}
+for i, corpse in ipairs(fields_of(K.corpse, refs)) do
+  local record, element = unpack_corpse(corpse)
+  keep_made_id(S, refs[i], element, record)
+  if record.nonce ~= NO_NONCE then remember(S, refs[i], record, MARK.BACK, '') end
+  record.failures, record.replays, record.expires_at = 0, record.replays + 1, 0
+  list[i] = { element = element, record = record, name = name_of(element, record), expires_at = 0 }
+end
+join_tail(S, list)
+remove_members(K.dead, refs)
+remove_fields(K.corpse, refs)
+local left = #ARGV >= 5 and 0 or redis.call('ZCOUNT', K.dead, '-inf', last)
+local due = commit(S, false, nil)
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), #refs, dealt, is_full, left, text_of(last) }
+for _, name in ipairs(missing) do reply[#reply + 1] = name end
+return reply
