@@ -23,7 +23,7 @@ from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 from soak.foreign import ForeignClient
 from soak.services import MOST_STORE_CONNECTIONS, Holdings, WatchedService
 from soak.traffic import Connect, Producer, Seen, Stub, Worker, ms, verdict
-from soak.witness import LeaseLog, sample
+from soak.witness import LeaseLog, Sample, name_in, sample
 
 SECONDS = float(os.environ.get("HEADWAY_SOAK_S", "4"))
 SERVICES, PRODUCERS, WORKERS = 3, 4, 6
@@ -114,6 +114,30 @@ async def at_rest(service: WatchedService, stub: Stub, store_port: int) -> Holdi
     return found
 
 
+def assert_accounted(seen: Seen, counts: Counts, log: LeaseLog, last: Sample, *, had_faults: bool) -> None:
+    """Every message came to one end, and clients, service and store say the same."""
+    corpses = {name_in(kept).decode() for kept in last.dead}
+    assert corpses >= seen.dead
+    seen.dead |= corpses
+    assert verdict(seen, had_faults=had_faults) == []
+    assert len(seen.accepted) > 20 * SECONDS
+    assert counts.accepted == len(seen.accepted) == states(counts)
+    assert (counts.acked, counts.dead, counts.withdrawn) == (len(seen.acked), len(seen.dead), len(seen.withdrawn))
+    assert log.wrong == last.wrong(with_totals=True) == []
+    never_leased = seen.accepted - {name.decode() for name in log.lent}
+    assert never_leased <= seen.foreign | seen.withdrawn | seen.mortal
+    assert log.granted >= sum(seen.delivered.values())
+    assert log.out == 0
+
+
+def figures_of(seen: Seen, counts: Counts, log: LeaseLog) -> str:
+    """How much of everything there was: without it, nothing was shown."""
+    figures = {"accepted": counts.accepted, "leases": log.granted, "most at once": log.most_out, "acked": counts.acked}
+    figures |= {"dead": counts.dead, "of them never heard of": len(seen.dead - set(seen.delivered))}
+    figures |= {"expired": counts.expired, "withdrawn": counts.withdrawn, "taken by others": counts.taken_by_foreign}
+    return ", ".join(f"{name} {value}" for name, value in (figures | dict(seen.moods)).items() if value)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 150)
 @pytest.mark.parametrize("is_honest", [True, False], ids=["without faults", "with crashes, cancels and late acks"])
@@ -150,19 +174,10 @@ async def test_every_message_is_accounted_for(
         seen.foreign |= foreign.taken
         seen.accepted |= foreign.put_names
 
-        # Every message came to one end, and everybody says the same.
-        counts = await counts_of(stubs[0])
-        assert verdict(seen, had_faults=not is_honest) == []
-        assert len(seen.accepted) > 20 * SECONDS
-        assert counts.accepted == len(seen.accepted)
-        assert counts.accepted == states(counts)
-        assert counts.taken_by_foreign == len(foreign.taken)
-        assert counts.acked == len(seen.acked)
         log.finish(raw)
-        assert log.wrong == []
-        assert log.granted >= sum(seen.delivered.values())
-        assert log.out == 0
-        assert sample(raw, BASE).wrong(with_totals=True) == []
+        counts = await counts_of(stubs[0])
+        assert_accounted(seen, counts, log, sample(raw, BASE), had_faults=not is_honest)
+        assert counts.taken_by_foreign == len(foreign.taken)
 
         # Nothing is held any more.
         after = [await at_rest(service, stub, port) for service, stub in zip(services, stubs, strict=True)]
@@ -172,12 +187,7 @@ async def test_every_message_is_accounted_for(
             assert "[error" not in service.log.read_text(), service.log.read_text()
         await stubs[0].Delete(pb.DeleteRequest(queue=QUEUE), timeout=10)
         assert list(raw.scan_iter(f"{PREFIX}*")) == []
-        figures = {"accepted": counts.accepted, "acked": counts.acked, "dead": counts.dead, "leases": log.granted}
-        figures |= {"most leases at once": log.most_out, "expired": counts.expired, "withdrawn": counts.withdrawn}
-        figures |= {"taken by a foreign client": counts.taken_by_foreign} | dict(seen.moods)
-        for name, value in figures.items():
-            record_property(f"figure: {name}", value)
-        print(f"\n{figures}")  # noqa: T201 - shown by `make soak`
+        record_property("figure: messages", figures_of(seen, counts, log))
     for service in services:
         assert await asyncio.to_thread(service.stop) == 0
     assert [one for one in raw_clients(fresh_store_server) if one.get("name") == "headwayd"] == []

@@ -19,19 +19,6 @@ import redis
 
 _ARGUMENT = re.compile(rb'"((?:[^"\\]|\\.)*)"')
 _NAME = re.compile(rb"[pf]\d+-\d+")  # the payload of a message of this run, wherever it stands in an element
-_ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)")
-_NAMED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b"}
-_NONCE = slice(17, 37)  # of a record
-
-
-def _plain(escaped: bytes) -> bytes:
-    """The bytes that MONITOR shows this way."""
-
-    def one(match: re.Match[bytes]) -> bytes:
-        text = match[1]
-        return bytes.fromhex(text[1:].decode()) if len(text) == 3 else _NAMED.get(text, text)
-
-    return _ESCAPE.sub(one, escaped)
 
 
 def name_in(element: bytes) -> bytes:
@@ -47,10 +34,11 @@ class LeaseLog(threading.Thread):
         super().__init__(name="lease log", daemon=True)
         self.granted = 0
         self.most_out = 0
+        self.lent: set[bytes] = set()  # every message that was ever leased
         self.wrong: list[str] = []
         self._keys = {f"{base}:x:{kind}".encode(): kind for kind in ("leases", "lease", "body")}
         self._marker = f'"{base}:x:'.encode()
-        self._nonces: dict[bytes, bytes] = {}  # ticket → nonce of the lease that is out
+        self._records: dict[bytes, bytes] = {}  # ticket → record of the lease that is out
         self._messages: dict[bytes, bytes] = {}  # ticket → its message
         self._tickets: dict[bytes, bytes] = {}  # message → the ticket under which it is leased
         self._deadlines: dict[bytes, bytes] = {}
@@ -65,7 +53,7 @@ class LeaseLog(threading.Thread):
     @property
     def out(self) -> int:
         """How many leases are out now."""
-        return len(self._nonces) + len(self._messages) + len(self._deadlines)
+        return len(self._records) + len(self._messages) + len(self._deadlines)
 
     def finish(self, client: redis.Redis) -> None:
         """Returns when everything that happened before has been read."""
@@ -95,7 +83,7 @@ class LeaseLog(threading.Thread):
             self._drop(kind, values)
         elif command == b"HSET" and kind == "lease":
             for ticket, record in zip(values[::2], values[1::2], strict=True):
-                self._grant(ticket, _plain(record)[_NONCE])
+                self._grant(ticket, record)
         elif command == b"HSET" and kind == "body":
             for ticket, element in zip(values[::2], values[1::2], strict=True):
                 self._lend(ticket, name_in(element))
@@ -104,20 +92,21 @@ class LeaseLog(threading.Thread):
         elif command.startswith((b"HSET", b"HINCR", b"ZADD", b"ZPOP", b"ZREM", b"ZINCR")):
             self.wrong.append(f"the log does not know what {command!r} does to x:{kind}")
 
-    def _grant(self, ticket: bytes, nonce: bytes) -> None:
-        before = self._nonces.get(ticket)
+    def _grant(self, ticket: bytes, record: bytes) -> None:
+        before = self._records.get(ticket)
         if before is None:
             self.granted += 1
-        elif before != nonce:
+        elif before != record:  # it has the lease's nonce in it, and stays as it is while the lease lives
             self.wrong.append(f"ticket {ticket!r} was leased while it was leased")
-        self._nonces[ticket] = nonce
-        self.most_out = max(self.most_out, len(self._nonces))
+        self._records[ticket] = record
+        self.most_out = max(self.most_out, len(self._records))
 
     def _lend(self, ticket: bytes, message: bytes) -> None:
         if self._tickets.get(message, ticket) != ticket:
             self.wrong.append(f"message {message!r} was leased under two tickets")
         self._messages[ticket] = message
         self._tickets[message] = ticket
+        self.lent.add(message)
 
     def _drop(self, kind: str | None, tickets: Sequence[bytes] | None) -> None:
         if kind == "body":
@@ -125,7 +114,7 @@ class LeaseLog(threading.Thread):
                 if (message := self._messages.pop(ticket, None)) is not None:
                     self._tickets.pop(message, None)
         elif kind is not None:
-            known = self._nonces if kind == "lease" else self._deadlines
+            known = self._records if kind == "lease" else self._deadlines
             for ticket in list(known) if tickets is None else tickets:
                 known.pop(ticket, None)
 
@@ -136,7 +125,7 @@ local function size(kind) return redis.call('ZCARD', base .. ':x:' .. kind) end
 local totals = redis.call('HMGET', base .. ':x:meta', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign')
 return { redis.call('LRANGE', base, 0, -1), redis.call('HVALS', base .. ':x:body'),
   redis.call('HVALS', base .. ':x:later'), redis.call('HVALS', base .. ':x:corpse'),
-  { size('leases'), size('delayed'), size('dead'), redis.call('HLEN', base .. ':x:lease') }, totals }
+  { size('leases'), size('delayed'), size('dead'), redis.call('HLEN', base .. ':x:lease') }, totals, size('holes') }
 """
 
 
@@ -150,6 +139,7 @@ class Sample:
     dead: Sequence[bytes]
     sizes: Sequence[int]
     totals: Sequence[int]  # accepted, acked, expired, withdrawn, taken by foreign clients
+    holes: int  # elements of the line that are no messages any more
 
     def wrong(self, *, with_totals: bool) -> list[str]:
         """What should be true and is not. The totals are behind while a foreign client is at work."""
@@ -160,13 +150,14 @@ class Sample:
         if list(self.sizes) != [len(self.leased), len(self.delayed), len(self.dead), len(self.leased)]:
             found.append(f"{self.sizes} leases, delayed, dead, records, but {len(self.leased)} leased elements, …")
         accepted, *ended = self.totals
-        if with_totals and accepted != sum(places.values()) + sum(ended):
-            found.append(f"{accepted} accepted, {sum(places.values())} here, {ended} ended")
+        here = sum(places.values()) - self.holes
+        if with_totals and accepted != here + sum(ended):
+            found.append(f"{accepted} accepted, {here} here, {ended} ended")
         return found
 
 
 def sample(client: redis.Redis, base: str) -> Sample:
     """The queue as of one instant, from the store itself."""
     reply: list[Any] = client.eval(_SAMPLE, 1, base)
-    in_line, leased, delayed, dead, sizes, totals = reply
-    return Sample(in_line, leased, delayed, dead, sizes, [int(total or 0) for total in totals])
+    in_line, leased, delayed, dead, sizes, totals, holes = reply
+    return Sample(in_line, leased, delayed, dead, sizes, [int(total or 0) for total in totals], holes)
