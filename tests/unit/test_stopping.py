@@ -60,7 +60,6 @@ class SlowStore:
         return []
 
 
-@pytest.mark.xfail(reason="the engine does not wait for answers whose callers went away, nor for their release")
 @pytest.mark.parametrize("wait_ms", [0, 60_000], ids=["at once", "waiting"])
 async def test_what_a_vanished_caller_is_given_is_given_back_before_the_engine_has_stopped(wait_ms: int) -> None:
     store = SlowStore(empty_tries=1 if wait_ms else 0)
@@ -81,7 +80,6 @@ async def test_what_a_vanished_caller_is_given_is_given_back_before_the_engine_h
     assert store.released == ["the lease"]
 
 
-@pytest.mark.xfail(reason="the engine does not wait for answers whose callers went away, nor for their release")
 async def test_the_release_that_is_under_way_when_the_engine_stops_is_waited_for() -> None:
     store = SlowStore(empty_tries=0)
     engine = Engine(cast(Store, store), process="test", limits=Limits())

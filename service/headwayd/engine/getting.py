@@ -82,8 +82,9 @@ class Getting:
         if is_behind_others and not order.wait_ms:
             await self._lines.let_try(order.queue, timeout_s=budget.left_s)
             is_behind_others = self._lines.waiting_on(order.queue) > 0
-        if not is_behind_others or order.ack or not order.wait_ms:
-            # A holder that settles goes on with the next message; everybody else stands behind those who wait.
+        if not is_behind_others or order.ack or order.attempt_id or not order.wait_ms:
+            # A holder that settles goes on with the next message, and who repeats a call gets what it was given before;
+            # everybody else stands behind those who wait.
             step = await self._first_try(replace(order, only_if_settled=is_behind_others), budget.left_s)
             settled = list(step.settled)
             if step.deliveries or not order.wait_ms or (order.ack and step.wait is Wait.NOTHING):
@@ -105,7 +106,7 @@ class Getting:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(lambda ended: self._give_back_late(order.queue, ended))
+            self._spawn(self._give_back_late(order.queue, task), f"late:{order.queue}")
             raise
 
     async def _wait(self, order: GetOrder, budget_s: float, *, has_settled: bool) -> GetStep:
@@ -119,7 +120,7 @@ class Getting:
         except asyncio.CancelledError:
             line.forget(waiter)
             if not waiter.done.cancel():
-                self._give_back_late(order.queue, waiter.done)
+                self._spawn(self._give_back_late(order.queue, waiter.done), f"late:{order.queue}")
             raise
         if waiter.done.done():
             try:
@@ -166,9 +167,11 @@ class Getting:
 
     # -- giving back -------------------------------------------------------------------------------------------------
 
-    def _give_back_late(self, queue: str, ended: asyncio.Future[GetStep]) -> None:
-        if not ended.cancelled() and ended.exception() is None:
-            self.give_back(queue, ended.result().deliveries)
+    async def _give_back_late(self, queue: str, answer: asyncio.Future[GetStep]) -> None:
+        """Releases what an answer brings whose caller has gone. A task of its own, so that stopping waits for it."""
+        await asyncio.wait({answer})
+        if not answer.cancelled() and answer.exception() is None and (deliveries := answer.result().deliveries):
+            await self._release(queue, [delivery.lease for delivery in deliveries])
 
     def give_back(self, queue: str, deliveries: Sequence[Delivery]) -> None:
         """Releases leases in the background: nobody holds them."""

@@ -31,9 +31,11 @@ class Tasks:
             log.error("task.failed", task=task.get_name(), exc_info=error)
 
     async def drain(self, timeout_s: float) -> None:
-        """Waits for the tasks that end by themselves, at most so long."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+        """Waits for the tasks that end by themselves, and for those that they start, at most so long."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout_s
+        while self._tasks and (left_s := until - loop.time()) > 0:
+            await asyncio.wait(set(self._tasks), timeout=left_s)
 
     async def close(self) -> None:
         """Cancels what is left and waits for its end."""
