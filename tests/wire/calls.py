@@ -148,15 +148,15 @@ class Line:
         """Leases exactly one message."""
         return (await self.take(1, wait_ms=wait_ms, lease_ms=lease_ms))[0]
 
-    async def ack(self, *tokens: str) -> list[Settled]:
+    async def ack(self, *tokens: str, result: bytes = b"") -> list[Settled]:
         """Settles for good; how each lease stands."""
-        request = queue_service_pb2.AckRequest(queue=self.name, leases=tokens)
+        request = queue_service_pb2.AckRequest(queue=self.name, leases=tokens, result=result)
         return [result.settled for result in (await self.stub.Ack(request, timeout=SLACK_S)).results]
 
     async def delay(
         self, *tokens: str, delay_ms: float | None = None, until_ms: int | None = None, **fields: object
     ) -> list[message_pb2.SettleResult]:
-        """Gives back; by the queue's backoff if neither time is given."""
+        """Gives back, and postpones `message_ids`; by the queue's backoff if neither time is given."""
         request = queue_service_pb2.DelayRequest(queue=self.name, leases=tokens, **fields)  # type: ignore[arg-type]
         if delay_ms is not None:
             request.delay.CopyFrom(span(delay_ms))
@@ -170,6 +170,11 @@ class Line:
             queue=self.name, leases=tokens, lease=None if lease_ms is None else span(lease_ms)
         )
         return list((await self.stub.Extend(request, timeout=SLACK_S)).results)
+
+    async def withdraw(self, *ids: str) -> list[queue_service_pb2.WithdrawResult]:
+        """Cancels messages; one result per id."""
+        request = queue_service_pb2.WithdrawRequest(queue=self.name, message_ids=ids)
+        return list((await self.stub.Withdraw(request, timeout=SLACK_S)).results)
 
     async def peek(
         self, max_messages: int = 1, *, from_position: int = 0, without_payloads: bool = False

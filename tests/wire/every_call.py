@@ -26,18 +26,20 @@ REQUESTS: dict[str, Callable[[str], ProtoMessage]] = {
     QUEUE_SERVICE + "Ack": lambda queue: queue_service_pb2.AckRequest(queue=queue, leases=["made-up"]),
     QUEUE_SERVICE + "Delay": lambda queue: queue_service_pb2.DelayRequest(queue=queue, leases=["made-up"]),
     QUEUE_SERVICE + "Extend": lambda queue: queue_service_pb2.ExtendRequest(queue=queue, leases=["made-up"]),
+    QUEUE_SERVICE + "Withdraw": lambda queue: queue_service_pb2.WithdrawRequest(queue=queue, message_ids=["unknown"]),
     QUEUE_SERVICE + "Peek": lambda queue: queue_service_pb2.PeekRequest(queue=queue),
     ADMIN_SERVICE + "Pause": lambda queue: admin_service_pb2.PauseRequest(queue=queue),
     ADMIN_SERVICE + "Resume": lambda queue: admin_service_pb2.ResumeRequest(queue=queue),
     ADMIN_SERVICE + "Purge": lambda queue: admin_service_pb2.PurgeRequest(queue=queue),
     ADMIN_SERVICE + "Repair": lambda queue: admin_service_pb2.RepairRequest(queue=queue),
+    ADMIN_SERVICE + "Check": lambda queue: admin_service_pb2.CheckRequest(queue=queue),
+    ADMIN_SERVICE + "ListDead": lambda queue: admin_service_pb2.ListDeadRequest(queue=queue),
+    # A stream, which is done with its first reply where nothing is dead.
+    ADMIN_SERVICE + "Redrive": lambda queue: admin_service_pb2.RedriveRequest(queue=queue),
 }
 # Served, too, but they name no queue.
 WITHOUT_QUEUE = {QUEUE_SERVICE + "List", ADMIN_SERVICE + "GetServerInfo"}
-UNSERVED = {
-    *(QUEUE_SERVICE + name for name in ("Withdraw", "WatchPosition", "WatchQueue", "Produce", "Consume")),
-    *(ADMIN_SERVICE + name for name in ("Check", "ListDead", "Redrive")),
-}
+UNSERVED = {QUEUE_SERVICE + name for name in ("WatchPosition", "WatchQueue", "Produce", "Consume")}
 
 
 def short(method: str) -> str:

@@ -18,7 +18,6 @@ from wire.calls import (
     RELEASED,
     SLACK_S,
     STALE,
-    UNIMPLEMENTED,
     Keys,
     Line,
     leases,
@@ -212,17 +211,6 @@ async def test_a_token_longer_than_any_is_refused_or_gone(line: Line) -> None:
         with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
             await line.ack("a" * 100_000)
         assert list(said.violations) == ["leases[0]"]
-
-
-async def test_a_result_for_watchers_is_not_served_yet_and_nothing_is_settled(line: Line) -> None:
-    await line.create()
-    await line.put(b"one")
-    lease = (await line.take_one()).lease
-    request = queue_service_pb2.AckRequest(queue=line.name, leases=[lease], result=b"42")
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.stub.Ack(request, timeout=SLACK_S)
-    assert said.metadata == {"field": "result"}
-    assert await line.ack(lease) == [ACKED]
 
 
 async def test_many_racing_acks_of_one_lease_ack_once(line: Line) -> None:

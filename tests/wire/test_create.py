@@ -189,18 +189,6 @@ async def test_everything_that_is_wrong_is_told_at_once(line: Line) -> None:
     assert set(said.violations) == {"policy.bound", "policy.limit", "policy.lease"}
 
 
-async def test_a_field_that_this_version_does_not_serve_is_refused_by_name_or_kept(line: Line) -> None:
-    policy = policy_with("time_to_live", 5_000)
-    try:
-        queue = (await create(line, policy)).queue
-    except grpc.aio.AioRpcError:
-        with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED) as said:
-            await create(line, policy)
-        assert said.metadata == {"field": "policy.time_to_live"}
-    else:
-        assert value_at(queue.policy, "time_to_live") == 5_000
-
-
 async def test_of_50_parallel_creates_one_creates_and_49_are_told_so(line: Line) -> None:
     answers = await asyncio.gather(*(line.create(bound=5) for _ in range(50)))
     assert sorted(answer.created for answer in answers) == [False] * 49 + [True]

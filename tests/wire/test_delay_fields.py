@@ -11,7 +11,6 @@ from wire.calls import (
     INVALID_ARGUMENT,
     RELEASED,
     SLACK_S,
-    UNIMPLEMENTED,
     Keys,
     Line,
     instant,
@@ -103,11 +102,3 @@ async def test_a_timestamp_that_is_none_is_refused(line: Line) -> None:
     with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
         await line.stub.Delay(request, timeout=SLACK_S)
     assert list(said.violations) == ["until"]
-
-
-async def test_postponing_waiting_messages_is_not_served_yet(line: Line) -> None:
-    await line.create()
-    request = queue_service_pb2.DelayRequest(queue=line.name, message_ids=["one"])
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.stub.Delay(request, timeout=SLACK_S)
-    assert said.metadata == {"field": "message_ids"}

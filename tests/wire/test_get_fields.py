@@ -66,9 +66,7 @@ async def test_a_consumers_name_has_at_most_200_bytes(line: Line, size: int) -> 
         assert (await line.describe()).roles.consumer.holder == "c" * size
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("stand", True), ("place", "p"), ("attempt_id", "a")], ids=["stand", "place", "attempt_id"]
-)
+@pytest.mark.parametrize(("field", "value"), [("stand", True), ("place", "p")], ids=["stand", "place"])
 async def test_what_is_not_served_yet_is_refused_by_name_and_nothing_leased(
     line: Line, field: str, value: object
 ) -> None:

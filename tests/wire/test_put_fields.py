@@ -11,7 +11,6 @@ from wire.calls import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     SLACK_S,
-    UNIMPLEMENTED,
     Keys,
     Line,
     Message,
@@ -218,18 +217,3 @@ async def test_a_producers_name_has_at_most_200_bytes(line: Line, size: int) -> 
     else:
         await line.put(b"x", producer="p" * size)
         assert (await line.describe()).roles.producer.holder == "p" * size
-
-
-@pytest.mark.parametrize("field", ["time_to_live", "on_duplicate"])
-async def test_what_is_not_served_yet_is_refused_by_name_and_nothing_is_put(line: Line, field: str) -> None:
-    await line.create()
-    sent = message(b"x")
-    duplicate = message_pb2.ON_DUPLICATE_UNSPECIFIED
-    if field == "time_to_live":
-        sent.time_to_live.CopyFrom(span(1_000))
-    else:
-        duplicate = message_pb2.ON_DUPLICATE_REPLACE
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.put(sent, on_duplicate=duplicate)
-    assert said.metadata["field"].endswith(field)
-    assert (await line.counts()).accepted == 0

@@ -5,25 +5,11 @@ from __future__ import annotations
 import pytest
 
 from harness import refused
-from headway.v1 import admin_service_pb2, queue_service_pb2
+from headway.v1 import queue_service_pb2
 from wire.calls import SLACK_S, UNIMPLEMENTED, Line
 
 
-async def test_withdraw_is_not_served_yet(line: Line) -> None:
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.stub.Withdraw(queue_service_pb2.WithdrawRequest(queue=line.name), timeout=SLACK_S)
-    assert said.metadata == {"method": "Withdraw"}
-    assert said.domain == "headway.v1"
-
-
-async def test_list_dead_is_not_served_yet(line: Line) -> None:
-    assert line.admin is not None
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.admin.ListDead(admin_service_pb2.ListDeadRequest(queue=line.name), timeout=SLACK_S)
-    assert said.metadata == {"method": "ListDead"}
-
-
-@pytest.mark.parametrize("method", ["WatchPosition", "WatchQueue", "Redrive", "Produce", "Consume"])
+@pytest.mark.parametrize("method", ["WatchPosition", "WatchQueue", "Produce", "Consume"])
 async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
     with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
         match method:
@@ -31,9 +17,6 @@ async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
                 await anext(aiter(line.stub.WatchPosition(queue_service_pb2.WatchPositionRequest(), timeout=SLACK_S)))
             case "WatchQueue":
                 await anext(aiter(line.stub.WatchQueue(queue_service_pb2.WatchQueueRequest(), timeout=SLACK_S)))
-            case "Redrive":
-                assert line.admin is not None
-                await anext(aiter(line.admin.Redrive(admin_service_pb2.RedriveRequest(), timeout=SLACK_S)))
             case "Produce":
                 produce = [queue_service_pb2.ProduceRequest(queue=line.name)]
                 await anext(aiter(line.stub.Produce(iter(produce), timeout=SLACK_S)))
@@ -41,6 +24,7 @@ async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
                 consume = [queue_service_pb2.ConsumeRequest()]
                 await anext(aiter(line.stub.Consume(iter(consume), timeout=SLACK_S)))
     assert said.metadata == {"method": method}
+    assert said.domain == "headway.v1"
 
 
 async def test_a_call_that_the_schema_does_not_know_is_unimplemented(line: Line, channel: object) -> None:

@@ -7,13 +7,16 @@ and gives up is here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 from headwayd.domain import names
 from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
+    Checked,
+    DeadPage,
     DelayOrder,
     GetOrder,
     GetOutcome,
@@ -23,9 +26,12 @@ from headwayd.domain.model import (
     PutOrder,
     PutOutcome,
     Queue,
+    RedriveOrder,
+    RedriveProgress,
     Repaired,
     ServerFacts,
     Settlement,
+    WithdrawOutcome,
 )
 from headwayd.engine.budgets import Budget
 from headwayd.engine.getting import Getting
@@ -33,6 +39,7 @@ from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
 from headwayd.engine.ports import RoleStep, Store
 from headwayd.engine.putting import Putting
+from headwayd.engine.redriving import redrive
 from headwayd.engine.roles import until_done
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
@@ -201,12 +208,12 @@ class Engine:
             raise ShuttingDown("this process is going down")
         return await self._getting.get(replace(order, max_bytes=self.limits.max_response_bytes), budget_s=budget_s)
 
-    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+    async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:
         """Settles for good; one settlement per lease."""
-        return await asyncio.shield(self._store.ack(queue, leases, budget_s=budget_s))
+        return await asyncio.shield(self._store.ack(queue, leases, result=result, budget_s=budget_s))
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
-        """Gives back; one settlement per lease."""
+        """Gives back, and postpones; one settlement per lease, then one per id."""
         return await asyncio.shield(self._store.delay(order, budget_s=budget_s))
 
     async def extend(
@@ -214,6 +221,10 @@ class Engine:
     ) -> Sequence[Settlement]:
         """Keeps alive; one settlement per lease."""
         return await asyncio.shield(self._store.extend(queue, leases, lease_ms, budget_s=budget_s))
+
+    async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
+        """Cancels what waits or is delayed; one outcome per id."""
+        return await asyncio.shield(self._store.withdraw(queue, message_ids, budget_s=budget_s))
 
     async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]:
         """Waiting messages from a position on."""
@@ -238,6 +249,28 @@ class Engine:
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:
         """Tells, or mends, what a dead foreign client left."""
         return await self._store.repair(queue, confirm_holder, budget_s=budget_s)
+
+    async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked:
+        """Whether everything kept of the queue fits together. Raises TooLarge if it has more entries."""
+        return await self._store.check(queue, max_entries=max_entries, budget_s=budget_s)
+
+    async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage:
+        """A page of the dead, in the order they died. Raises FieldInvalid for a token that is none."""
+        return await self._store.list_dead(
+            queue,
+            page_size=page_size,
+            page_token=page_token,
+            max_bytes=self.limits.max_response_bytes,
+            budget_s=budget_s,
+        )
+
+    async def redrive(self, order: RedriveOrder, *, budget_s: float) -> AsyncGenerator[RedriveProgress, None]:
+        """Puts dead messages back, step by step, each within `budget_s`; the last that it tells is the end. Closed
+        before, it stops after the step under way."""
+        async with aclosing(redrive(self._store, order, budget_s=budget_s)) as steps:
+            async for progress in steps:
+                self._getters.kick(order.to_queue or order.queue)
+                yield progress
 
     async def server_facts(self, *, budget_s: float) -> ServerFacts:
         """About this process and its store, asked anew; the last known facts if it does not answer."""

@@ -14,7 +14,7 @@ from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 
 _LEAVE_BUDGET_S = 2.0
-_ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT})
+_ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT, PutCode.REPLACED})
 log = structlog.get_logger(__name__)
 
 Spawn = Callable[[Awaitable[None], str], None]

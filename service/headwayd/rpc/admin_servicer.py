@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from importlib.metadata import version
 
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc
-from headwayd.rpc.conversion import limits_message, queue_message, roles_message, store_message
+from headwayd.rpc import admin_requests
+from headwayd.rpc.conversion import (
+    check_response,
+    dead_response,
+    limits_message,
+    queue_message,
+    roles_message,
+    store_message,
+)
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -19,7 +29,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._limits = limits_message(engine.limits)
+        self._limits = engine.limits
         self._version = version("headwayd")
 
     async def Pause(self, request: admin_service_pb2.PauseRequest, context: Context) -> admin_service_pb2.PauseResponse:
@@ -55,6 +65,36 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
             queue=None if repaired.queue is None else queue_message(repaired.queue),
         )
 
+    async def Check(self, request: admin_service_pb2.CheckRequest, context: Context) -> admin_service_pb2.CheckResponse:
+        """Tells whether everything kept of a queue fits together."""
+        self._engine.check_name(request.queue)
+        max_entries = admin_requests.max_entries(request)
+        checked = await self._engine.check(request.queue, max_entries, budget_s=store_budget_s(context))
+        return check_response(checked)
+
+    async def ListDead(
+        self, request: admin_service_pb2.ListDeadRequest, context: Context
+    ) -> admin_service_pb2.ListDeadResponse:
+        """Lists dead messages, page by page."""
+        self._engine.check_name(request.queue)
+        page_size, page_token = admin_requests.dead_page(request, self._limits)
+        page = await self._engine.list_dead(request.queue, page_size, page_token, budget_s=store_budget_s(context))
+        return dead_response(page, without_payloads=request.without_payloads)
+
+    async def Redrive(
+        self, request: admin_service_pb2.RedriveRequest, context: Context
+    ) -> AsyncIterator[admin_service_pb2.RedriveResponse]:
+        """Puts dead messages back into a line, and streams how far it is."""
+        self._engine.check_name(request.queue)
+        order = admin_requests.redrive_order(request, self._limits)
+        async with aclosing(self._engine.redrive(order, budget_s=store_budget_s(context))) as steps:
+            async for progress in steps:
+                yield admin_service_pb2.RedriveResponse(
+                    redriven=progress.redriven,
+                    remaining=progress.remaining,
+                    not_found_ids=progress.not_found_ids,
+                )
+
     async def GetServerInfo(
         self, request: admin_service_pb2.GetServerInfoRequest, context: Context
     ) -> admin_service_pb2.GetServerInfoResponse:
@@ -63,7 +103,7 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         facts = await self._engine.server_facts(budget_s=store_budget_s(context))
         return admin_service_pb2.GetServerInfoResponse(
             version=self._version,
-            limits=self._limits,
+            limits=limits_message(self._limits),
             store=store_message(facts.store),
             started_at=timestamp(facts.started_at_ms),
             process=facts.process,

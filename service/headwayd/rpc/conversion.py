@@ -11,7 +11,9 @@ from google.protobuf.message import DecodeError
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
+    Checked,
     Counts,
+    DeadPage,
     Delivery,
     GetOutcome,
     Peeked,
@@ -21,6 +23,7 @@ from headwayd.domain.model import (
     Role,
     Settlement,
     StoreFacts,
+    WithdrawOutcome,
 )
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
@@ -37,20 +40,25 @@ _PLAIN_COUNTS = tuple(
 
 def queue_message(queue: Queue) -> queue_pb2.Queue:
     """One queue."""
-    counts = queue_pb2.Counts(**{name: getattr(queue.counts, name) for name in _PLAIN_COUNTS})
-    if queue.counts.oldest_age_ms is not None:
-        set_duration(counts.oldest_age, queue.counts.oldest_age_ms)
     return queue_pb2.Queue(
         name=queue.name,
         policy=policy_message(queue.policy),
         closed=queue.is_closed,
         paused=queue.is_paused,
-        counts=counts,
+        counts=counts_message(queue.counts),
         created_at=timestamp(queue.created_at_ms),
         roles=roles_message(queue.producer, queue.consumer),
         durability=queue.durability,
         generation=queue.generation,
     )
+
+
+def counts_message(counts: Counts) -> queue_pb2.Counts:
+    """A queue's numbers."""
+    message = queue_pb2.Counts(**{name: getattr(counts, name) for name in _PLAIN_COUNTS})
+    if counts.oldest_age_ms is not None:
+        set_duration(message.oldest_age, counts.oldest_age_ms)
+    return message
 
 
 def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
@@ -68,6 +76,7 @@ def put_response(outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutRespons
         result = response.results.add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
         if outcome.code is PutCode.KEPT:
             result.deduplicated = True
+            result.body_differs = outcome.body_differs
         elif outcome.error is not None:
             result.error.CopyFrom(item_status(outcome.error))
     return response
@@ -99,12 +108,50 @@ def peek_response(messages: Sequence[Peeked], *, without_payloads: bool) -> queu
     return response
 
 
+def withdraw_response(outcomes: Iterable[WithdrawOutcome]) -> queue_service_pb2.WithdrawResponse:
+    """One result per id, in order."""
+    response = queue_service_pb2.WithdrawResponse()
+    for outcome in outcomes:
+        result = response.results.add(id=outcome.id, withdrawn=outcome.error is None)
+        if outcome.error is not None:
+            result.error.CopyFrom(item_status(outcome.error))
+    return response
+
+
+def dead_response(page: DeadPage, *, without_payloads: bool) -> admin_service_pb2.ListDeadResponse:
+    """Dead messages, in the order they died."""
+    response = admin_service_pb2.ListDeadResponse(next_page_token=page.next_page_token)
+    for dead in page.messages:
+        entry = response.messages.add(
+            failures=dead.failures,
+            died_at=timestamp(dead.died_at_ms),
+            cause=dead.cause,
+            last_error=clean_text(dead.last_error),
+            replays=dead.replays,
+        )
+        payload = b"" if without_payloads else dead.payload
+        _fill_message(entry.message, id=dead.id, payload=payload, headers=dead.headers)
+        if dead.put_at_ms is not None:
+            set_timestamp(entry.put_at, dead.put_at_ms)
+    return response
+
+
+def check_response(checked: Checked) -> admin_service_pb2.CheckResponse:
+    """What a check found."""
+    return admin_service_pb2.CheckResponse(
+        findings=[clean_text(finding) for finding in checked.findings],
+        entries=checked.entries,
+        counts=counts_message(checked.counts),
+    )
+
+
 def settle_results(settlements: Iterable[Settlement]) -> list[message_pb2.SettleResult]:
-    """One result per lease, in order."""
+    """One result per lease, and per message named by id, in order."""
     results = []
     for settlement in settlements:
         result = message_pb2.SettleResult(
             lease=settlement.lease,
+            id=settlement.id,
             settled=cast("message_pb2.Settled.ValueType", settlement.settled.value),
             attempts=settlement.attempts,
         )

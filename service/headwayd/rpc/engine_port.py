@@ -6,11 +6,13 @@ besides; it is cut to the call's deadline before it comes here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
+    Checked,
+    DeadPage,
     DelayOrder,
     GetOrder,
     GetOutcome,
@@ -20,9 +22,12 @@ from headwayd.domain.model import (
     PutOrder,
     PutOutcome,
     Queue,
+    RedriveOrder,
+    RedriveProgress,
     Repaired,
     ServerFacts,
     Settlement,
+    WithdrawOutcome,
 )
 
 
@@ -52,7 +57,9 @@ class Engine(Protocol):
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome: ...
 
-    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+    async def ack(
+        self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float
+    ) -> Sequence[Settlement]: ...
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
 
@@ -60,11 +67,21 @@ class Engine(Protocol):
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
     ) -> Sequence[Settlement]: ...
 
+    async def withdraw(
+        self, queue: str, message_ids: Sequence[str], *, budget_s: float
+    ) -> Sequence[WithdrawOutcome]: ...
+
     async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]: ...
 
     async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged: ...
 
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired: ...
+
+    async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked: ...
+
+    async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage: ...
+
+    def redrive(self, order: RedriveOrder, *, budget_s: float) -> AsyncGenerator[RedriveProgress, None]: ...
 
     async def pause(self, queue: str, *, budget_s: float) -> Queue: ...
 

@@ -17,13 +17,14 @@ from headwayd.domain.limits import (
     MAX_ATTEMPTS,
     MAX_BOUND,
     MAX_SLOTS,
+    MAX_TIME_TO_LIVE_MS,
     MIN_LEASE_MS,
     MINUTE_MS,
     Limits,
 )
 from headwayd.domain.model import LONGEST_DEDUPE_MS, POLICY_FIELDS, Policy
 from headwayd.rpc.spans import set_duration
-from headwayd.rpc.validation import Checks, in_words, refuse_unserved
+from headwayd.rpc.validation import Checks, in_words
 
 _DEFAULTS = Policy()
 
@@ -55,7 +56,7 @@ _FIELDS = (
     _PolicyField("retry.max_backoff", "max_backoff_ms", _Kind.SPAN, 0, 30 * DAY_MS),
     _PolicyField("retry.multiplier", "multiplier", _Kind.NUMBER, 1.0, 100.0),
     _PolicyField("retry.jitter", "jitter", _Kind.NUMBER, 0.0, 1.0),
-    _PolicyField("time_to_live", "time_to_live_ms", _Kind.SPAN, 1, 366 * DAY_MS),
+    _PolicyField("time_to_live", "time_to_live_ms", _Kind.SPAN, 1, MAX_TIME_TO_LIVE_MS),
     _PolicyField("poll.base", "poll_base_ms", _Kind.SPAN, 10, 10 * MINUTE_MS),
     _PolicyField("poll.per_position", "poll_per_position_ms", _Kind.SPAN, 0, MINUTE_MS),
     _PolicyField("poll.max", "poll_max_ms", _Kind.SPAN, 10, 10 * MINUTE_MS),
@@ -81,11 +82,8 @@ MASK_PATHS: dict[str, tuple[str, ...]] = {
 def policy_of(policy: queue_pb2.Policy, checks: Checks, *, names: Collection[str] = POLICY_FIELDS) -> Policy:
     """The domain's policy with `names` as given and everything else at its default.
 
-    Fields outside `names` are not looked at. Notes what is out of its range; raises NotServed for what is set and not
-    served yet.
+    Fields outside `names` are not looked at. Notes what is out of its range.
     """
-    if "time_to_live_ms" in names and policy.HasField("time_to_live"):
-        refuse_unserved("policy.time_to_live")
     values = {field.name: _read(policy, field, checks) for field in _FIELDS if field.name in names}
     if "max_backoff_ms" in values and not policy.retry.HasField("max_backoff"):
         values["max_backoff_ms"] = max(values["max_backoff_ms"], values.get("min_backoff_ms", 0))

@@ -11,7 +11,14 @@ from dataclasses import replace
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.domain.errors import QueueExists
 from headwayd.rpc import requests
-from headwayd.rpc.conversion import get_response, peek_response, put_response, queue_message, settle_results
+from headwayd.rpc.conversion import (
+    get_response,
+    peek_response,
+    put_response,
+    queue_message,
+    settle_results,
+    withdraw_response,
+)
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -102,11 +109,11 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         """Settles leases for good."""
         self._engine.check_name(request.queue)
         leases = requests.acked_leases(request, self._limits)
-        settled = await self._engine.ack(request.queue, leases, budget_s=store_budget_s(context))
+        settled = await self._engine.ack(request.queue, leases, result=request.result, budget_s=store_budget_s(context))
         return queue_service_pb2.AckResponse(results=settle_results(settled))
 
     async def Delay(self, request: queue_service_pb2.DelayRequest, context: Context) -> queue_service_pb2.DelayResponse:
-        """Gives leased messages back."""
+        """Gives leased messages back, and postpones others."""
         self._engine.check_name(request.queue)
         order = requests.delay_order(request, self._limits)
         settled = await self._engine.delay(order, budget_s=store_budget_s(context))
@@ -120,6 +127,15 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         leases, lease_ms = requests.extension(request, self._limits)
         settled = await self._engine.extend(request.queue, leases, lease_ms, budget_s=store_budget_s(context))
         return queue_service_pb2.ExtendResponse(results=settle_results(settled))
+
+    async def Withdraw(
+        self, request: queue_service_pb2.WithdrawRequest, context: Context
+    ) -> queue_service_pb2.WithdrawResponse:
+        """Cancels messages that wait or are delayed."""
+        self._engine.check_name(request.queue)
+        ids = requests.withdrawn_ids(request, self._limits)
+        outcomes = await self._engine.withdraw(request.queue, ids, budget_s=store_budget_s(context))
+        return withdraw_response(outcomes)
 
     async def Peek(self, request: queue_service_pb2.PeekRequest, context: Context) -> queue_service_pb2.PeekResponse:
         """Looks at waiting messages without touching them."""

@@ -9,16 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1 import admin_service_pb2, message_pb2, queue_service_pb2
 from headwayd.domain.limits import (
     DEFAULT_PAGE_SIZE,
+    MAX_ATTEMPT_ID_BYTES,
     MAX_HEADER_KEY_BYTES,
     MAX_HEADER_VALUE_BYTES,
     MAX_HEADERS,
     MAX_ID_BYTES,
     MAX_PAGE_SIZE,
     MAX_REASON_BYTES,
+    MAX_RESULT_BYTES,
     MAX_ROLE_NAME_BYTES,
+    MAX_TIME_TO_LIVE_MS,
     MIN_LEASE_MS,
     SECOND_MS,
     Limits,
@@ -37,6 +40,7 @@ _ON_DUPLICATE: Mapping[int, OnDuplicate] = {
     message_pb2.ON_DUPLICATE_UNSPECIFIED: OnDuplicate.REJECT,
     message_pb2.ON_DUPLICATE_REJECT: OnDuplicate.REJECT,
     message_pb2.ON_DUPLICATE_KEEP: OnDuplicate.KEEP,
+    message_pb2.ON_DUPLICATE_REPLACE: OnDuplicate.REPLACE,
 }
 
 
@@ -60,9 +64,16 @@ def changed_policy(request: queue_service_pb2.UpdateRequest, limits: Limits) -> 
 def page_size(request: queue_service_pb2.ListRequest, limits: Limits) -> int:
     """How many queues a page of List holds at most."""
     checks = Checks(limits)
-    size = checks.count("page_size", request.page_size, highest=MAX_PAGE_SIZE, default=DEFAULT_PAGE_SIZE)
+    size = checked_page_size(request, checks)
     checks.finish()
     return size
+
+
+def checked_page_size(
+    request: queue_service_pb2.ListRequest | admin_service_pb2.ListDeadRequest, checks: Checks
+) -> int:
+    """How many items a page holds at most."""
+    return checks.count("page_size", request.page_size, highest=MAX_PAGE_SIZE, default=DEFAULT_PAGE_SIZE)
 
 
 def close_wait_ms(request: queue_service_pb2.CloseRequest, limits: Limits) -> int:
@@ -100,8 +111,6 @@ def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder
         refuse_unserved("stand")
     if request.place:
         refuse_unserved("place")
-    if request.attempt_id:
-        refuse_unserved("attempt_id")
     checks = Checks(limits)
     order = GetOrder(
         queue=request.queue,
@@ -110,26 +119,32 @@ def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder
         lease_ms=_lease_ms(request, checks),
         consumer=checks.text("consumer", request.consumer, max_bytes=MAX_ROLE_NAME_BYTES),
         ack=checks.leases("ack", request.ack, may_be_empty=True),
+        attempt_id=request.attempt_id,
     )
+    if request.attempt_id:
+        checks.label("attempt_id", request.attempt_id, max_bytes=MAX_ATTEMPT_ID_BYTES)
     checks.finish()
     return order
 
 
 def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> tuple[str, ...]:
     """The leases that Ack settles."""
-    if request.result:
-        refuse_unserved("result")
     checks = Checks(limits)
     leases = checks.leases("leases", request.leases)
+    if len(request.result) > MAX_RESULT_BYTES:
+        checks.too_large("result", "bytes", size=len(request.result), limit=MAX_RESULT_BYTES)
     checks.finish()
     return leases
 
 
 def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> DelayOrder:
     """What Delay asks for."""
-    if request.message_ids:
-        refuse_unserved("message_ids")
     checks = Checks(limits)
+    leases: tuple[str, ...] = ()
+    message_ids: tuple[str, ...] = ()
+    if checks.batch_size("leases", len(request.leases) + len(request.message_ids)):
+        leases = checks.leases("leases", request.leases, may_be_empty=True)
+        message_ids = checks.message_ids("message_ids", request.message_ids, may_be_empty=True)
     delay_ms = until_at_ms = None
     match request.WhichOneof("available"):
         case "delay":
@@ -140,7 +155,8 @@ def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> Dela
             until_at_ms = checks.instant_ms(request.until, "until")
     order = DelayOrder(
         queue=request.queue,
-        leases=checks.leases("leases", request.leases),
+        leases=leases,
+        message_ids=message_ids,
         delay_ms=delay_ms,
         until_at_ms=until_at_ms,
         reason=checks.text("reason", request.reason, max_bytes=MAX_REASON_BYTES),
@@ -161,6 +177,14 @@ def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple
     return leases, lease_ms
 
 
+def withdrawn_ids(request: queue_service_pb2.WithdrawRequest, limits: Limits) -> tuple[str, ...]:
+    """The ids of the messages that Withdraw cancels."""
+    checks = Checks(limits)
+    ids = checks.message_ids("message_ids", request.message_ids)
+    checks.finish()
+    return ids
+
+
 def peek_range(request: queue_service_pb2.PeekRequest, limits: Limits) -> tuple[int, int]:
     """The position where Peek begins, and how many messages it shows at most."""
     checks = Checks(limits)
@@ -170,8 +194,6 @@ def peek_range(request: queue_service_pb2.PeekRequest, limits: Limits) -> tuple[
 
 
 def _on_duplicate(value: int, checks: Checks) -> OnDuplicate:
-    if value == message_pb2.ON_DUPLICATE_REPLACE:
-        refuse_unserved("on_duplicate")
     known = _ON_DUPLICATE.get(value)
     if known is None:
         checks.invalid("on_duplicate", f"{value} is no value of OnDuplicate")
@@ -191,8 +213,14 @@ def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> Ne
         headers = message_pb2.Message(headers=message.headers).SerializeToString(deterministic=True)
     if size > checks.limits.max_message_bytes:
         checks.too_large(f"messages[{index}]", "bytes", size=size, limit=checks.limits.max_message_bytes)
-    if message.HasField("time_to_live"):
-        refuse_unserved(f"messages[{index}].time_to_live")
+    time_to_live_ms = checks.span_ms(
+        message,
+        "time_to_live",
+        f"messages[{index}].time_to_live",
+        lowest_ms=1,
+        highest_ms=MAX_TIME_TO_LIVE_MS,
+        default_ms=0,
+    )
     delay_ms = not_before_at_ms = 0
     match message.WhichOneof("available"):
         case "delay":
@@ -203,7 +231,12 @@ def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> Ne
         case "not_before":
             not_before_at_ms = checks.instant_ms(message.not_before, f"messages[{index}].not_before")
     return NewMessage(
-        payload=payload, id=message_id, headers=headers, delay_ms=delay_ms, not_before_at_ms=not_before_at_ms
+        payload=payload,
+        id=message_id,
+        headers=headers,
+        delay_ms=delay_ms,
+        not_before_at_ms=not_before_at_ms,
+        time_to_live_ms=time_to_live_ms,
     )
 
 

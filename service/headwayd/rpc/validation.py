@@ -10,7 +10,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NotServed, TooLarge, Violation
-from headwayd.domain.limits import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Limits
+from headwayd.domain.limits import DAY_MS, HOUR_MS, MAX_ID_BYTES, MINUTE_MS, SECOND_MS, Limits
 
 MAX_LEASE_TOKEN_BYTES = 256  # ours are shorter; anything else gets the answer GONE
 
@@ -89,6 +89,14 @@ class Checks:
             if len(lease) * 4 > MAX_LEASE_TOKEN_BYTES:
                 self.text(f"{field}[{index}]", lease, max_bytes=MAX_LEASE_TOKEN_BYTES)
         return tuple(leases)
+
+    def message_ids(self, field: str, ids: Sequence[str], *, may_be_empty: bool = False) -> tuple[str, ...]:
+        """Ids of messages, those that the service made among them."""
+        if not self.batch_size(field, len(ids), may_be_empty=may_be_empty):
+            return ()
+        for index, message_id in enumerate(ids):
+            self.label(f"{field}[{index}]", message_id, max_bytes=MAX_ID_BYTES)
+        return tuple(ids)
 
     def count(self, field: str, value: int, *, highest: int, default: int, lowest: int = 1) -> int:
         """A whole number from `lowest` to `highest`; 0 means `default`."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headwayd.domain import names
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
+    Checked,
     Counts,
+    DeadPage,
     DelayOrder,
     GetOrder,
     GetOutcome,
@@ -21,12 +23,15 @@ from headwayd.domain.model import (
     PutOrder,
     PutOutcome,
     Queue,
+    RedriveOrder,
+    RedriveProgress,
     Repaired,
     Role,
     ServerFacts,
     Settled,
     Settlement,
     StoreFacts,
+    WithdrawOutcome,
 )
 
 Answer = TypeVar("Answer")
@@ -114,12 +119,15 @@ class FakeEngine:
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         return await self._do("get", order, budget_s, GetOutcome())
 
-    async def ack(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+    async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:
         default: Sequence[Settlement] = [Settlement(lease, Settled.ACKED) for lease in leases]
-        return await self._do("ack", (queue, leases), budget_s, default)
+        return await self._do("ack", (queue, leases, result), budget_s, default)
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
-        default: Sequence[Settlement] = [Settlement(lease, Settled.RELEASED, 1) for lease in order.leases]
+        default: Sequence[Settlement] = [
+            *(Settlement(lease, Settled.RELEASED, 1) for lease in order.leases),
+            *(Settlement("", Settled.DELAYED, 0, 1_700_000_000_002, id) for id in order.message_ids),  # noqa: A001
+        ]
         return await self._do("delay", order, budget_s, default)
 
     async def extend(
@@ -127,6 +135,25 @@ class FakeEngine:
     ) -> Sequence[Settlement]:
         default: Sequence[Settlement] = [Settlement(lease, Settled.EXTENDED, 0, 1_700_000_000_001) for lease in leases]
         return await self._do("extend", (queue, leases, lease_ms), budget_s, default)
+
+    async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
+        default: Sequence[WithdrawOutcome] = [WithdrawOutcome(message_id) for message_id in message_ids]
+        return await self._do("withdraw", (queue, message_ids), budget_s, default)
+
+    async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked:
+        default = Checked(findings=["one", "two"], entries=7, counts=Counts(length=3))
+        return await self._do("check", (queue, max_entries), budget_s, default)
+
+    async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage:
+        return await self._do("list_dead", (queue, page_size, page_token), budget_s, DeadPage([], ""))
+
+    async def redrive(self, order: RedriveOrder, *, budget_s: float) -> AsyncGenerator[RedriveProgress, None]:
+        default: Sequence[RedriveProgress] = [
+            RedriveProgress(redriven=1, remaining=2),
+            RedriveProgress(redriven=2, remaining=0, not_found_ids=["x"]),
+        ]
+        for progress in await self._do("redrive", order, budget_s, default):
+            yield progress
 
     async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]:
         default: Sequence[Peeked] = []

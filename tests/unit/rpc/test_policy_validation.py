@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from headway.v1 import queue_pb2
 from headway.v1.queue_service_pb2 import CreateRequest, UpdateRequest
-from headwayd.domain.errors import FieldInvalid, NotServed, QueueExists
+from headwayd.domain.errors import FieldInvalid, QueueExists
 from headwayd.domain.limits import DAY_MS, HOUR_MS, MINUTE_MS, Limits
 from headwayd.domain.model import POLICY_FIELDS, Policy
 from headwayd.rpc import requests
@@ -51,6 +51,7 @@ SPANS = [
     ("lease", "lease_ms", 100, 12 * HOUR_MS),
     ("retry.min_backoff", "min_backoff_ms", 0, DAY_MS),
     ("retry.max_backoff", "max_backoff_ms", 1_000, 30 * DAY_MS),  # least: the default min_backoff
+    ("time_to_live", "time_to_live_ms", 1, 366 * DAY_MS),
     ("poll.base", "poll_base_ms", 10, MINUTE_MS),  # most: the default max
     ("poll.per_position", "poll_per_position_ms", 0, MINUTE_MS),
     ("poll.max", "poll_max_ms", 1_000, 10 * MINUTE_MS),  # least: the default base
@@ -159,12 +160,6 @@ def test_the_operators_longest_lease_bounds_the_policys() -> None:
     assert list(violations(created, with_value("lease", span(60_001)), limits)) == ["policy.lease"]
 
 
-def test_time_to_live_is_not_served() -> None:
-    with pytest.raises(NotServed) as caught:
-        created(with_value("time_to_live", span(1_000)))
-    assert caught.value.metadata == {"field": "policy.time_to_live"}
-
-
 def test_a_flag_is_taken_as_it_is() -> None:
     assert created(queue_pb2.Policy(dead_letter_expired=True)) == Policy(dead_letter_expired=True)
     assert not created(queue_pb2.Policy()).dead_letter_expired
@@ -198,11 +193,10 @@ def test_every_field_has_a_path() -> None:
 
 
 def test_fields_outside_the_mask_are_not_looked_at() -> None:
-    policy = queue_pb2.Policy(bound=5, lease=span(1), time_to_live=span(1))
+    policy = queue_pb2.Policy(bound=5, lease=span(1), time_to_live=span(0))
     assert changed(policy, "bound") == (Policy(bound=5), ("bound",))
     assert list(violations(changed, policy, "bound", "lease")) == ["policy.lease"]
-    with pytest.raises(NotServed):
-        changed(policy, "time_to_live")
+    assert list(violations(changed, policy, "bound", "time_to_live")) == ["policy.time_to_live"]
 
 
 @pytest.mark.parametrize("path", ["", "nothing", "retry.", "retry.nothing", "policy.bound", "Bound", "bound.x", "*"])

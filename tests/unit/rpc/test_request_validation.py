@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1.admin_service_pb2 import CheckRequest, ListDeadRequest, RedriveRequest
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import (
     AckRequest,
@@ -21,11 +23,12 @@ from headway.v1.queue_service_pb2 import (
     ListRequest,
     PeekRequest,
     PutRequest,
+    WithdrawRequest,
 )
 from headwayd.domain.errors import FieldInvalid, InvalidInput, NotServed, TooLarge
 from headwayd.domain.limits import DAY_MS, HOUR_MS, Limits
 from headwayd.domain.model import NewMessage, OnDuplicate
-from headwayd.rpc import requests
+from headwayd.rpc import admin_requests, requests
 
 LIMITS = Limits(max_message_bytes=1_000, max_batch_messages=10)
 HOUR = Duration(seconds=3_600)
@@ -149,8 +152,19 @@ def test_what_is_no_timestamp_is_refused(instant: Timestamp) -> None:
     assert list(refused(requests.delay_order, request, LIMITS)) == ["until"]
 
 
+def test_time_to_live_is_1_ms_to_366_days_and_rounded_up() -> None:
+    assert put_one().time_to_live_ms == 0
+    assert put_one(time_to_live=Duration(nanos=1_000_000)).time_to_live_ms == 1
+    assert put_one(time_to_live=Duration(nanos=1_000_001)).time_to_live_ms == 2
+    assert put_one(time_to_live=Duration(seconds=366 * 86_400)).time_to_live_ms == 366 * DAY_MS
+    longer = Duration(seconds=366 * 86_400, nanos=1)
+    for span in (Duration(), Duration(nanos=999_999), NEGATIVE, longer, Duration(seconds=2**63 - 1)):
+        assert list(refused(put_one, time_to_live=span)) == ["messages[0].time_to_live"]
+
+
 def test_duplicate_rules() -> None:
-    for value, rule in ((0, OnDuplicate.REJECT), (1, OnDuplicate.REJECT), (2, OnDuplicate.KEEP)):
+    rules = (OnDuplicate.REJECT, OnDuplicate.REJECT, OnDuplicate.KEEP, OnDuplicate.REPLACE)
+    for value, rule in enumerate(rules):
         assert put(Message(), on_duplicate=value).on_duplicate is rule
     for value in (4, 2**31 - 1, -1):
         assert list(refused(put, Message(), on_duplicate=value)) == ["on_duplicate"]
@@ -305,20 +319,101 @@ def test_delay_reason_has_at_most_1024_bytes() -> None:
     assert list(refused(delay, reason="x" * 1_025)) == ["reason"]
 
 
+def test_delay_takes_leases_and_ids_together_up_to_the_batch_limit() -> None:
+    def ask(leases: int, ids: int) -> Any:
+        request = DelayRequest(queue="q", leases=["l"] * leases, message_ids=["m"] * ids)
+        return requests.delay_order(request, LIMITS)
+
+    for leases, ids in ((1, 0), (0, 1), (0, 10), (10, 0), (4, 6)):
+        order = ask(leases, ids)
+        assert (len(order.leases), len(order.message_ids)) == (leases, ids)
+    assert refused(ask, 0, 0) == {"leases": "is empty"}
+    for leases, ids in ((0, 11), (11, 0), (5, 6)):
+        with pytest.raises(TooLarge) as caught:
+            ask(leases, ids)
+        assert caught.value.metadata == {"field": "leases", "limit": "10", "size": "11"}
+
+
+def test_result_has_at_most_4096_bytes() -> None:
+    for size in (0, 1, 4_095, 4_096):
+        assert requests.acked_leases(AckRequest(queue="q", leases=["l"], result=b"r" * size), LIMITS) == ("l",)
+    with pytest.raises(TooLarge) as caught:
+        requests.acked_leases(AckRequest(queue="q", leases=["l"], result=b"r" * 4_097), LIMITS)
+    assert caught.value.metadata == {"field": "result", "limit": "4096", "size": "4097"}
+
+
+# -- messages by id, attempts, the dead -------------------------------------------------------------------------------
+
+ID_LISTS: list[Callable[[list[str]], Any]] = [
+    lambda ids: requests.withdrawn_ids(WithdrawRequest(queue="q", message_ids=ids), LIMITS),
+    lambda ids: requests.delay_order(DelayRequest(queue="q", message_ids=ids), LIMITS).message_ids,
+    lambda ids: admin_requests.redrive_order(RedriveRequest(queue="q", message_ids=ids), LIMITS).message_ids,
+]
+
+
+@pytest.mark.parametrize("ask", ID_LISTS, ids=["withdraw", "delay", "redrive"])
+def test_ids_of_messages_are_senders_or_the_services_own(ask: Callable[[list[str]], Any]) -> None:
+    proper = ["a", "~gen-1", "~", "x" * 200, "é" * 100, " "]
+    assert ask(proper) == tuple(proper)
+    for improper in ("", "x" * 201, "é" * 100 + "x", "a\x00", "\n", "\x7f"):
+        assert list(refused(ask, ["ok", improper])) == ["message_ids[1]"]
+
+
+@pytest.mark.parametrize("ask", ID_LISTS[::2], ids=["withdraw", "redrive"])
+def test_id_batches_are_bounded(ask: Callable[[list[str]], Any]) -> None:
+    assert len(ask([str(number) for number in range(10)])) == 10
+    assert list(refused(ask, ["m"] * 11, error_class=TooLarge)) == ["message_ids"]
+
+
+def test_withdraw_names_at_least_one_message_and_redrive_of_none_means_all() -> None:
+    assert refused(ID_LISTS[0], []) == {"message_ids": "is empty"}
+    assert ID_LISTS[2]([]) == ()
+
+
+def test_attempt_ids_are_short_texts() -> None:
+    def ask(attempt_id: str) -> str:
+        return requests.get_order(GetRequest(queue="q", attempt_id=attempt_id), LIMITS).attempt_id
+
+    for proper in ("", "a", "~", "x" * 200, "é" * 100):
+        assert ask(proper) == proper
+    for improper in ("x" * 201, "é" * 101, "a\n", "\x00"):
+        assert list(refused(ask, improper)) == ["attempt_id"]
+
+
+def test_redrive_rate_is_a_thousandth_to_a_million_and_0_is_no_limit() -> None:
+    def ask(rate: float) -> float:
+        return admin_requests.redrive_order(RedriveRequest(queue="q", rate=rate), LIMITS).rate
+
+    for rate in (0.0, 0.001, 1.0, 1_000_000.0):
+        assert ask(rate) == rate
+    for rate in (math.nextafter(0.001, 0), -1.0, 1_000_001.0, math.inf, -math.inf, math.nan):
+        assert list(refused(ask, rate)) == ["rate"]
+
+
+def test_pages_of_the_dead_are_those_of_lists() -> None:
+    def ask(**fields: Any) -> tuple[int, str]:
+        return admin_requests.dead_page(ListDeadRequest(queue="q", **fields), LIMITS)
+
+    for asked, taken in ((0, 100), (1, 1), (1_000, 1_000)):
+        assert ask(page_size=asked) == (taken, "")
+    assert list(refused(ask, page_size=1_001)) == ["page_size"]
+    assert ask(page_token="t" * 256) == (100, "t" * 256)
+    assert list(refused(ask, page_token="t" * 257)) == ["page_token"]
+
+
+def test_check_looks_at_a_million_entries_unless_told() -> None:
+    for asked, taken in ((0, 1_000_000), (1, 1), (2**64 - 1, 2**52)):
+        assert admin_requests.max_entries(CheckRequest(queue="q", max_entries=asked)) == taken
+
+
 # -- not served yet ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("field", "ask"),
     [
-        ("on_duplicate", lambda: put(Message(), on_duplicate=message_pb2.ON_DUPLICATE_REPLACE)),
-        ("messages[1].time_to_live", lambda: put(Message(), Message(time_to_live=Duration(seconds=1)))),
-        ("messages[0].time_to_live", lambda: put(Message(time_to_live=Duration()))),
-        ("message_ids", lambda: delay(message_ids=["a"])),
         ("stand", lambda: requests.get_order(GetRequest(queue="q", stand=True), LIMITS)),
         ("place", lambda: requests.get_order(GetRequest(queue="q", place="p"), LIMITS)),
-        ("attempt_id", lambda: requests.get_order(GetRequest(queue="q", attempt_id="a"), LIMITS)),
-        ("result", lambda: requests.acked_leases(AckRequest(queue="q", leases=["l"], result=b"r"), LIMITS)),
         (
             "progress",
             lambda: requests.extension(
