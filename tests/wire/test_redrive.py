@@ -1,0 +1,432 @@
+"""Redrive: the dead go back into a line, none lost, none twice, and one can watch and stop it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import grpc
+import pytest
+
+from harness import eventually, refused
+from headway.v1 import admin_service_pb2, queue_pb2
+from wire.calls import (
+    ACKED,
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    SLACK_S,
+    Line,
+    Message,
+    leases,
+    payloads,
+    span,
+)
+from wire.operators import ONE_ATTEMPT, admin_of, all_dead, assert_sound, bury, fail, redrive
+
+
+def named(number: int, payload: bytes = b"x") -> Message:
+    return Message(id=f"m{number}", payload=payload)
+
+
+@pytest.fixture
+def other(line: Line) -> Line:
+    """Another queue of this test's own; it is not made yet."""
+    return Line(line.stub, f"{line.name}-other", line.admin)
+
+
+async def with_dead(line: Line, count: int, **policy: object) -> None:
+    await line.create(retry=ONE_ATTEMPT, **policy)
+    await bury(line, *(named(number, b"%d" % number) for number in range(count)))
+
+
+# All, and by id.
+
+
+async def test_all_the_dead_join_the_tail_in_the_order_they_died(line: Line) -> None:
+    await with_dead(line, 5)
+    await line.put(b"waits")
+    told = await redrive(line)
+    assert (told[-1].redriven, told[-1].remaining, list(told[-1].not_found_ids)) == (5, 0, [])
+    counts = await line.counts()
+    assert (counts.dead, counts.length, counts.accepted, counts.withdrawn) == (0, 6, 6, 0)
+    deliveries = await line.take(6)
+    assert payloads(deliveries) == [b"waits", b"0", b"1", b"2", b"3", b"4"]
+    assert [delivery.attempt for delivery in deliveries] == [1] * 6
+    assert len({delivery.ticket for delivery in deliveries}) == 6
+    assert await line.ack(*leases(deliveries)) == [ACKED] * 6
+    await assert_sound(line)
+
+
+async def test_a_message_keeps_its_id_body_put_time_and_last_error_and_loses_its_failures(line: Line) -> None:
+    await line.create(retry=queue_pb2.Retry(max_attempts=3))
+    await line.put(Message(id="a", payload=b"body", headers={"h": "1"}))
+    for _ in range(3):
+        taken = await line.take_one()
+        await line.delay(taken.lease, delay_ms=0, reason="no luck")
+    await redrive(line)
+    [seen] = await line.peek()
+    assert (seen.failures, seen.last_error) == (0, "no luck")
+    again = await line.take_one()
+    assert (again.message, again.put_at, again.attempt) == (taken.message, taken.put_at, 1)
+    for left in (2, 1, 0):
+        [result] = await line.delay(again.lease, delay_ms=0)
+        assert result.attempts == 3 - left
+        if left:
+            again = await line.take_one()
+    assert (await line.counts()).dead == 1
+    await assert_sound(line)
+
+
+async def test_messages_that_nobody_named_are_put_back(line: Line) -> None:
+    await line.create(retry=ONE_ATTEMPT)
+    await bury(line, b"bare", Message(payload=b"h", headers={"h": "1"}))
+    ids = [dead.message.id for dead in await all_dead(line)]
+    [told] = await redrive(line, ids[0])
+    assert (told.redriven, told.remaining) == (1, 0)
+    await redrive(line)
+    deliveries = await line.take(2)
+    assert payloads(deliveries) == [b"bare", b"h"]
+    assert [delivery.message.id for delivery in deliveries] == ids
+    await assert_sound(line)
+
+
+async def test_by_id_only_those_go_back_and_the_unknown_are_named(line: Line) -> None:
+    await with_dead(line, 4)
+    await line.put(Message(id="waits"))
+    told = await redrive(line, "m2", "nobody", "m0", "waits", "~made-up")
+    assert (told[-1].redriven, told[-1].remaining) == (2, 0)
+    assert list(told[-1].not_found_ids) == ["nobody", "waits", "~made-up"]
+    assert [dead.message.id for dead in await all_dead(line)] == ["m1", "m3"]
+    assert sorted(payloads(await line.take(3))) == [b"", b"0", b"2"]
+    await assert_sound(line)
+
+
+async def test_an_id_named_twice_is_put_back_once(line: Line) -> None:
+    await with_dead(line, 2)
+    told = await redrive(line, "m1", "m1")
+    assert (told[-1].redriven, list(told[-1].not_found_ids)) == (1, [])
+    assert (await line.counts()).length == 1
+
+
+async def test_nothing_dead_is_done_at_once(line: Line) -> None:
+    await line.create()
+    [told] = await redrive(line)
+    assert (told.redriven, told.remaining) == (0, 0)
+
+
+async def test_thousands_go_back_and_progress_is_told(line: Line) -> None:
+    await with_dead(line, 3_000)
+    told = await redrive(line)
+    assert told[0].redriven + told[0].remaining == 3_000
+    assert [one.redriven for one in told] == sorted(one.redriven for one in told)
+    assert (told[-1].redriven, told[-1].remaining) == (3_000, 0)
+    counts = await line.counts()
+    assert (counts.dead, counts.length) == (0, 3_000)
+    assert payloads(await line.take(1_000)) == [b"%d" % number for number in range(1_000)]
+    await assert_sound(line)
+
+
+async def test_replays_are_counted(line: Line) -> None:
+    await with_dead(line, 2)
+    for replays in (1, 2, 3):
+        await redrive(line, "m0")
+        await fail(line, leases(await line.take(1)))
+        assert {dead.message.id: dead.replays for dead in await all_dead(line)} == {"m0": replays, "m1": 0}
+
+
+async def test_what_dies_again_meanwhile_is_not_put_back_again(line: Line) -> None:
+    await with_dead(line, 8)
+    stop = asyncio.Event()
+
+    async def fail_everything() -> None:
+        while not stop.is_set():
+            for delivery in (await line.get(10)).deliveries:
+                await fail(line, [delivery.lease])
+
+    failing = asyncio.create_task(fail_everything())
+    told = await asyncio.wait_for(redrive(line, rate=20), SLACK_S)
+    stop.set()
+    await failing
+    assert told[-1].redriven == 8
+    await eventually(lambda: has_dead(line, 8))
+    assert [dead.replays for dead in await all_dead(line)] == [1] * 8
+    await assert_sound(line)
+
+
+async def has_dead(line: Line, count: int) -> bool:
+    return (await line.counts()).dead == count
+
+
+async def test_an_id_stays_known_while_and_after_it_is_put_back(line: Line) -> None:
+    await with_dead(line, 1)
+    await redrive(line)
+    with refused("DUPLICATE_MESSAGE"):
+        await line.put(named(0))
+    [result] = await line.withdraw("m0")
+    assert result.withdrawn
+
+
+async def test_putting_back_wakes_who_waits(line: Line) -> None:
+    await with_dead(line, 1)
+    waiting = asyncio.create_task(line.get(wait_ms=20_000))
+    await eventually(lambda: consumer_waits(line))
+    await redrive(line)
+    assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"0"]
+
+
+async def consumer_waits(line: Line) -> bool:
+    return (await line.describe()).counts.consumers_waiting == 1
+
+
+# To another queue.
+
+
+async def test_the_dead_go_to_another_queue_under_their_own_ids(line: Line, other: Line) -> None:
+    await with_dead(line, 3)
+    await bury(line, Message(payload=b"made", headers={"h": "1"}))
+    made = (await all_dead(line))[-1].message.id
+    await other.create()
+    told = await redrive(line, to=other.name)
+    assert (told[-1].redriven, told[-1].remaining) == (4, 0)
+    counts = await line.counts()
+    assert (counts.dead, counts.length, counts.withdrawn) == (0, 0, 4)
+    deliveries = await other.take(4)
+    assert payloads(deliveries) == [b"0", b"1", b"2", b"made"]
+    assert [delivery.message.id for delivery in deliveries] == ["m0", "m1", "m2", made]
+    assert dict(deliveries[3].message.headers) == {"h": "1"}
+    assert [delivery.attempt for delivery in deliveries] == [1] * 4
+    assert await other.ack(*leases(deliveries)) == [ACKED] * 4
+    counts = await other.counts()
+    assert (counts.accepted, counts.acked) == (4, 4)
+    await assert_sound(line)
+    await assert_sound(other)
+
+
+async def test_by_id_to_another_queue(line: Line, other: Line) -> None:
+    await with_dead(line, 3)
+    await other.create()
+    told = await redrive(line, "m1", "nobody", to=other.name)
+    assert (told[-1].redriven, list(told[-1].not_found_ids)) == (1, ["nobody"])
+    assert payloads(await other.take()) == [b"1"]
+    assert (await line.counts()).dead == 2
+
+
+async def test_a_message_that_the_target_knows_is_not_put_there_twice(line: Line, other: Line) -> None:
+    """As after a redrive that broke off between putting there and removing here."""
+    await with_dead(line, 2)
+    await other.create()
+    await other.put(named(0, b"0"))
+    await redrive(line, to=other.name)
+    counts = await other.counts()
+    assert counts.length == 2
+    assert sorted(payloads(await other.take(2))) == [b"0", b"1"]
+    assert (await line.counts()).dead == 0
+    await assert_sound(line)
+    await assert_sound(other)
+
+
+async def test_the_same_queue_by_name_is_the_same_queue(line: Line) -> None:
+    await with_dead(line, 2)
+    told = await redrive(line, to=line.name)
+    assert told[-1].redriven == 2
+    counts = await line.counts()
+    assert (counts.length, counts.withdrawn) == (2, 0)
+
+
+async def test_a_full_target_is_waited_for_and_never_overfilled(line: Line, other: Line) -> None:
+    await with_dead(line, 5)
+    await other.create(bound=2)
+    redriving = asyncio.create_task(redrive(line, to=other.name))
+    got: list[bytes] = []
+    while len(got) < 5:
+        counts = await other.counts()
+        assert counts.length <= 2
+        deliveries = (await other.get(2, wait_ms=5_000)).deliveries
+        got += payloads(deliveries)
+        await other.ack(*leases(deliveries))
+    told = await asyncio.wait_for(redriving, SLACK_S)
+    assert got == [b"0", b"1", b"2", b"3", b"4"]
+    assert (told[0].redriven, told[0].remaining) == (2, 3)
+    assert (told[-1].redriven, told[-1].remaining) == (5, 0)
+    await assert_sound(line)
+    await assert_sound(other)
+
+
+async def test_the_queues_own_bound_is_kept_too(line: Line) -> None:
+    await with_dead(line, 3)
+    await line.update(bound=1)
+    redriving = asyncio.create_task(redrive(line))
+    for expected in (b"0", b"1", b"2"):
+        taken = await line.take_one(wait_ms=5_000)
+        assert taken.message.payload == expected
+        assert (await line.counts()).length <= 1
+        await line.ack(taken.lease)
+    assert (await asyncio.wait_for(redriving, SLACK_S))[-1].redriven == 3
+
+
+# The rate, and stopping.
+
+
+async def test_a_rate_is_kept(line: Line) -> None:
+    await with_dead(line, 11)
+    begun = time.monotonic()
+    told = await redrive(line, rate=10)
+    assert time.monotonic() - begun >= 0.9
+    assert (told[0].redriven, told[0].remaining) == (1, 10)
+    assert told[-1].redriven == 11
+
+
+async def test_who_ends_the_stream_stops_it_and_what_was_put_back_stays(line: Line) -> None:
+    await with_dead(line, 50)
+    request = admin_service_pb2.RedriveRequest(queue=line.name, rate=10)
+    call = admin_of(line).Redrive(request, timeout=SLACK_S)
+    told = await anext(aiter(call))
+    assert told.redriven >= 1
+    call.cancel()
+    before = -1
+
+    async def has_stopped() -> bool:
+        nonlocal before
+        dead = (await line.counts()).dead
+        is_same, before = dead == before, dead
+        await asyncio.sleep(0.3)  # three steps of a redrive that goes on
+        return is_same
+
+    await eventually(has_stopped, within=10)
+    counts = await line.counts()
+    assert 40 <= counts.dead < 50
+    assert counts.length == 50 - counts.dead
+    told_again = await redrive(line)
+    assert told_again[-1].redriven == counts.dead
+    assert payloads(await line.take(50)) == [b"%d" % number for number in range(50)]
+    await assert_sound(line)
+
+
+async def test_a_deadline_that_passes_stops_it(line: Line) -> None:
+    await with_dead(line, 50)
+    request = admin_service_pb2.RedriveRequest(queue=line.name, rate=10)
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        async for _ in admin_of(line).Redrive(request, timeout=0.5):
+            pass
+    assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    counts = await line.counts()
+    assert counts.dead > 30
+    await assert_sound(line)
+
+
+async def test_two_at_once_put_each_message_back_once(line: Line) -> None:
+    await with_dead(line, 2_000)
+    told = await asyncio.gather(redrive(line), redrive(line))
+    assert sum(one[-1].redriven for one in told) == 2_000
+    counts = await line.counts()
+    assert (counts.dead, counts.length) == (0, 2_000)
+    await assert_sound(line)
+
+
+async def test_progress_is_told_ten_times_a_second_at_most(line: Line) -> None:
+    await with_dead(line, 60)
+    request = admin_service_pb2.RedriveRequest(queue=line.name, rate=50)
+    begun = time.monotonic()
+    count = 0
+    async for _ in admin_of(line).Redrive(request, timeout=SLACK_S):
+        count += 1
+    assert count <= 10 * (time.monotonic() - begun) + 3
+
+
+# What is refused.
+
+
+async def test_an_unknown_queue_is_not_found(line: Line, other: Line) -> None:
+    with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
+        await redrive(line)
+    assert said.metadata == {"queue": line.name}
+    await with_dead(line, 1)
+    with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
+        await redrive(line, to=other.name)
+    assert said.metadata == {"queue": other.name}
+    assert (await line.counts()).dead == 1
+
+
+async def test_a_closed_target_is_refused_and_nothing_is_lost(line: Line, other: Line) -> None:
+    await with_dead(line, 2)
+    await other.create()
+    await other.close()
+    for ids in ((), ("m0",)):
+        with refused("QUEUE_CLOSED", FAILED_PRECONDITION) as said:
+            await redrive(line, *ids, to=other.name)
+        assert said.metadata == {"queue": other.name}
+    assert (await line.counts()).dead == 2
+    await line.close()
+    with refused("QUEUE_CLOSED", FAILED_PRECONDITION) as said:
+        await redrive(line)
+    assert said.metadata == {"queue": line.name}
+    assert (await line.counts()).dead == 2
+
+
+async def test_the_dead_of_a_closed_queue_go_to_one_that_is_open(line: Line, other: Line) -> None:
+    await with_dead(line, 2)
+    await other.create()
+    await line.close()
+    await redrive(line, to=other.name)
+    assert payloads(await other.take(2)) == [b"0", b"1"]
+
+
+async def test_a_target_that_is_closed_on_the_way_ends_it(line: Line, other: Line) -> None:
+    await with_dead(line, 30)
+    await other.create()
+    redriving = asyncio.create_task(redrive(line, to=other.name, rate=10))
+    await eventually(lambda: has_some(other))
+    await other.close()
+    with refused("QUEUE_CLOSED") as said:
+        await redriving
+    assert said.metadata == {"queue": other.name}
+    here, there = await line.counts(), await other.counts()
+    assert here.dead + there.length == 30
+    await assert_sound(line)
+    await assert_sound(other)
+
+
+async def has_some(line: Line) -> bool:
+    return (await line.counts()).length >= 2
+
+
+@pytest.mark.parametrize("rate", [0.0009, -1.0, 1_000_000.1, float("nan"), float("inf")])
+async def test_a_rate_out_of_its_range_is_refused_and_nothing_moves(line: Line, rate: float) -> None:
+    await with_dead(line, 1)
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await redrive(line, rate=rate)
+    assert list(said.violations) == ["rate"]
+    assert (await line.counts()).dead == 1
+
+
+async def test_names_and_ids_that_are_none_are_refused(line: Line) -> None:
+    await with_dead(line, 1)
+    with refused("NAME_REFUSED", INVALID_ARGUMENT) as said:
+        await redrive(line, to=f"{line.name}:closed")
+    assert list(said.violations) == ["to_queue"]
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await redrive(line, "m0", "a\n")
+    assert list(said.violations) == ["message_ids[1]"]
+    with refused("TOO_LARGE", INVALID_ARGUMENT) as said:
+        await redrive(line, *(f"m{number}" for number in range(1_001)))
+    assert list(said.violations) == ["message_ids"]
+    assert (await line.counts()).dead == 1
+
+
+async def test_an_expired_message_is_put_back_with_its_time_over_or_anew_but_never_lost(line: Line) -> None:
+    await line.create(dead_letter_expired=True)
+    await line.put(Message(id="a", time_to_live=span(50)))
+    await eventually(lambda: has_dead(line, 1))
+    told = await redrive(line)
+    assert told[-1].redriven == 1
+    await assert_sound(line)
+
+
+async def test_the_deaths_of_one_instant_are_all_within_a_redrive(line: Line) -> None:
+    """What is dead at the start is told by a mark; those that died at the very instant of the mark count, too."""
+    await line.create(retry=ONE_ATTEMPT)
+    await bury(line, *(named(number) for number in range(300)))
+    at = {dead.died_at.ToMilliseconds() for dead in await all_dead(line, page_size=1_000)}
+    assert len(at) == 1
+    assert (await redrive(line))[-1].redriven == 300
