@@ -184,6 +184,21 @@ async def test_lost_answer_to_an_ack_with_get_is_asked_for_again(
     assert not service.requests("Ack")
 
 
+async def test_stopped_worker_gives_back_what_a_lost_answer_leased(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Get", LOST, times=7)
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(_nothing, stop=stop))
+        await service.wait_for(lambda: len(service.requests("Get")) == 5)
+        stop.set()
+    assert not made.leased
+    assert [held.attempt for held in made.line] == [1]
+    assert not made.acked
+
+
 async def test_ack_that_came_too_late_is_said(
     service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:

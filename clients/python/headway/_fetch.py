@@ -39,8 +39,9 @@ async def get(
     consumer: str,
     ack: Sequence[str] = (),
     attempt_id: str = "",
+    on_lost: Callable[[], None] | None = None,
 ) -> Answer[pb.GetResponse]:
-    """See `Queue.get`."""
+    """See `Queue.get`. `on_lost` is called when an answer is lost, before it is asked for again."""
     request = pb.GetRequest(
         queue=queue.name,
         max_messages=max_messages,
@@ -52,7 +53,7 @@ async def get(
     )
     connection = queue.client.connection
     try:
-        return await call_again(connection, connection.queues.Get, request, wait=wait)
+        return await call_again(connection, connection.queues.Get, request, wait=wait, on_lost=on_lost)
     except NotImplementedByService as error:
         if error.metadata.get("field") != "attempt_id":
             raise
@@ -73,9 +74,12 @@ async def fetch(
     consumer: str = "",
     ack: Sequence[str] = (),
     on_end: Callable[[], None] | None = None,
+    on_lost: Callable[[], None] | None = None,
 ) -> Fetched:
     """Gets one message as a lease. `is_again`: an earlier Get of this name was made, and its answer did not come."""
-    answer = await get(queue, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id)
+    answer = await get(
+        queue, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id, on_lost=on_lost
+    )
     is_old = is_again or answer.is_again
     leases = [Lease(queue, each, span=lease, is_old=is_old, on_end=on_end) for each in answer.response.deliveries]
     return Fetched(leases=leases, settled=answer.response.settled)

@@ -77,12 +77,16 @@ class _Attempt:
     async def fetch(self, queue: "Queue", **parts: Any) -> Fetched:
         """See `_fetch.fetch`."""
         try:
-            fetched = await fetch(queue, attempt_id=self._id, is_again=self.is_again, **parts)
+            fetched = await fetch(queue, attempt_id=self._id, is_again=self.is_again, on_lost=self._note_lost, **parts)
         except HeadwayError as error:
-            self.is_again = self.is_again or error.is_outcome_unknown
+            if error.is_outcome_unknown:
+                self._note_lost()
             raise
         self._id, self.is_again = new_attempt_id(), False
         return fetched
+
+    def _note_lost(self) -> None:
+        self.is_again = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +174,18 @@ class Runner:
                 await lease.give_back(failed_with=None)
             elif lease is not None:
                 done = await self._handle(lease)
+        if attempt.is_again:
+            await self._return_lost(attempt)
+
+    async def _return_lost(self, attempt: _Attempt) -> None:
+        """Gives back for free what a Get leased whose answer never came, now that nobody is going to work on it."""
+        try:
+            fetched = await attempt.fetch(self._queue, lease=self._span, consumer=self._consumer)
+        except HeadwayError as error:
+            _log.warning("queue %r: a message may be left leased until its lease lapses: %s", self._queue.name, error)
+            return
+        for lease in fetched.leases:
+            await lease.give_back(failed_with=None)
 
     def _may_go_on(self, error: HeadwayError, failures: int, done: _Done | None) -> bool:
         """Whether trying again makes sense; if not it is said why, and the others stop too if the error lasts."""
