@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from headway._errors import NotImplementedByService
 from headway._lease import Lease
 from headway._repeat import Answer, call_again
 from headway._spans import whole_milliseconds
@@ -52,16 +51,7 @@ async def get(
         attempt_id=attempt_id or new_attempt_id(),
     )
     connection = queue.client.connection
-    try:
-        return await call_again(connection, connection.queues.Get, request, wait=wait, on_lost=on_lost)
-    except NotImplementedByService as error:
-        if error.metadata.get("field") != "attempt_id":
-            raise
-        request.attempt_id = ""  # a service that does not know it yet; what it refused has not happened
-        return Answer(
-            response=await connection.call(connection.queues.Get, request, wait=wait),
-            is_again=False,
-        )
+    return await call_again(connection, connection.queues.Get, request, wait=wait, on_lost=on_lost)
 
 
 async def fetch(
