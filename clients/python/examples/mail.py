@@ -1,5 +1,8 @@
 # ruff: noqa: INP001 - a script
-"""A producer and a worker on one queue: `python mail.py put Ada Grace`, and `python mail.py work` until Ctrl-C."""
+"""A producer and a worker on one queue: `python mail.py put Ada Grace`, and `python mail.py work` until Ctrl-C.
+
+`python mail.py revive` tells which messages could not be sent, and has all of them tried again.
+"""
 
 import asyncio
 import signal
@@ -22,9 +25,10 @@ async def put(names: list[str]) -> None:
             sys.stdout.write(f"{name} {said}\n")
 
 
-async def send(lease: headway.Lease) -> None:
-    """Handles one message. Returning acks it; raising has it tried again after the queue's backoff."""
+async def send(lease: headway.Lease) -> bytes:
+    """Handles one message. Returning acks it, with a result; raising has it tried again after the queue's backoff."""
     sys.stdout.write(f"attempt {lease.attempt}: {lease.payload.decode()}\n")
+    return b"sent"
 
 
 async def work() -> None:
@@ -35,10 +39,22 @@ async def work() -> None:
         await client.queue("example-mail").run(send, concurrency=4, stop=stop)
 
 
+async def revive() -> None:
+    """Puts the dead back, ten a second."""
+    async with headway.connect() as client:
+        queue = client.queue("example-mail")
+        async for dead in queue.dead(without_payloads=True):
+            sys.stdout.write(f"{dead.message.id} failed {dead.failures} times, at last with: {dead.last_error}\n")
+        async for progress in queue.redrive(rate=10):
+            sys.stdout.write(f"put back {progress.redriven}, {progress.remaining} to go\n")
+
+
 match sys.argv[1:]:
     case ["put", *names] if names:
         asyncio.run(put(names))
     case ["work"]:
         asyncio.run(work())
+    case ["revive"]:
+        asyncio.run(revive())
     case _:
-        sys.exit("usage: mail.py put NAME… | mail.py work")
+        sys.exit("usage: mail.py put NAME… | mail.py work | mail.py revive")
