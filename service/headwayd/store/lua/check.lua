@@ -6,8 +6,7 @@
 -- @include line
 -- @include report
 local MOST_FINDINGS, PART, OVERDUE_MS = 100, 1000, 5000
-local S = load()
-if not S then return { ARGV[1], why_absent() } end
+if redis.call('EXISTS', K.bound) == 0 then return { ARGV[1], why_absent() } end
 
 local findings = {}
 local function find(key, text, ...)
@@ -16,7 +15,9 @@ end
 local function expect(holds, key, ...) if not holds then find(key, ...) end end
 
 -- The wrong kind of a key would stop every other look.
-local KINDS = { q = 'list', producer_free = 'list', consumer_free = 'list', not_full = 'list', closed = 'list',
+local KINDS = { bound = 'string', producer = 'string', consumer = 'string', deleting = 'string',
+  produced_messages = 'string', produced_bytes = 'string', consumed_messages = 'string', consumed_bytes = 'string',
+  q = 'list', producer_free = 'list', consumer_free = 'list', not_full = 'list', closed = 'list',
   meta = 'hash', times = 'list', returned = 'zset', side = 'hash', leases = 'zset', lease = 'hash', body = 'hash',
   gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
   ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
@@ -28,21 +29,20 @@ for name, kind in pairs(KINDS) do
   if found ~= 'none' and found ~= kind then
     find(SUFFIX[name], 'is a %s, must be a %s', found, kind)
     has_wrong_kind = true
-  elseif found == kind then
+  elseif SIZES[found] then
     entries = entries + redis.call(SIZES[kind], K[name])
   end
 end
+local S
 local function reply_with(status)
   local reply = { ARGV[1], status, entries, #findings }
   for _, finding in ipairs(findings) do reply[#reply + 1] = finding end
-  for _, value in ipairs(report(S)) do reply[#reply + 1] = value end
+  local is_readable, values = pcall(report, S)
+  for _, value in ipairs(is_readable and values or {}) do reply[#reply + 1] = value end
   return reply
 end
-if has_wrong_kind then
-  local reply = { ARGV[1], T.OK, entries, #findings }
-  for _, finding in ipairs(findings) do reply[#reply + 1] = finding end
-  return reply
-end
+if has_wrong_kind then return reply_with(T.OK) end
+S = load()
 if entries > tonumber(ARGV[3]) then return reply_with(T.TOO_LARGE) end
 
 -- pressure's keys.
@@ -57,7 +57,12 @@ for _, name in ipairs({ 'produced_messages', 'produced_bytes', 'consumed_message
   expect(string.match(value, '^%d+$'), SUFFIX[name], 'is no count: %s', string.sub(value, 1, 40))
 end
 expect(string.match(redis.call('GET', K.bound), '^%d+$'), SUFFIX.bound, 'is no number')
-if S.is_new then return reply_with(T.OK) end   -- a foreign client's: nothing of ours is booked yet
+if S.is_new then   -- a foreign client's: nothing of ours is booked yet
+  for _, name in ipairs(S.is_remade and {} or own_names()) do
+    expect(redis.call('EXISTS', K[name]) == 0, SUFFIX.meta, 'is missing, though there is %s', SUFFIX[name])
+  end
+  return reply_with(T.OK)
+end
 local is_quiet = S.pops == 0 and S.pushes == 0 and role_is_free('producer') and role_is_free('consumer')
 if is_quiet and S.adopted_at == 0 then
   local tokens, right = redis.call('LLEN', K.not_full), (S.bound == 0 or S.len < S.bound) and 1 or 0
@@ -65,12 +70,15 @@ if is_quiet and S.adopted_at == 0 then
     S.bound)
 end
 
--- Every member of a sorted set, or field of a hash, in parts.
+-- Every member of a sorted set, or field of a hash, in parts. What a look trips over is a finding, too.
+local function look(name, act, member, value)
+  if not pcall(act, member, value) then find(SUFFIX[name], 'cannot make sense of %s', string.sub(member, 1, 40)) end
+end
 local function each_member(name, act)
   local size = redis.call('ZCARD', K[name])
   for from = 0, size - 1, PART do
     local part = redis.call('ZRANGE', K[name], from, from + PART - 1, 'WITHSCORES')
-    for i = 1, #part, 2 do act(part[i], tonumber(part[i + 1])) end
+    for i = 1, #part, 2 do look(name, act, part[i], tonumber(part[i + 1])) end
   end
 end
 local function each_field(name, act)
@@ -81,7 +89,7 @@ local function each_field(name, act)
     for i = 1, #found[2], 2 do
       if not seen[found[2][i]] then
         seen[found[2][i]] = true
-        act(found[2][i], found[2][i + 1])
+        look(name, act, found[2][i], found[2][i + 1])
       end
     end
   until cursor == '0'
@@ -199,13 +207,20 @@ each_field('corpse', function(ref, corpse)
   local record, element = unpack_corpse(corpse)
   expect_name(name_of(element, record), 'x', ref)
 end)
+local function waits_as(ticket, name)
+  if waiting[ticket] == name then return true end
+  local side = waiting[ticket] and redis.call('HGET', K.side, ticket)
+  return side and unpack_record(side).id == name
+end
 each_field('ids', function(name, at)
   local state, ref = string.sub(at, 1, 1), string.sub(at, 2)
   local holds
   if state == 'f' then
-    holds = redis.call('ZSCORE', K.forget, name)
+    expect(redis.call('ZSCORE', K.forget, name), SUFFIX.ids, 'says that %s is finished, and %s does not have it', name,
+      SUFFIX.forget)
+    holds = true
   elseif state == 'w' then   -- what a foreign client took is noticed later
-    holds = not is_quiet or waiting[ref] or redis.call('HEXISTS', K.lease, ref) == 1 or S.scan ~= '-1'
+    holds = not is_quiet or waits_as(ref, name) or redis.call('HEXISTS', K.lease, ref) == 1 or S.scan ~= '-1'
   elseif state == 'd' then
     holds = redis.call('ZSCORE', K.delayed, ref)
   elseif state == 'x' then
