@@ -6,106 +6,17 @@ Everything here is one call at a time, so each claim is about what a single atom
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
 
 import pytest
-import redis
 from redis.client import PubSub
 
-from harness import StoreServer
 from headwayd.domain.errors import QueueDrained
-from headwayd.domain.model import Counts, DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Settlement
-from headwayd.engine.ports import PutStep, Wait
-from headwayd.store import keys, scripts, tokens
-from headwayd.store.redis_store import RedisStore
-
-PREFIX = "exact"
-BUDGET_S = 5.0
-START_MS = 1_700_000_000_000
-HOUR_MS = 3_600_000
-
-
-class Desk:
-    """One queue and its clock."""
-
-    def __init__(self, store: RedisStore, raw: redis.Redis, name: str, clock: str) -> None:
-        self.store = store
-        self.raw = raw
-        self.name = name
-        self._clock = clock
-        self.at(0)
-
-    def at(self, ms: int) -> None:
-        """Sets the clock to so many ms after the start."""
-        self.now_ms = START_MS + ms
-        self.raw.set(self._clock, self.now_ms)
-
-    def key(self, name: str) -> str:
-        """A key of this queue."""
-        return keys.base_key(PREFIX, self.name) + (keys.PRESSURE | keys.OWN)[name]
-
-    async def create(self, **policy: Any) -> None:
-        await self.store.create(self.name, Policy(**policy), budget_s=BUDGET_S)
-
-    async def put(
-        self, *payloads: bytes, delay_ms: int = 0, ids: Sequence[str] = (), waiter: str = "", line_ticket: int = 0
-    ) -> PutStep:
-        given = list(ids) or [""] * len(payloads)
-        messages = [NewMessage(payload=p, id=i, delay_ms=delay_ms) for p, i in zip(payloads, given, strict=True)]
-        return await self.store.put(
-            self.name,
-            messages,
-            producer="p",
-            waiter=waiter,
-            line_ticket=line_ticket,
-            on_duplicate=OnDuplicate.REJECT,
-            all_or_nothing=False,
-            budget_s=BUDGET_S,
-        )
-
-    async def take(self, count: int = 1, *, lease_ms: int = 1_000) -> list[Delivery]:
-        order = GetOrder(queue=self.name, max_messages=count, lease_ms=lease_ms, max_bytes=10**7)
-        return list((await self.store.get(order, budget_s=BUDGET_S)).deliveries)
-
-    async def take_one(self, *, lease_ms: int = 1_000) -> Delivery:
-        [delivery] = await self.take(lease_ms=lease_ms)
-        return delivery
-
-    async def ack(self, *leases: str) -> list[str]:
-        return [result.settled.name for result in await self.store.ack(self.name, leases, budget_s=BUDGET_S)]
-
-    async def give_back(self, *leases: str, delay_ms: int | None = None) -> list[Settlement]:
-        order = DelayOrder(queue=self.name, leases=leases, delay_ms=delay_ms)
-        return list(await self.store.delay(order, budget_s=BUDGET_S))
-
-    async def sweep(self) -> None:
-        await self.store.sweep(self.name, budget_s=BUDGET_S)
-
-    async def counts(self) -> Counts:
-        return (await self.store.describe(self.name, budget_s=BUDGET_S)).counts
-
-
-@pytest.fixture
-async def desk(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    name = request.node.originalname
-    clock = f"{PREFIX}-clock:{name}"
-    include = {"time": f"local NOW = tonumber(redis.call('GET', '{clock}'))\n"}
-    store = RedisStore(
-        store_server.url,
-        prefix=PREFIX,
-        process="headway/exact/1/0",
-        embedded=False,
-        call_timeout=timedelta(seconds=5),
-        scripts={script: scripts.build(script, include) for script in scripts.NAMES},
-    )
-    with store_server.client() as raw:
-        yield Desk(store, raw, name, clock)
-        await store.delete(name, budget_s=BUDGET_S)
-        raw.delete(clock)
-    await store.close()
+from headwayd.domain.model import Policy
+from headwayd.engine.ports import Wait
+from headwayd.store import keys, tokens
+from integration.desk import BUDGET_S, HOUR_MS, PREFIX, START_MS, Desk
 
 
 @contextmanager

@@ -148,12 +148,14 @@ class MessageSteps(Asking):
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
         """Gives leases back, and postpones by id. What belongs to a queue that is no more is GONE."""
+        return await self._delay(order, "1" if order.keep_attempt else "0", budget_s=budget_s)
+
+    async def _delay(self, order: DelayOrder, keeps: str, *, budget_s: float) -> Sequence[Settlement]:
         when = "b"
         if order.delay_ms is not None:
             when = f"d{order.delay_ms}"
         elif order.until_at_ms is not None:
             when = f"a{order.until_at_ms}"
-        keeps = "1" if order.keep_attempt else "0"
         names: list[Argument] = [len(order.message_ids), *order.message_ids]
         leases = self._leases(order.leases)
         reply = await self._ask("delay", order.queue, when, keeps, order.reason, *names, *leases, budget_s=budget_s)
@@ -169,9 +171,9 @@ class MessageSteps(Asking):
         ]
 
     async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
-        """Gives leases back at no attempt's cost: nobody worked on them."""
-        order = DelayOrder(queue=queue, leases=leases, delay_ms=0, keep_attempt=True)
-        return await self.delay(order, budget_s=budget_s)
+        """Gives leases back at no attempt's cost: nobody worked on them. Those stay that a repeated Get has claimed."""
+        order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
+        return await self._delay(order, "u", budget_s=budget_s)
 
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float

@@ -1,7 +1,7 @@
 """Puts the Lua scripts together: one file per operation, includes in the order they are named, each once.
 
-Two includes are made here instead of read: `keys`, so that keys are spelled in one file, and `policy`, so that
-defaults are.
+Three includes are made here instead of read: `keys`, so that keys are spelled in one file, and `policy` and `limits`,
+so that defaults and limits are.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def policy_pairs(policy: Policy, names: tuple[str, ...] | None = None) -> list[s
 def _policy_include() -> str:
     pairs = policy_pairs(Policy())
     rows = ", ".join(f"{{ '{name}', '{value}' }}" for name, value in zip(pairs[::2], pairs[1::2], strict=True))
-    return (
-        f"local function policy_defaults() return {{ {rows} }} end\n"
-        f"local MAX_DELAY_MS, MAX_REMEMBERED_IDS = {MAX_DELAY_MS}, {MAX_REMEMBERED_IDS}\n"
-    )
+    return f"local function policy_defaults() return {{ {rows} }} end\n"
+
+
+def _limits_include() -> str:
+    return f"local MAX_DELAY_MS, MAX_REMEMBERED_IDS = {MAX_DELAY_MS}, {MAX_REMEMBERED_IDS}\n"
 
 
 def _with_statuses(text: str) -> str:
@@ -56,6 +57,7 @@ def _with_statuses(text: str) -> str:
 
 _MADE = {
     "keys": keys.lua_table,
+    "limits": _limits_include,
     "policy": _policy_include,
 }
 

@@ -2,7 +2,7 @@
 -- Gives leased messages back, and postpones waiting and delayed ones.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
--- ARGV[4] '1': no attempt is spent
+-- ARGV[4] '1': no attempt is spent; 'u': neither, and leases of an attempt that was asked again stay
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then for each: generation, ticket, nonce
@@ -14,7 +14,7 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
-local when, keeps, reason = ARGV[3], ARGV[4] == '1', ARGV[5]
+local when, keeps, reason = ARGV[3], ARGV[4] ~= '0', ARGV[5]
 local id_count = tonumber(ARGV[6])
 local lease_count = tonumber(ARGV[7 + id_count])
 
@@ -47,6 +47,10 @@ local function put_aside(i, ticket, element, record, due)
 end
 
 each_lease(S, 8 + id_count, lease_count, function(i, ticket, record)
+  if ARGV[4] == 'u' and has_flag(record.flags, FLAG.CLAIMED) then
+    results[i] = { T.STALE, record.failures, '0' }
+    return false
+  end
   local element = redis.call('HGET', K.body, ticket)
   dropped[#dropped + 1] = ticket
   if reason ~= '' then record.error = reason end

@@ -40,6 +40,10 @@ if ARGV[9] ~= '' then
     bytes = bytes + #element
     if given > 0 and bytes > MOST_BYTES then break end
     random = first_random
+    if not has_flag(lease.record.flags, FLAG.CLAIMED) then
+      lease.record.flags = with_flag(lease.record.flags, FLAG.CLAIMED)
+      redis.call('HSET', K.lease, lease.ticket, pack_record(lease.record))
+    end
     deliver(lease.ticket, lease.record, lease.deadline, element)
   end
 end
@@ -122,7 +126,7 @@ if #taken > 0 then
   for i, message in ipairs(taken) do
     local ticket, record, element = message.ticket, message.record, message.element
     record.nonce = random .. struct.pack('>I4', record.failures + 1)
-    record.flags = without_flag(record.flags, FLAG.LAPSED)
+    record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
     if not has_flag(record.flags, FLAG.COUNTED) then
       record.flags = with_flag(record.flags, FLAG.COUNTED)
       counted, counted_bytes = counted + 1, counted_bytes + #element

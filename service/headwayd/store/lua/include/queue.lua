@@ -1,4 +1,4 @@
--- @include keys time policy record places
+-- @include keys time limits policy record places
 -- A queue's state: read it (load), write down what foreign clients did meanwhile (open), write it back (commit).
 --
 -- Tickets. The line is a Redis list whose right end is the head. The first elements from the head are those in

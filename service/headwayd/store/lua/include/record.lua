@@ -10,6 +10,7 @@
 local FLAG = {
   COUNTED = 1,   -- its first departure was counted in pressure's consumed stats
   LAPSED = 2,    -- the last lease ran out and was not settled: a late ack is still good
+  CLAIMED = 8,   -- the attempt that leased it was asked again: the first asker cannot give the lease back any more
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
 }
 local NO_NONCE = string.rep('\0', 20)

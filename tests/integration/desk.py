@@ -1,0 +1,131 @@
+"""A queue whose store steps are called one at a time, by a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import redis
+
+from harness import StoreServer
+from headwayd.domain.model import Counts, DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Settlement
+from headwayd.engine.ports import PutStep
+from headwayd.store import keys, scripts
+from headwayd.store.redis_store import RedisStore
+
+PREFIX = "exact"
+BUDGET_S = 5.0
+START_MS = 1_700_000_000_000
+HOUR_MS = 3_600_000
+
+
+class Desk:
+    """One queue and its clock."""
+
+    def __init__(self, store: RedisStore, raw: redis.Redis, name: str, clock: str) -> None:
+        self.store = store
+        self.raw = raw
+        self.name = name
+        self._clock = clock
+        self.at(0)
+
+    def at(self, ms: int) -> None:
+        """Sets the clock to so many ms after the start."""
+        self.now_ms = START_MS + ms
+        self.raw.set(self._clock, self.now_ms)
+
+    def key(self, name: str) -> str:
+        """A key of this queue."""
+        return keys.base_key(PREFIX, self.name) + (keys.PRESSURE | keys.OWN)[name]
+
+    async def create(self, **policy: Any) -> None:
+        await self.store.create(self.name, Policy(**policy), budget_s=BUDGET_S)
+
+    async def put(
+        self,
+        *payloads: bytes,
+        delay_ms: int = 0,
+        ids: Sequence[str] = (),
+        waiter: str = "",
+        line_ticket: int = 0,
+        on_duplicate: OnDuplicate = OnDuplicate.REJECT,
+        time_to_live_ms: int = 0,
+    ) -> PutStep:
+        given = list(ids) or [""] * len(payloads)
+        messages = [
+            NewMessage(payload=p, id=i, delay_ms=delay_ms, time_to_live_ms=time_to_live_ms)
+            for p, i in zip(payloads, given, strict=True)
+        ]
+        return await self.store.put(
+            self.name,
+            messages,
+            producer="p",
+            waiter=waiter,
+            line_ticket=line_ticket,
+            on_duplicate=on_duplicate,
+            all_or_nothing=False,
+            budget_s=BUDGET_S,
+        )
+
+    async def take(self, count: int = 1, *, lease_ms: int = 1_000, attempt_id: str = "") -> list[Delivery]:
+        order = GetOrder(queue=self.name, max_messages=count, lease_ms=lease_ms, max_bytes=10**7, attempt_id=attempt_id)
+        return list((await self.store.get(order, budget_s=BUDGET_S)).deliveries)
+
+    async def take_one(self, *, lease_ms: int = 1_000) -> Delivery:
+        [delivery] = await self.take(lease_ms=lease_ms)
+        return delivery
+
+    async def ack(self, *leases: str) -> list[str]:
+        return [result.settled.name for result in await self.store.ack(self.name, leases, budget_s=BUDGET_S)]
+
+    async def give_back(self, *leases: str, delay_ms: int | None = None) -> list[Settlement]:
+        order = DelayOrder(queue=self.name, leases=leases, delay_ms=delay_ms)
+        return list(await self.store.delay(order, budget_s=BUDGET_S))
+
+    async def withdraw(self, *names: str) -> list[str]:
+        """ "" for each that was withdrawn, else why not: the reason, or the outcome of what is finished."""
+        outcomes = await self.store.withdraw(self.name, names, budget_s=BUDGET_S)
+        return [o.error.metadata.get("outcome", o.error.reason.name) if o.error else "" for o in outcomes]
+
+    async def is_sound(self) -> bool:
+        """Asserts that a check of the queue finds nothing."""
+        checked = await self.store.check(self.name, max_entries=10**6, budget_s=BUDGET_S)
+        assert checked.findings == []
+        return True
+
+    def foreign_get(self) -> bytes | None:
+        """Takes the head as a stock client does, and counts it."""
+        payload = self.raw.rpop(self.key("q"))
+        assert payload is None or isinstance(payload, bytes)
+        self.raw.incr(self.key("consumed_messages"))
+        self.raw.incrby(self.key("consumed_bytes"), len(payload or b""))
+        return payload
+
+    async def sweep(self) -> None:
+        await self.store.sweep(self.name, budget_s=BUDGET_S)
+
+    async def counts(self) -> Counts:
+        return (await self.store.describe(self.name, budget_s=BUDGET_S)).counts
+
+
+@asynccontextmanager
+async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> AsyncIterator[Desk]:
+    """A desk; `replaced` are includes of the scripts, beside the clock."""
+    clock = f"{PREFIX}-clock:{name}"
+    includes = replaced | {"time": f"local NOW = tonumber(redis.call('GET', '{clock}'))\n"}
+    store = RedisStore(
+        store_server.url,
+        prefix=PREFIX,
+        process="headway/exact/1/0",
+        embedded=False,
+        call_timeout=timedelta(seconds=5),
+        scripts={script: scripts.build(script, includes) for script in scripts.NAMES},
+    )
+    with store_server.client() as raw:
+        yield Desk(store, raw, name, clock)
+        await store.delete(name, budget_s=BUDGET_S)
+        assert list(raw.scan_iter(f"{keys.base_key(PREFIX, name)}:*")) == []
+        raw.delete(clock)
+    await store.close()
