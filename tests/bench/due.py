@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+
+import grpc
 
 from bench.rig import LONG, PREFIX, Bench, cost_of, percentile, span, started
 from harness import eventually
@@ -100,21 +102,37 @@ async def idle(bench: Bench, queues: int) -> str:
     return f"{name:62} {cost.commands:8.1f} {shares} {core:8.2f}{verdict}"
 
 
-async def flood(bench: Bench) -> tuple[Row, Row, str]:
-    """How late another queue's messages are while a flood of due ones is moved; and how long that takes."""
+async def _put_flood(bench: Bench, due: int) -> None:
+    """So many messages that all fall due at one instant."""
+    message = Message(payload=b"x" * 100)
+    message.not_before.FromMilliseconds(due)
+    for _ in range(FLOOD // BATCH):
+        await bench.stubs[0].Put(pb.PutRequest(queue="flood", messages=[message] * BATCH))
+
+
+async def _lease_flood(bench: Bench, due: int) -> None:
+    """So many leases that all lapse at about one instant."""
+    message = Message(payload=b"x" * 100)
+    for _ in range(FLOOD // BATCH):
+        await bench.stubs[0].Put(pb.PutRequest(queue="flood", messages=[message] * BATCH))
+    for _ in range(FLOOD // BATCH):
+        lease = span(timedelta(milliseconds=int(due - now_ms())))
+        answer = await bench.stubs[0].Get(pb.GetRequest(queue="flood", max_messages=BATCH, lease=lease))
+        assert len(answer.deliveries) == BATCH
+
+
+async def flood(bench: Bench, make: Callable[[Bench, int], Awaitable[None]], what: str) -> tuple[Row, Row, str]:
+    """How late another queue's messages are while a flood is moved into its line; and how long that takes."""
     stub = bench.stubs[0]
     for queue in ("flood", "beside"):
         await stub.Create(pb.CreateRequest(queue=queue))
     due = int(now_ms() + FLOOD_IN_S * 1_000)
-    message = Message(payload=b"x" * 100)
-    message.not_before.FromMilliseconds(due)
-    for _ in range(FLOOD // BATCH):
-        await stub.Put(pb.PutRequest(queue="flood", messages=[message] * BATCH))
+    await make(bench, due)
     left_s = (due - now_ms()) / 1_000
     if left_s < 1:
-        raise SystemExit(f"the flood took too long to put: due {-left_s:.1f} s ago")
+        raise SystemExit(f"the flood took too long to make: due {-left_s:.1f} s ago")
     instants = [due - 500 + BESIDE_EVERY_MS * n for n in range(int(BESIDE_S * 1_000 / BESIDE_EVERY_MS))]
-    messages = [Message(payload=b"x") for _ in instants]
+    messages = [Message(payload=b"%d" % number) for number in range(len(instants))]
     for one, instant in zip(messages, instants, strict=True):
         one.not_before.FromMilliseconds(instant)
     for start in range(0, len(messages), BATCH):
@@ -124,32 +142,47 @@ async def flood(bench: Bench) -> tuple[Row, Row, str]:
         is_all = await asyncio.to_thread(bench.raw.llen, f"{PREFIX}:flood") == FLOOD
         return now_ms() if is_all else 0.0
 
-    moving = asyncio.create_task(eventually(is_moved, within=120))
-    late = await _in_bunches(bench, instants)
+    bench.raw.config_set("slowlog-log-slower-than", 1_000)
+    bench.raw.slowlog_reset()
+    moving = asyncio.create_task(eventually(is_moved, within=300))
+    late, failed = await _in_bunches(bench, instants)
     ended = await moving
     during = [value for value, instant in late if due <= instant <= ended]
     after = [value for value, instant in late if not due <= instant <= ended] or [0.0]
+    longest_ms = max((entry["duration"] for entry in bench.raw.slowlog_get(128)), default=0) / 1_000
     told = (
-        f"{FLOOD} due at once were all in the line {(ended - due) / 1_000:.2f} s later ({len(during)} fell due beside)"
+        f"{FLOOD} {what} were all in the line {(ended - due) / 1_000:.2f} s later; {len(during)} fell due beside,"
+        f" {failed} calls failed; the longest step took {longest_ms:.0f} ms"
     )
     return (
-        Row("another queue: due → delivered, while the flood moves", during, FLOOD_TARGET_MS),
+        Row(f"another queue: due → delivered, while {what} move", during, FLOOD_TARGET_MS),
         Row("the same, before and after", after, DUE_TARGET_MS),
         told,
     )
 
 
-async def _in_bunches(bench: Bench, instants: Sequence[float]) -> list[tuple[float, float]]:
-    """As `_leased`, but takes all that is there, so that the client is not what is late."""
-    late: list[tuple[float, float]] = []
+async def _in_bunches(bench: Bench, instants: Sequence[float]) -> tuple[list[tuple[float, float]], int]:
+    """How late each of the messages numbered in their payloads is, and how often a call failed. Takes all that is
+    there, so that the client is not what is late."""
+    late: dict[int, float] = {}
+    failed = 0
     leases: list[str] = []
     while len(late) < len(instants):
-        answer = await bench.stubs[1].Get(pb.GetRequest(queue="beside", wait=LONG, max_messages=100, ack=leases))
+        request = pb.GetRequest(queue="beside", wait=LONG, max_messages=100, ack=leases)
+        try:
+            answer = await bench.stubs[1].Get(request)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise
+            failed += 1  # what it was given comes again when its lease has lapsed, and is as late as that
+            continue
         seen = now_ms()
-        late += [(seen - instant, instant) for instant in instants[len(late) : len(late) + len(answer.deliveries)]]
+        for delivery in answer.deliveries:
+            number = int(delivery.message.payload)
+            late.setdefault(number, seen - instants[number])
         leases = [delivery.lease for delivery in answer.deliveries]
     await bench.stubs[1].Ack(pb.AckRequest(queue="beside", leases=leases))
-    return late
+    return [(late[number], instant) for number, instant in enumerate(instants)], failed
 
 
 async def main() -> None:
@@ -162,11 +195,10 @@ async def main() -> None:
         print(f"\n{'milliseconds late':62} {'p50':>8} {'p99':>8} {'most':>8}")
         print(await lapsing(bench))
         print(await falling_due(bench), flush=True)
-    async with started() as bench:
-        during, besides, told = await flood(bench)
-        print(during)
-        print(besides)
-        print(f"\n{told}")
+    for make, what in ((_put_flood, "messages due at once"), (_lease_flood, "leases lapsed at once")):
+        async with started() as bench:
+            during, besides, told = await flood(bench, make, what)
+            print(f"{during}\n{besides}\n  {told}", flush=True)
 
 
 if __name__ == "__main__":
