@@ -20,7 +20,7 @@ LEASE = "AAAA"  # replaced by a real one where a test has one
 BUDGET_S = 2.0  # the store's share of a call, at most
 MARGIN_S = 1.0  # for a machine that does other things, too
 
-READS = frozenset({"Describe", "List", "Peek"})
+READS = frozenset({"Describe", "List", "Peek", "ListDead", "Check"})
 # These look first, and have nothing to write to a queue that is empty or is not there.
 LOOKS_FIRST = READS | {"Purge"}
 
@@ -52,6 +52,7 @@ def requests(queue: str, lease: str, *, id_: str = "known") -> dict[str, ProtoMe
         "Ack": queue_service_pb2.AckRequest(queue=queue, leases=[lease]),
         "Delay": queue_service_pb2.DelayRequest(queue=queue, leases=[lease]),
         "Extend": queue_service_pb2.ExtendRequest(queue=queue, leases=[lease]),
+        "Withdraw": queue_service_pb2.WithdrawRequest(queue=queue, message_ids=["unknown"]),
         "Peek": queue_service_pb2.PeekRequest(queue=queue),
         "Close": queue_service_pb2.CloseRequest(queue=f"{queue}-other"),
         "Delete": queue_service_pb2.DeleteRequest(queue=f"{queue}-other"),
@@ -59,6 +60,9 @@ def requests(queue: str, lease: str, *, id_: str = "known") -> dict[str, ProtoMe
         "Resume": admin_service_pb2.ResumeRequest(queue=f"{queue}-other"),
         "Purge": admin_service_pb2.PurgeRequest(queue=f"{queue}-other"),
         "Repair": admin_service_pb2.RepairRequest(queue=queue),
+        "Check": admin_service_pb2.CheckRequest(queue=queue),
+        "ListDead": admin_service_pb2.ListDeadRequest(queue=queue),
+        "Redrive": admin_service_pb2.RedriveRequest(queue=queue),
     }
 
 
@@ -72,7 +76,11 @@ async def ask(line: Line, name: str, request: ProtoMessage, *, timeout: float) -
     begun = time.monotonic()
     reply, error = None, WireError()
     try:
-        reply = await method(line, name)(request, timeout=timeout)
+        call = method(line, name)(request, timeout=timeout)
+        if isinstance(call, grpc.aio.UnaryUnaryCall):
+            reply = await call
+        else:  # a stream: its last message
+            reply = [told async for told in call][-1]
     except grpc.aio.AioRpcError as failed:
         error = error_of(failed)
     return Answer(name, error, time.monotonic() - begun, reply)
