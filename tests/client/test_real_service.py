@@ -207,8 +207,31 @@ async def test_no_message_is_worked_on_twice_for_a_lost_answer(
     real: ServiceProcess, line: headway.Queue, share: float
 ) -> None:
     """Answers are lost behind the service. No lease lapses here: one left behind would outlast the test."""
-    async with losing_answers(real.address, share) as address:
+    async with losing_answers(real.address, share) as (address, _):
         await _work_all(line, address)
+
+
+async def test_what_was_leased_while_no_answer_came_is_worked_on_when_they_do(
+    real: ServiceProcess, line: headway.Queue
+) -> None:
+    await line.put_many([headway.Message(id=name) for name in "abcd"])
+    await line.close()
+    handled: list[tuple[str, int]] = []
+
+    async def handle(lease: headway.Lease) -> None:
+        handled.append((lease.id, lease.attempt))
+
+    async with (
+        losing_answers(real.address, 1.0) as (address, wire),
+        headway.connect(address, call_timeout=timedelta(seconds=3)) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        group.create_task(client.queue("life").run(handle, concurrency=4, lease=timedelta(hours=1)))
+        await eventually(lambda: _has_leased(line, 4), within=PATIENCE_SECONDS)
+        assert not handled
+        wire.share = 0.0
+    assert sorted(handled) == [(name, 1) for name in "abcd"]
+    assert (await line.describe()).counts.acked == 4
 
 
 async def test_no_message_is_worked_on_twice_when_connections_break(real: ServiceProcess, line: headway.Queue) -> None:
@@ -244,6 +267,10 @@ async def _work_all(line: headway.Queue, address: str, *, until: Callable[[], No
     assert not (await line.check()).findings
 
 
+async def _has_leased(queue: headway.Queue, count: int) -> bool:
+    return (await queue.describe()).counts.leased == count
+
+
 async def _has_acked(queue: headway.Queue, count: int) -> bool:
     return (await queue.describe()).counts.acked >= count
 
@@ -253,7 +280,7 @@ class _Forwarder(grpc.GenericRpcHandler):
 
     def __init__(self, upstream: grpc.aio.Channel, share: float) -> None:
         self._upstream = upstream
-        self._share = share
+        self.share = share
         self._chance = random.Random(3)
 
     def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
@@ -265,7 +292,7 @@ class _Forwarder(grpc.GenericRpcHandler):
             except grpc.aio.AioRpcError as error:
                 await context.abort(error.code(), error.details() or "", tuple(error.trailing_metadata() or ()))
                 raise
-            if self._chance.random() < self._share:
+            if self._chance.random() < self.share:
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the answer is lost")
             return answer
 
@@ -273,12 +300,15 @@ class _Forwarder(grpc.GenericRpcHandler):
 
 
 @asynccontextmanager
-async def losing_answers(address: str, share: float) -> AsyncIterator[str]:
-    """An address whose answers are lost now and then."""
+async def losing_answers(address: str, share: float) -> AsyncIterator[tuple[str, _Forwarder]]:
+    """An address whose answers are lost now and then, and what loses them."""
     async with grpc.aio.insecure_channel(address) as upstream:
         server = grpc.aio.server()
-        server.add_generic_rpc_handlers((_Forwarder(upstream, share),))
+        wire = _Forwarder(upstream, share)
+        server.add_generic_rpc_handlers((wire,))
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
-        yield f"127.0.0.1:{port}"
-        await server.stop(None)
+        try:
+            yield f"127.0.0.1:{port}", wire
+        finally:
+            await server.stop(None)
