@@ -135,8 +135,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="release-costs-an-attempt",
         defect="A message given back because its caller went away counts as failed.",
         file="store/message_steps.py",
-        old="keep_attempt=True",
-        new="keep_attempt=False",
+        old='"u", budget_s=budget_s',
+        new='"0", budget_s=budget_s',
         test="tests/faults/test_vanished_callers.py"
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
     ),
