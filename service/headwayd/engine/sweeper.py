@@ -43,8 +43,10 @@ class Sweeper:
         """The queue needs a visit in `delay_s` seconds; an earlier one that is known stays."""
         at = asyncio.get_running_loop().time() + delay_s
         known = self._due_at.get(queue)
-        if known is not None and known <= at:
-            return
+        if known is None or at < known:
+            self._enter(queue, at)
+
+    def _enter(self, queue: str, at: float) -> None:
         self._due_at[queue] = at
         is_first = not self._heap or at < self._heap[0][0]
         heapq.heappush(self._heap, (at, queue))
@@ -106,8 +108,10 @@ class Sweeper:
             retry_s = _RETRY_S
         finally:
             self._visiting.discard(queue)
+        # What was noted meanwhile was passed over by `run` if its time had come: it is entered anew.
+        at = self._due_at.get(queue)
         if retry_s is not None:
-            self.note(queue, retry_s)
-        elif (at := self._due_at.get(queue)) is not None:
-            heapq.heappush(self._heap, (at, queue))
+            at = asyncio.get_running_loop().time() + retry_s
+        if at is not None:
+            self._enter(queue, at)
             self._changed.set()

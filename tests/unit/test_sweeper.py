@@ -1,0 +1,79 @@
+"""The sweeper visits a queue again as long as there is more, whatever it is told while a visit is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import cast
+
+import pytest
+
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.engine.ports import Store
+from headwayd.engine.sweeper import Sweeper
+from headwayd.engine.tasks import Tasks
+
+QUEUE = "q"
+
+
+class Overdue:
+    """A store with one queue that needs so many visits. Each tells, as the real one does, that the next is due already,
+    before it answers."""
+
+    def __init__(self, visits: int) -> None:
+        self.left = visits
+        self.fails = 0
+        self.tell: Callable[[str, float], None] = lambda _queue, _delay_s: None
+        self.is_done = asyncio.Event()
+
+    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
+        del budget_s
+        return []
+
+    async def sweep(self, queue: str, *, budget_s: float) -> bool:
+        del budget_s
+        self.left -= 1
+        self.tell(queue, 0.0)
+        for _ in range(5):  # the sweeper has its turn while the visit is under way
+            await asyncio.sleep(0)
+        if self.fails:
+            self.fails -= 1
+            raise StoreUnavailable("away")
+        if self.left <= 0:
+            self.is_done.set()
+        return self.left > 0
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[Tasks]:
+    tasks = Tasks()
+    yield tasks
+    await tasks.close()
+
+
+def sweeping(store: Overdue, spawn: Callable[[Awaitable[None], str], None]) -> Sweeper:
+    sweeper = Sweeper(cast(Store, store), spawn)
+    store.tell = sweeper.note
+    spawn(sweeper.run(), "sweeper")
+    return sweeper
+
+
+async def test_a_queue_with_more_that_is_due_is_visited_until_there_is_no_more(tasks: Tasks) -> None:
+    store = Overdue(20)
+    sweeping(store, tasks.spawn).note(QUEUE, 0.0)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+
+
+async def test_a_visit_that_failed_is_made_again(tasks: Tasks) -> None:
+    store = Overdue(3)
+    store.fails = 2
+    sweeping(store, tasks.spawn).note(QUEUE, 0.0)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+
+
+async def test_what_is_told_during_the_last_visit_is_not_forgotten(tasks: Tasks) -> None:
+    store = Overdue(1)
+    sweeping(store, tasks.spawn).note(QUEUE, 0.0)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+    store.is_done.clear()
+    await asyncio.wait_for(store.is_done.wait(), 5)
