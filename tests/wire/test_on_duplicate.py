@@ -135,6 +135,13 @@ async def test_keep_says_whether_the_body_differs(line: Line, state: str, sent: 
     assert (result.deduplicated, result.body_differs) == (True, differs)
 
 
+@pytest.mark.parametrize("state", FINISHED)
+async def test_keep_says_so_of_one_that_has_ended_too(line: Line, state: str) -> None:
+    await scene(line, state)
+    same, other = await put(line, one(b"old"), KEEP), await put(line, one(b"new"), KEEP)
+    assert [(result.deduplicated, result.body_differs) for result in (same, other)] == [(True, False), (True, True)]
+
+
 async def test_headers_in_another_order_are_no_difference(line: Line) -> None:
     await line.create()
     await line.put(one(b"", headers={"a": "1", "b": "2"}))
@@ -173,7 +180,7 @@ async def test_the_new_one_takes_the_place_of_one_that_waits(line: Line) -> None
     await line.create()
     await line.put(b"a", one(b"old"), b"b")
     result = await put(line, one(b"new"), REPLACE)
-    assert result.position == 2
+    assert (result.position, result.ticket) == (2, 2)
     [_, seen, _] = await line.peek(3)
     assert (seen.position, seen.ticket, seen.message.payload) == (2, result.ticket, b"new")
     assert payloads(await line.take(3)) == [b"a", b"new", b"b"]

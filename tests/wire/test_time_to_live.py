@@ -11,7 +11,9 @@ from harness import eventually, refused
 from headway.v1 import message_pb2, queue_pb2
 from wire.calls import (
     ACKED,
+    DEAD,
     EXTENDED,
+    GONE,
     INVALID_ARGUMENT,
     Keys,
     Line,
@@ -120,7 +122,7 @@ async def test_a_message_that_comes_back_by_a_lapse_after_its_time_expires(line:
     taken = await line.take_one(lease_ms=SOON_MS + 100)
     counts = await expired(line)
     assert (counts.leased, counts.length) == (0, 0)
-    assert await line.ack(taken.lease) != [ACKED]
+    assert await line.ack(taken.lease) == [GONE]
     assert (await line.get(wait_ms=200)).deliveries == []
     await assert_sound(line)
 
@@ -143,7 +145,8 @@ async def test_a_message_given_back_after_its_time_expires(line: Line, keys: Key
     await line.put(short())
     taken = await line.take_one()
     await past(keys, taken.put_at.ToMilliseconds() + SOON_MS)
-    await line.delay(taken.lease, delay_ms=delay_ms)
+    [result] = await line.delay(taken.lease, delay_ms=delay_ms)
+    assert (result.settled, result.HasField("available_at")) == (GONE, False)
     counts = await expired(line)
     assert (counts.leased, counts.length, counts.delayed) == (0, 0, 0)
     assert (await line.get(wait_ms=200)).deliveries == []
@@ -264,6 +267,16 @@ async def test_an_expired_message_goes_to_the_dead_if_the_policy_says_so(
 
 async def is_dead(line: Line) -> bool:
     return (await line.counts()).dead == 1
+
+
+async def test_who_gives_back_a_message_after_its_time_is_told_that_it_is_dead(line: Line, keys: Keys) -> None:
+    await line.create(dead_letter_expired=True)
+    await line.put(short())
+    taken = await line.take_one()
+    await past(keys, taken.put_at.ToMilliseconds() + SOON_MS)
+    assert [result.settled for result in await line.delay(taken.lease, delay_ms=0, reason="late")] == [DEAD]
+    [dead] = await all_dead(line)
+    assert (dead.cause, dead.last_error, dead.failures) == ("expired", "late", 1)
 
 
 async def test_the_policy_is_looked_at_when_the_message_expires(line: Line) -> None:

@@ -11,6 +11,7 @@ from headway.v1 import error_reason_pb2, message_pb2, queue_service_pb2
 from wire.calls import (
     ACKED,
     FAILED_PRECONDITION,
+    GONE,
     INVALID_ARGUMENT,
     NOT_FOUND,
     SLACK_S,
@@ -113,6 +114,24 @@ async def test_a_message_that_came_back_is_cancelled(line: Line) -> None:
     assert await order(line) == [(1, b"0"), (2, b"2"), (3, b"3")]
     assert payloads(await line.take(3)) == [b"0", b"2", b"3"]
     await assert_sound(line)
+
+
+async def test_the_lapsed_lease_of_a_withdrawn_message_has_no_say(line: Line) -> None:
+    await line.create()
+    await line.put(named("a"))
+    lease = (await line.take_one(lease_ms=100)).lease
+    await eventually(lambda: has_length(line, 1))
+    assert await withdrawn(line, "a") == [""]
+    assert await line.ack(lease) == [GONE]
+    assert [result.settled for result in await line.extend(lease)] == [GONE]
+    assert [result.settled for result in await line.delay(lease, delay_ms=0)] == [GONE]
+    counts = await line.counts()
+    assert (counts.acked, counts.withdrawn, counts.length) == (0, 1, 0)
+    await assert_sound(line)
+
+
+async def has_length(line: Line, length: int) -> bool:
+    return (await line.counts()).length == length
 
 
 async def test_a_message_delayed_by_its_worker_is_cancelled(line: Line) -> None:
