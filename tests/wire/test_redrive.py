@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
+from collections.abc import Callable
 
 import grpc
 import pytest
 
-from harness import eventually, refused
+from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import admin_service_pb2, queue_pb2
 from wire.calls import (
     ACKED,
@@ -16,9 +18,11 @@ from wire.calls import (
     INVALID_ARGUMENT,
     NOT_FOUND,
     SLACK_S,
+    UNAVAILABLE,
     Line,
     Message,
     leases,
+    line_at,
     payloads,
     span,
 )
@@ -312,6 +316,32 @@ async def test_a_deadline_that_passes_stops_it(line: Line) -> None:
     assert error.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     counts = await line.counts()
     assert counts.dead > 30
+    await assert_sound(line)
+
+
+async def test_a_service_that_stops_ends_it_with_a_reason_and_another_goes_on(
+    store_server: StoreServer,
+    make_service: Callable[..., ServiceProcess],
+    connect: Callable[[str], grpc.aio.Channel],
+    line: Line,
+    prefix: str,
+) -> None:
+    await with_dead(line, 50)
+    doomed = await asyncio.to_thread(lambda: make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix))
+    async with line_at(doomed.address, line.name, connect) as there:
+        request = admin_service_pb2.RedriveRequest(queue=line.name, rate=10)
+        call = admin_of(there).Redrive(request, timeout=SLACK_S)
+        await call.read()
+        doomed.signal(signal.SIGTERM)
+        with refused("SHUTTING_DOWN", UNAVAILABLE) as said:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+        assert said.retry_delay is not None
+    assert await asyncio.to_thread(doomed.wait) == 0
+    left = (await line.counts()).dead
+    assert 0 < left < 50
+    assert (await redrive(line))[-1].redriven == left
+    assert payloads(await line.take(50)) == [b"%d" % number for number in range(50)]
     await assert_sound(line)
 
 
