@@ -35,6 +35,7 @@ class Known:
     outcome: str = ""
     finished_at: int = 0
     payload: bytes = b""
+    result: bytes = b""
 
 
 @dataclass
@@ -107,8 +108,8 @@ class Model:
             return None
         return found
 
-    def _finish(self, ref: tuple[str, int], message: Msg, outcome: str) -> None:
-        known = Known("finished", ref[1], outcome, self.now, message.payload)
+    def _finish(self, ref: tuple[str, int], message: Msg, outcome: str, result: bytes = b"") -> None:
+        known = Known("finished", ref[1], outcome, self.now, message.payload, result)
         self.names[self.name_of(ref, message)] = known
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -307,9 +308,9 @@ class Model:
         return self._ack_all(leases, result)
 
     def _ack_all(self, leases: list[tuple[int, str]], result: bytes) -> list[str]:
-        return [self._ack_one(ticket, token) for ticket, token in leases]
+        return [self._ack_one(ticket, token, result) for ticket, token in leases]
 
-    def _ack_one(self, ticket: int, token: str) -> str:
+    def _ack_one(self, ticket: int, token: str, result: bytes) -> str:
         state = self._state(ticket, token)
         if state == "LIVE":
             del self.leased[ticket]
@@ -317,7 +318,7 @@ class Model:
             self.returned.remove(ticket)
         else:
             return state
-        self._finish(("ticket", ticket), self.messages.pop(ticket), "DONE")
+        self._finish(("ticket", ticket), self.messages.pop(ticket), "DONE", result)
         self.ended[ticket] = ("acked", token)
         self.acked += 1
         return "ACKED"

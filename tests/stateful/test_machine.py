@@ -41,6 +41,7 @@ from headwayd.domain.model import (
     PutOutcome,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Feed, Happening, LineNumbers, Shape, Whereabouts
 from headwayd.store import keys, scripts
 from headwayd.store.redis_store import RedisStore
 from stateful.model import Model
@@ -63,6 +64,33 @@ SHORT_WINDOW_MS = 1_500
 # How near to an end of the list an element is taken out at once. In use it is more than any list here is long; so that
 # what happens in long ones is seen, too, the machine also runs with next to nothing.
 NEAR_NOTHING = {"reach": "local NEAR = 2\n"}
+
+
+FINISHED = {"dead": "finished"}
+
+
+class Watched:
+    """A line as those who watch know it: what stood there once, and what they were told since."""
+
+    def __init__(self, numbers: LineNumbers, shape: Shape) -> None:
+        self.numbers = numbers
+        self._returned = set(shape.returned)
+        self._gaps = set(shape.gaps)
+
+    def apply(self, feed: Feed) -> None:
+        assert feed.events is not None
+        for event in feed.events:
+            if event.what is Happening.BACK:
+                self._returned.add(int(event.ref))
+            elif event.what not in (Happening.PROGRESS, Happening.REPLACED) and event.ref.isdigit():
+                self._returned.discard(int(event.ref))
+                self._gaps.add(int(event.ref))
+        self.numbers = feed.numbers
+        self._gaps = {ticket for ticket in self._gaps if ticket > self.numbers.head}
+
+    def line(self) -> list[int]:
+        fresh = range(self.numbers.head + 1, self.numbers.tail + 1)
+        return sorted(self._returned) + [ticket for ticket in fresh if ticket not in self._gaps]
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -130,6 +158,7 @@ class QueueMachine(RuleBasedStateMachine):
     def _begin_life(self, generation: str) -> None:
         self.life += 1
         self.generation = generation
+        self.watched: Watched | None = None
         self.told: list[str] = []  # the made ids that clients heard of, as the model has them
         self.model = Model(**self.shape, window_ms=self.window_ms, now=self.now)
 
@@ -485,6 +514,43 @@ class QueueMachine(RuleBasedStateMachine):
         tokens = self.raw.llen(f"{self.bases}:not_full")
         has_room = self.model.bound == 0 or len(self.model.line) < self.model.bound
         assert tokens == (1 if has_room else 0)
+
+    @precondition(lambda self: bool(self.generation))
+    @rule()
+    def begin_to_watch(self) -> None:
+        places = self.run(self.store.places(self.name, [], with_shape=True, **BUDGET))
+        assert places.shape is not None
+        self.watched = Watched(places.numbers, places.shape)
+
+    @invariant()
+    def who_watches_knows_every_place(self) -> None:
+        if not hasattr(self, "model") or self.watched is None or not self.generation:
+            return
+        known = self.watched.numbers
+        feed = self.run(self.store.feed(self.name, generation=known.generation, logged=known.logged, **BUDGET))
+        if feed.events is None:
+            self.begin_to_watch()
+        else:
+            self.watched.apply(feed)
+        assert self.watched.line() == self.model.line
+        assert self.watched.numbers.length == len(self.model.line)
+        assert self.watched.numbers.leased == len(self.model.leased)
+
+    @precondition(lambda self: bool(self.generation))
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=6))
+    def look_for_messages(self, picks: list[int]) -> None:
+        names, ids = self._names(picks)
+        places = self.run(self.store.places(self.name, ids, with_shape=False, **BUDGET))
+        for name, place in zip(names, places.places, strict=True):
+            found = self.model.find(name)
+            state = Whereabouts.UNKNOWN if found is None else Whereabouts(FINISHED.get(found.where, found.where))
+            assert place.state is state, name
+            if found is None:
+                continue
+            waits = found.where == "waiting"
+            assert place.position == (self.model.line.index(found.ref) + 1 if waits else 0)
+            assert str(place.outcome or "") == ("DEAD" if found.where == "dead" else found.outcome)
+            assert place.result == found.result
 
     @invariant()
     def a_check_finds_nothing(self) -> None:

@@ -25,6 +25,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Feed, Places, Progress
 
 
 class Wait(Enum):
@@ -141,7 +142,7 @@ class Store(Protocol):
     async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
     ) -> Sequence[Settlement]: ...
 
     async def peek(
@@ -159,6 +160,12 @@ class Store(Protocol):
     async def redrive(
         self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
     ) -> RedriveStep: ...
+
+    async def places(self, queue: str, message_ids: Sequence[str], *, with_shape: bool, budget_s: float) -> Places: ...
+
+    async def feed(self, queue: str, *, generation: str, logged: int, budget_s: float) -> Feed: ...
+
+    async def arm_watch(self, queue: str) -> None: ...
 
     async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked: ...
 

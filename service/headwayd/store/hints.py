@@ -20,7 +20,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
 from headwayd.store.connections import ConnectionSource, ask, send
-from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, watched_keys
+from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, looked_at_keys, watched_keys
 
 _INVALIDATE = b"__redis__:invalidate"
 _KICK = b"kick"
@@ -80,7 +80,13 @@ class Hints:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
         anyway."""
-        keys = watched_keys(base_key(self._prefix, queue), with_leases=with_leases)
+        await self._arm(queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
+
+    async def arm_watch(self, queue: str) -> None:
+        """The same for those who only look."""
+        await self._arm(queue, looked_at_keys(base_key(self._prefix, queue)))
+
+    async def _arm(self, queue: str, keys: tuple[str, ...]) -> None:
         async with self._lock:
             reader = self._reader
             if reader is None:

@@ -49,6 +49,8 @@ OWN = {
     "forget": ":x:forget",  # zset id of a finished message → when it is forgotten (ms)
     "acked": ":x:acked",  # hash: how messages and leases ended; see lua/include/names.lua
     "acked_at": ":x:acked_at",  # zset field of `acked` → last written (ms)
+    "progress": ":x:progress",  # hash ticket → how far the work on a leased message has come, and a note
+    "log": ":x:log",  # list: what happened to messages while somebody watches; see lua/include/queue.lua
     "attempts": ":x:attempts",  # hash attempt id → what its Get leased; see lua/include/attempts.lua
     "attempt_at": ":x:attempt_at",  # zset attempt id → when it may be forgotten (ms)
     "producers": ":x:producers",  # zset waiter → number in the producer line
@@ -94,6 +96,12 @@ def watched_keys(base: str, *, with_leases: bool) -> tuple[str, ...]:
     names = ["q", "bound", "closed", "producer_free", "consumer_free"] + ["leases"] * with_leases
     table = PRESSURE | OWN
     return tuple(base + table[name] for name in names)
+
+
+def looked_at_keys(base: str) -> tuple[str, ...]:
+    """The keys one of which changes whenever something happens that those who watch may see."""
+    table = PRESSURE | OWN
+    return tuple(base + table[name] for name in ("q", "bound", "closed", "meta"))
 
 
 def lua_table() -> str:

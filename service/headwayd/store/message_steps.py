@@ -19,6 +19,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Progress
 from headwayd.engine.ports import GetStep, PutStep, Wait
 from headwayd.store import replies, tokens
 from headwayd.store.asking import Asking
@@ -176,10 +177,11 @@ class MessageSteps(Asking):
         return await self._delay(order, "u", budget_s=budget_s)
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
     ) -> Sequence[Settlement]:
         """Lets leases run from now on. The leases of a queue that is no more are GONE."""
-        reply = await self._ask("extend", queue, lease_ms, *self._leases(leases), budget_s=budget_s)
+        told: tuple[str, str] = ("", "") if progress is None else (repr(progress.fraction), progress.note)
+        reply = await self._ask("extend", queue, lease_ms, *told, *self._leases(leases), budget_s=budget_s)
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])

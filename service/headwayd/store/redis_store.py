@@ -5,7 +5,8 @@ from __future__ import annotations
 from headwayd.store.dead_steps import DeadSteps
 from headwayd.store.message_steps import MessageSteps
 from headwayd.store.queue_steps import QueueSteps
+from headwayd.store.watch_steps import WatchSteps
 
 
-class RedisStore(QueueSteps, MessageSteps, DeadSteps):
+class RedisStore(QueueSteps, MessageSteps, DeadSteps, WatchSteps):
     """Fulfils `engine.ports.Store`."""

@@ -115,6 +115,8 @@ NAMES = (
     "drop_dead",
     "count_dead",
     "check",
+    "places",
+    "feed",
     "purge",
     "sweep",
     "repair",

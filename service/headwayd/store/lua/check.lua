@@ -21,7 +21,7 @@ local KINDS = { bound = 'string', producer = 'string', consumer = 'string', dele
   meta = 'hash', times = 'list', returned = 'zset', side = 'hash', leases = 'zset', lease = 'hash', body = 'hash',
   gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
   ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
-  producers = 'zset' }
+  producers = 'zset', progress = 'hash', log = 'list' }
 local SIZES = { list = 'LLEN', hash = 'HLEN', zset = 'ZCARD' }
 local entries, has_wrong_kind = 0, false
 for name, kind in pairs(KINDS) do

@@ -42,7 +42,7 @@ local results, back, dropped, released = {}, {}, {}, {}
 local function put_aside(i, ticket, element, record, due)
   keep_made_id(S, ticket, element, record)
   if record.nonce ~= NO_NONCE then remember(S, ticket, record, MARK.BACK, '') end
-  set_aside(S, element, record, due)
+  set_aside(S, element, record, due, ticket)
   results[i] = { T.DELAYED, record.failures, text_of(due) }
 end
 
@@ -113,7 +113,7 @@ local function postpone(name)
   if reason ~= '' then record.error = reason end
   keep_made_id(S, ref, element, record)
   if state == 'w' and record.nonce ~= NO_NONCE then remember(S, ref, record, MARK.BACK, '') end
-  set_aside(S, element, record, math.max(due, S.now))
+  set_aside(S, element, record, math.max(due, S.now), ref)
   return { T.DELAYED, record.failures, text_of(math.max(due, S.now)) }
 end
 for i = 1, id_count do results[lease_count + i] = postpone(ARGV[6 + i]) end

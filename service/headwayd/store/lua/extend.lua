@@ -2,7 +2,8 @@
 -- Keeps leases alive from now on; takes up again those that lapsed and that nobody took, if there is a slot.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] lease (ms); '0' = the queue's policy
--- ARGV[4] count, then for each lease: generation, ticket, nonce
+-- ARGV[4] how far the work has come (0 to 1), '' = nothing told; ARGV[5] a note
+-- ARGV[6] count, then for each lease: generation, ticket, nonce
 -- Reply: echo, OK, now, next due, deadline, then status and failures for each; or why there is no queue.
 -- O(k log n). Wakes nobody.
 -- @include due
@@ -15,8 +16,14 @@ if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
 local deadline = S.now + lease_ms
 local limit = policy_of(S, 'limit')
 local results = {}
-each_lease(S, 5, tonumber(ARGV[4]), function(i, ticket, record)
+local function note_progress(ticket)
+  if ARGV[4] == '' then return end
+  redis.call('HSET', K.progress, ticket, ARGV[4] .. ' ' .. ARGV[5])
+  tell(S, 'P', ticket, ARGV[4] .. ' ' .. ARGV[5])
+end
+each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
   redis.call('ZADD', K.leases, deadline, ticket)
+  note_progress(ticket)
   results[i] = { T.EXTENDED, record.failures }
 end, function(i, ticket, outcome)
   if outcome == T.LAPSED and (limit == 0 or redis.call('ZCARD', K.leases) < limit) then
@@ -26,6 +33,8 @@ end, function(i, ticket, outcome)
     redis.call('HSET', K.lease, ticket, pack_record(record))
     redis.call('HSET', K.body, ticket, element)
     redis.call('ZADD', K.leases, deadline, ticket)
+    tell(S, 'L', ticket, record.failures + 1)
+    note_progress(ticket)
     results[i] = { T.EXTENDED, record.failures }
   else
     if outcome == T.LAPSED or outcome == T.DEAD then outcome = T.STALE end

@@ -136,7 +136,9 @@ if #taken > 0 then
     records[2 * i - 1], records[2 * i] = ticket, pack_record(record)
     bodies[2 * i - 1], bodies[2 * i] = ticket, element
     deliver(ticket, record, deadline, element)
+    tell(S, 'L', ticket, record.failures + 1)
   end
+  add(S, 'n_departed', #taken)
   add_members(K.leases, leases)
   set_fields(K.lease, records)
   set_fields(K.body, bodies)

@@ -100,6 +100,7 @@ end
 -- Another message stands in the place of the one that waits.
 local function swap(ref, element, record)
   redis.call('LSET', K.q, -(index_of(S, ref) + 1), element)
+  tell(S, 'R', ref)
   local side = redis.call('HGET', K.side, ref)
   if side then
     local old = unpack_record(side)
@@ -115,9 +116,7 @@ end
 local function remove_old(state, ref)
   if state == 'l' then
     remember(S, ref, unpack_record(redis.call('HGET', K.lease, ref)), MARK.REPLACED, '')
-    redis.call('ZREM', K.leases, ref)
-    redis.call('HDEL', K.lease, ref)
-    redis.call('HDEL', K.body, ref)
+    drop_leases({ ref })
   elseif state == 'x' then
     redis.call('ZREM', K.dead, ref)
     redis.call('HDEL', K.corpse, ref)
@@ -176,7 +175,7 @@ for i = 1, may_begin and COUNT or 0 do
       local record = new_record(S.now)
       record.expires_at = expires_at
       if id == '' then record.id = '~' .. S.gen .. '-d' .. text_of(S.seq + 1) end
-      set_aside(S, element, record, due)
+      set_aside(S, element, record, due, replaces and state ~= 'f' and ref or nil)
       except(i, 'delayed', text_of(S.seq), 0)
     elseif room() <= #joining then
       break
@@ -190,7 +189,8 @@ for i = 1, may_begin and COUNT or 0 do
         take_name(id)
         joining_names[id] = true
       end
-      joining[#joining + 1] = { element = element, name = id, expires_at = expires_at }
+      joining[#joining + 1] = { element = element, name = id, expires_at = expires_at,
+                                from = replaces and state ~= 'f' and ref or nil }
       if is_explicit then except(i, 'queued', text_of(S.tail + #joining), S.len + #joining) end
     end
     accepted, bytes = accepted + 1, bytes + #element

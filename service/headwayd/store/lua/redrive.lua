@@ -45,7 +45,8 @@ for i, corpse in ipairs(fields_of(K.corpse, refs)) do
   keep_made_id(S, refs[i], element, record)
   if record.nonce ~= NO_NONCE then remember(S, refs[i], record, MARK.BACK, '') end
   record.failures, record.replays, record.expires_at = 0, record.replays + 1, 0
-  list[i] = { element = element, record = record, name = name_of(element, record), expires_at = 0 }
+  list[i] = { element = element, record = record, name = name_of(element, record), expires_at = 0,
+              from = refs[i] }
 end
 join_tail(S, list)
 remove_members(K.dead, refs)

@@ -22,9 +22,7 @@ local function lapse(S, most)
     end
   end
   return_to_head(S, back)
-  remove_members(K.leases, tickets)
-  remove_fields(K.lease, tickets)
-  remove_fields(K.body, tickets)
+  drop_leases(tickets)
   return #tickets
 end
 
@@ -65,7 +63,8 @@ local function promote(S, most)
   for i, element in ipairs(elements) do
     keep_made_id(S, 'd' .. due[i], element, records[i])
     local record = records[i]
-    list[i] = { element = element, name = name_of(element, record), expires_at = record.expires_at, record = record }
+    list[i] = { element = element, name = name_of(element, record), expires_at = record.expires_at, record = record,
+                from = 'd' .. due[i] }
   end
   join_tail(S, list)
   return #due

@@ -45,6 +45,7 @@ local function return_to_head(S, all)
   push_head(from_tail)
   for _, entry in ipairs(list) do
     local ticket = text_of(entry.ticket)
+    tell(S, 'B', ticket)
     members[#members + 1] = ticket
     members[#members + 1] = ticket
     fields[#fields + 1] = ticket
@@ -57,8 +58,8 @@ local function return_to_head(S, all)
   S.len = S.len + #list
 end
 
--- Lets messages join the tail. `list` holds {element, name, expires_at, record}; the record may be nil. Returns the first
--- ticket. O(k log n).
+-- Lets messages join the tail. `list` holds {element, name, expires_at, record, from}; the record may be nil, and `from`
+-- is the reference that the message, or the one it replaces, had before. Returns the first ticket. O(k log n).
 local function join_tail(S, list)
   local first = S.tail + 1
   if #list == 0 then return first end
@@ -67,6 +68,7 @@ local function join_tail(S, list)
   for i, entry in ipairs(list) do
     local ticket = text_of(first + i - 1)
     elements[i] = entry.element
+    if entry.from then tell(S, 'J', entry.from, ticket) end
     if entry.record then
       sides[#sides + 1] = ticket
       sides[#sides + 1] = pack_record(entry.record)
@@ -87,8 +89,9 @@ local function join_tail(S, list)
   return first
 end
 
--- Keeps a message until `due`. Returns its sequence number. O(log n).
-local function set_aside(S, element, record, due)
+-- Keeps a message until `due`; `from` is the reference that it, or the one it replaces, had before. Returns its sequence
+-- number. O(log n).
+local function set_aside(S, element, record, due, from)
   add(S, 'seq', 1)
   local seq = padded(S.seq)
   redis.call('ZADD', K.delayed, due, seq)
@@ -96,7 +99,17 @@ local function set_aside(S, element, record, due)
   expire_at(S, 'd' .. seq, record.expires_at)
   local name = name_of(element, record)
   if name ~= '' then redis.call('HSET', K.ids, name, 'd' .. seq) end
+  if from then tell(S, 'D', from, 'd' .. seq .. ' ' .. text_of(due)) end
   return seq
+end
+
+-- Ends leases; what becomes of their messages is the caller's. O(log n) each.
+local function drop_leases(tickets)
+  if #tickets == 0 then return end
+  remove_members(K.leases, tickets)
+  remove_fields(K.lease, tickets)
+  remove_fields(K.body, tickets)
+  if redis.call('EXISTS', K.progress) == 1 then remove_fields(K.progress, tickets) end
 end
 
 -- Takes delayed messages away. Returns their elements and records. O(log n) each.

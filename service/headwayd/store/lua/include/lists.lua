@@ -34,6 +34,9 @@ end
 local function push_head(elements)
   each_chunk(elements, CHUNK, function(part) redis.call('RPUSH', K.q, unpack(part)) end)
 end
+local function push_to(key, values)
+  each_chunk(values, CHUNK, function(part) redis.call('RPUSH', key, unpack(part)) end)
+end
 -- The values of many fields of a hash, false where there is none.
 local function fields_of(key, fields)
   local values = {}

@@ -136,6 +136,7 @@ end
 -- The message is at an end. O(log n).
 local function finish(S, ref, record, element, mark, result)
   local name = name_of(element, record)
+  tell(S, 'E', ref, mark .. ' ' .. result)
   finish_name(S, name, ref, mark, element)
   if name == '' or mark == MARK.DONE or (record and record.nonce ~= NO_NONCE) then
     remember(S, ref, record, mark, result)
@@ -213,6 +214,7 @@ local function bury(S, ref, element, record, cause)
   add(S, 'died', 1)
   redis.call('ZADD', K.dead, S.died, ref)
   redis.call('HSET', K.corpse, ref, pack_corpse(S.now, cause, record, element))
+  tell(S, 'X', ref, record.error)
   local name = name_of(element, record)
   if name ~= '' then redis.call('HSET', K.ids, name, 'x' .. ref) end
 end

@@ -13,12 +13,13 @@
 -- told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that
 -- foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were
 -- given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its
--- making is over), offer_at (ms since when offer_to, a string, has been asked to come), paused, n_* (totals), put_sum,
--- put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
+-- making is over), offer_at (ms since when offer_to, a string, has been asked to come), paused, n_* (totals;
+-- n_departed: what ever left the line at its head), logged (events ever put into x:log), watched_until (ms; events are
+-- logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
 local CORE = { 'gen', 'offer_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
   'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at', 'paused',
   'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at',
-  'born' }
+  'born', 'n_departed', 'logged', 'watched_until' }
 local FIRST_COUNTER = 4   -- all but the first three are numbers
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
@@ -79,6 +80,7 @@ local function load()
     add(S, 'seen_cons', S.pops)
     add(S, 'n_accepted', S.pushes)
     add(S, 'n_foreign', S.pops - holes)
+    add(S, 'n_departed', S.pops - holes)
     set(S, 'seen_len', S.size)
   end
   S.len = S.size - S.n_holes + holes
@@ -124,6 +126,33 @@ local function forget_own_keys()
   local keys = {}
   for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
   redis.call('DEL', unpack(keys))
+end
+
+-- While somebody watches the queue, what happens to its messages is logged: a letter, the reference of the message, and
+-- what belongs to it. domain/places.py tells the letters; store/replies.py reads them.
+local LOG_LEAST, LOG_MOST, LOG_KEPT_MS = 5000, 6000, 60000
+local WATCHED_MS, WATCHED_AGAIN_MS = 15000, 5000   -- how long a look keeps the log going, and when that is renewed
+
+local function tell(S, what, ref, more)
+  if S.watched_until <= S.now then return end
+  S.log = S.log or {}
+  S.log[#S.log + 1] = what .. ' ' .. ref .. (more and ' ' .. more or '')
+end
+
+local function write_log(S)
+  push_to(K.log, S.log)
+  add(S, 'logged', #S.log)
+  if redis.call('LLEN', K.log) > LOG_MOST then redis.call('LTRIM', K.log, -LOG_LEAST, -1) end
+  redis.call('PEXPIRE', K.log, LOG_KEPT_MS)
+end
+
+-- Somebody watches from now on. What happened while nobody did is not known: then whoever asks for it must learn that.
+local function keep_watching(S)
+  if S.watched_until <= S.now then
+    redis.call('DEL', K.log)
+    add(S, 'logged', 1)
+  end
+  if S.watched_until < S.now + WATCHED_MS - WATCHED_AGAIN_MS then set(S, 'watched_until', S.now + WATCHED_MS) end
 end
 
 -- Something is to be forgotten at `at`.
@@ -304,6 +333,7 @@ end
 -- an earlier next due time. Returns that time.
 local function commit(S, made_room, me)
   if S.at_commit then S.at_commit(S) end
+  if S.log then write_log(S) end
   S.size = redis.call('LLEN', K.q)
   S.len = S.size - S.n_holes
   if S.size ~= S.seen_len then set(S, 'seen_len', S.size) end

@@ -54,13 +54,6 @@ local function each_lease(S, from, count, act, other)
   end
 end
 
-local function drop_leases(tickets)
-  if #tickets == 0 then return end
-  remove_members(K.leases, tickets)
-  remove_fields(K.lease, tickets)
-  remove_fields(K.body, tickets)
-end
-
 -- Acks the `count` leases named by ARGV from `from` on. Fills `results` with status and failures for each. Returns how
 -- many messages are done. O(k log n).
 local function ack_leases(S, from, count, result, results)

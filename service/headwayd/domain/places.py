@@ -1,0 +1,130 @@
+"""Where messages and those who wait stand, and what moves them: the values that watching is made of.
+
+A message is kept under a reference: its ticket in decimal while it waits, is leased or is dead, or "d" and a sequence
+number while it is delayed. References change (a delayed message gets a ticket when it joins the line), ids do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from headwayd.domain.model import Outcome
+
+
+class Whereabouts(StrEnum):
+    """The state of a message."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    DELAYED = "delayed"
+    FINISHED = "finished"
+    UNKNOWN = "unknown"  # no such message is known
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the work on a message has come: 0.0 to 1.0, and a note for people."""
+
+    fraction: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessagePlace:
+    """Where one message is at one instant. `position` is 0 unless it waits; `attempt` is that of the lease."""
+
+    id: str
+    state: Whereabouts
+    ref: str = ""
+    position: int = 0
+    attempt: int = 0
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+    result: bytes = b""
+    cause: str = ""
+    due_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineNumbers:
+    """A queue's line at one instant. Tickets up to `head` have left it from the front, except those that came back;
+    `tail` is the last that joined. `departures` counts what ever left the line at its head, repeated deliveries among
+    it."""
+
+    generation: str
+    at_ms: int
+    logged: int  # how many events were logged so far
+    head: int
+    tail: int
+    length: int
+    leased: int
+    limit: int
+    departures: int
+    acked: int
+    consumers_waiting: int
+    producers_waiting: int
+    is_paused: bool
+    is_closed: bool
+    delayed: int
+    put_rate: float  # per second, decaying over about a minute
+    ack_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Which tickets stand in line at one instant: those of `returned` (in order, at the head), then all from head + 1
+    to tail that are not in `gaps` (in order)."""
+
+    returned: Sequence[int] = ()
+    gaps: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where some messages are, and the whole line, all at one instant. `shape` is None if it was not asked for, or is
+    too large to be told: then only asking tells positions."""
+
+    numbers: LineNumbers
+    places: Sequence[MessagePlace]
+    shape: Shape | None = None
+
+
+class Happening(StrEnum):
+    """What can happen to a message, in one letter each as the scripts log it."""
+
+    LEASED = "L"  # it left the line at its head; `attempt`
+    BACK = "B"  # it came back to the head
+    DELAYED = "D"  # it left the line or its lease, and is kept under `to` until `due_at_ms`
+    JOINED = "J"  # it is kept under `to` from now on, at the tail: fell due, was replaced while leased, or was redriven
+    ENDED = "E"  # `outcome`, and `result` if it is done
+    DEAD = "X"  # `cause` is its last error
+    PROGRESS = "P"  # `progress`
+    REPLACED = "R"  # another body stands in its place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the message kept under `ref` then. If it waited before, and does not any more, its
+    ticket is no more in line: taken off `returned`, or a gap if it lies behind the head."""
+
+    what: Happening
+    ref: str
+    to: str = ""
+    attempt: int = 0
+    due_at_ms: int = 0
+    outcome: Outcome | None = None
+    result: bytes = b""
+    cause: str = ""
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feed:
+    """What happened to a queue since a known number of events. `events` is None if some are no longer known: then ask
+    for places anew. A ticket that lies behind the head no more, did not come back and had no event was taken by a
+    foreign client."""
+
+    numbers: LineNumbers
+    events: Sequence[Event] | None = field(default=())
