@@ -9,6 +9,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import error_reason_pb2, message_pb2
 from wire.calls import ALREADY_EXISTS, RESOURCE_EXHAUSTED, Line, Message, payloads, span
+from wire.operators import check
 
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 
@@ -133,6 +134,14 @@ async def test_without_a_dedupe_window_an_id_is_free_as_soon_as_its_message_is_d
         with refused("DUPLICATE_MESSAGE"):
             await line.put(named("one"))
         await line.ack((await line.take_one()).lease)
+
+
+async def test_an_id_that_is_used_again_for_a_delayed_message_is_not_forgotten_with_the_one_before(line: Line) -> None:
+    await line.create(dedupe_window=span(0))
+    await line.put(named("one"))
+    await line.ack((await line.take_one()).lease)
+    await line.put(Message(id="one", payload=b"second", delay=span(600_000)))
+    assert list((await check(line)).findings) == []
 
 
 async def test_many_racing_puts_of_one_id_store_it_once(line: Line) -> None:

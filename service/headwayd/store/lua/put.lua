@@ -164,14 +164,12 @@ for i = 1, may_begin and COUNT or 0 do
       add(S, 'n_withdrawn', 1)
       except(i, 'replaced', ref, position_of(S, ref))
     elseif due > 0 then
-      if replaces then
-        if state ~= 'f' then
-          flush()
-          is_explicit = true
-          remove_old(state, ref)
-        end
-        take_name(id)
+      if replaces and state ~= 'f' then
+        flush()
+        is_explicit = true
+        remove_old(state, ref)
       end
+      if id ~= '' then take_name(id) end
       local record = new_record(S.now)
       record.expires_at = expires_at
       if id == '' then record.id = '~' .. S.gen .. '-d' .. text_of(S.seq + 1) end
