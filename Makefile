@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench soak mutants clean
+.PHONY: help run test check lint types gen verify baseline bench soak stateful mutants clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,10 @@ bench: $(VENV)/.dev-stamp ## measure what waiting costs and what time brings, an
 
 soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
 	HEADWAY_SOAK_S=300 $(BIN)/python -m pytest tests/soak --stores=valkey -s
+
+stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and more on each store; half an hour and more
+	HEADWAY_STATEFUL_EXAMPLES=$${HEADWAY_STATEFUL_EXAMPLES:-2200} \
+		$(BIN)/python -m pytest tests/stateful -n $(JOBS) --stores=valkey,redis $(ARGS)
 
 mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
