@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import grpc
@@ -129,12 +130,13 @@ async def test_when_every_answer_is_lost_a_write_over_a_standing_connection_is_u
     with fresh_store_server.client(timeout_s=10) as client, fresh_store_server.client(timeout_s=10) as ender:
         asked: list[str] = []
         ready = threading.Event()
+        the_end = f"the end, {uuid.uuid4()}"  # scripts are shown, too, and what their comments say
 
         def listen() -> None:
             with client.monitor() as monitor:
                 ready.set()
                 for command in monitor.listen():
-                    if command["command"].startswith("ECHO"):  # scripts are texts, too
+                    if command["command"] == f"ECHO {the_end}":
                         return
                     if command["client_type"] != "lua":  # what a script does is not what was asked
                         asked.append(command["command"])
@@ -149,7 +151,7 @@ async def test_when_every_answer_is_lost_a_write_over_a_standing_connection_is_u
             with refused("STORE_UNAVAILABLE", UNAVAILABLE):  # no connection can be made any more
                 await shaky.put(b"never sent")
             proxy.restore()
-        ender.echo("the end")
+        ender.echo(the_end)
         await listening
     for number in range(5):
         assert len([command for command in asked if f"marker-{number}" in command]) == 1
