@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from headwayd.domain.errors import HeadwayError
 from headwayd.engine.lines import Line
 
@@ -91,4 +93,24 @@ async def test_a_hint_that_comes_with_the_message_of_the_first_is_asked_for_agai
         messages.append("put by another process")
         hints.change()
         await second.served.wait()
+        await serving
+
+
+@pytest.mark.parametrize("how", ["leave", "forget"])
+async def test_a_line_ends_as_soon_as_the_last_waiter_has_gone(how: str) -> None:
+    hints = Hints()
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    first, last = Waiter([]), Waiter([])
+    line.join(first)
+    line.join(last)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        for waiter in (first, last):
+            for _ in range(20):  # turns of the loop: it tries, arms, tries again, and sleeps
+                await asyncio.sleep(0)
+            assert not serving.done()
+            if how == "leave":
+                await line.leave(waiter)
+            else:
+                line.forget(waiter)
         await serving

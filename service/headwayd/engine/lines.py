@@ -62,7 +62,7 @@ class Line:
     async def leave(self, waiter: Waiter) -> None:
         """Gives up the place. If the waiter is just trying, returns when it knows how that went (bounded by the store's
         timeouts)."""
-        self._waiters.pop(waiter, None)
+        self.forget(waiter)
         trial = self._trying.get(waiter)
         if trial is not None:
             await asyncio.shield(trial)
@@ -70,6 +70,8 @@ class Line:
     def forget(self, waiter: Waiter) -> None:
         """Gives up the place at once; if the waiter is just trying, it must cope with the outcome itself."""
         self._waiters.pop(waiter, None)
+        if not self._waiters:
+            self._kicked.set()  # `serve` ends at once, not at its next safety check
 
     def kick(self) -> None:
         """Something may have changed."""
