@@ -123,8 +123,8 @@ class Event:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feed:
     """What happened to a queue since a known number of events. `events` is None if some are no longer known: then ask
-    for places anew. A ticket that lies behind the head no more, did not come back and had no event was taken by a
-    foreign client."""
+    for places anew. A ticket that the head has passed without an event was taken by a foreign client; one that had come
+    back before has an event of its own then."""
 
     numbers: LineNumbers
     events: Sequence[Event] | None = field(default=())

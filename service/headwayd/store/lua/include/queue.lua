@@ -166,6 +166,11 @@ end
 -- O(pops that had anything known of them).
 local function book_pops(S)
   local before = S.head
+  if S.passed.returned > 0 and S.watched_until > S.now then
+    for _, ticket in ipairs(redis.call('ZRANGE', K.returned, 0, S.passed.returned - 1)) do
+      if is_waiting(S, ticket) then tell(S, 'E', ticket, 'u ') end
+    end
+  end
   local returned = take_walked(S, S.passed)
   remove_fields(K.side, returned)
   local from_line = S.head - before
