@@ -87,6 +87,7 @@ class Service:
         await self._engine.start()
         self._server = RpcServer(self._engine, listen=self._settings.listen, limits=self._settings.limits)
         addresses = await self._server.start()
+        self._engine.on_readiness(self._server.set_ready)
         self._server.set_serving(True)
         return addresses
 

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from harness import FaultProxy, ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 
 MakeService = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]
+Health = health_pb2.HealthCheckResponse
 
 
 def check(address: str) -> int:
@@ -104,6 +107,32 @@ async def test_a_store_that_is_down_at_the_start_is_waited_for_while_serving(
             return True
 
         await eventually(created, within=1.0)
+
+
+async def test_readiness_follows_the_store_and_nothing_else_does(
+    make_service: MakeService, connect: Connect, fresh_store_server: StoreServer
+) -> None:
+    service = make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
+    async with connect(service.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no aio
+
+        async def serving() -> set[str]:
+            names = ("", "headway.v1.QueueService", "headway.v1.AdminService", "liveness", "readiness")
+            asked = [health.Check(health_pb2.HealthCheckRequest(service=name), timeout=2) for name in names]
+            statuses = [(await one).status for one in asked]
+            return {name for name, status in zip(names, statuses, strict=True) if status == Health.SERVING}
+
+        async def follows() -> bool:
+            return await serving() == expected
+
+        expected = everything = await serving()
+        assert "readiness" in everything
+        fresh_store_server.pause()
+        expected = everything - {"readiness"}
+        await eventually(follows, within=10)
+        fresh_store_server.resume()
+        expected = everything
+        await eventually(follows, within=10)
 
 
 async def test_a_named_store_is_never_replaced_by_the_embedded_one(make_service: MakeService, short_dir: Path) -> None:

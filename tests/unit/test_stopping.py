@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from headwayd.domain.limits import Limits
-from headwayd.domain.model import Delivery, GetOrder, Settlement
+from headwayd.domain.model import Delivery, GetOrder, Settlement, StoreFacts
 from headwayd.engine.engine import Engine
 from headwayd.engine.ports import GetStep, Store
 
@@ -33,6 +33,7 @@ class SlowStore:
         self.asked = asyncio.Event()
         self.answer = asyncio.Event()
         self.released: list[str] = []
+        self.facts = StoreFacts(is_reachable=True)
         self._empty_tries = empty_tries
 
     def on_hint(self, listener: object) -> None: ...

@@ -39,6 +39,7 @@ from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
 from headwayd.engine.ports import RoleStep, Store
 from headwayd.engine.putting import Putting
+from headwayd.engine.readiness import Readiness
 from headwayd.engine.redriving import redrive
 from headwayd.engine.roles import until_done
 from headwayd.engine.sweeper import Sweeper
@@ -70,6 +71,7 @@ class Engine:
         self._getting = Getting(store, self._getters, self._tasks.spawn)
         self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
         self._sweeper = Sweeper(store, self._tasks.spawn)
+        self._readiness = Readiness(store)
         self._is_draining = False
 
     async def start(self) -> None:
@@ -79,6 +81,11 @@ class Engine:
         self._store.on_due(self._sweeper.note)
         self._store.on_reconnect(self._sweeper.list_anew)
         self._tasks.spawn(self._sweeper.run(), "sweeper")
+        self._tasks.spawn(self._readiness.run(), "readiness")
+
+    def on_readiness(self, listener: Callable[[bool], None]) -> None:
+        """Who is told whether the store can be counted on: now, and at every change."""
+        self._readiness.on_change(listener)
 
     async def drain(self) -> None:
         """Ends every wait with ShuttingDown. Settling goes on."""
@@ -89,6 +96,7 @@ class Engine:
     async def stop(self) -> None:
         """Ends all that runs in the background; late leases are given back first."""
         self._sweeper.stop()
+        self._readiness.stop()
         await self._tasks.drain(_DRAIN_S)
         await self._tasks.close()
 

@@ -1,4 +1,4 @@
-"""`grpc.health.v1.Health`: whether this process wants calls.
+"""`grpc.health.v1.Health`: whether this process wants calls, lives, and has a store that can be counted on.
 
 Not the servicer of grpcio-health-checking 1.81: there the first of several watchers that leaves takes the others'
 signal with it, setting a status needs a coroutine, and watchers hold up the server's stop for the whole grace.
@@ -18,20 +18,32 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 Context = ServicerContext[Any, Any]
 _Status = health_pb2.HealthCheckResponse
 SERVICE_NAME = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+# Names for probes, beside the services' own. A process lives as long as it answers; no store and no shut-down changes
+# that, or it would be killed for what killing does not mend.
+LIVENESS = "liveness"
+# Wants calls, and the store answers.
+READINESS = "readiness"
 
 
 class HealthServicer(health_pb2_grpc.HealthServicer):
-    """One status for all `services`; the empty name, the server as a whole, is one of them always."""
+    """One status for all `services`; the empty name, the server as a whole, is one of them always. LIVENESS and
+    READINESS have their own."""
 
     def __init__(self, services: Iterable[str]) -> None:
-        self._services = frozenset({"", *services})
+        self._services = frozenset({"", LIVENESS, READINESS, *services})
         self._is_serving = False
+        self._is_ready = False
         self._is_ended = False
         self._changed = asyncio.Event()
 
     def set_serving(self, is_serving: bool) -> None:
         """SERVING or NOT_SERVING, from now on."""
         self._is_serving = is_serving
+        self._wake()
+
+    def set_ready(self, is_ready: bool) -> None:
+        """What READINESS tells while serving, from now on."""
+        self._is_ready = is_ready
         self._wake()
 
     def end(self) -> None:
@@ -63,7 +75,11 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
     def _status_of(self, service: str) -> Any:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if self._is_serving else _Status.NOT_SERVING
+        if service == LIVENESS:
+            is_serving = not self._is_ended
+        else:
+            is_serving = self._is_serving and (self._is_ready or service != READINESS)
+        return _Status.SERVING if is_serving else _Status.NOT_SERVING
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -86,6 +86,10 @@ class RpcServer:
         """What `grpc.health.v1` tells: the server as a whole and each service."""
         self._health.set_serving(is_serving)
 
+    def set_ready(self, is_ready: bool) -> None:
+        """Whether the store can be counted on; of what health tells it concerns `readiness` only."""
+        self._health.set_ready(is_ready)
+
     def start_draining(self) -> None:
         """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
         self._gate.start_draining()

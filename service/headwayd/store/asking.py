@@ -87,6 +87,15 @@ class Asking:
             raise
         return self._facts
 
+    async def ping(self, *, budget_s: float) -> None:
+        """Asks the store for a sign of life. Raises StoreUnavailable, also while it loads, or cannot save, or runs a
+        script for too long."""
+        try:
+            async with asyncio.timeout(budget_s):
+                await self._link.command("PING")
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+
     def on_hint(self, listener: HintListener) -> None:
         """Who is told that something may have changed for those who wait."""
         self._hints.on_hint = listener

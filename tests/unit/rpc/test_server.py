@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -26,6 +27,7 @@ from headway.v1.queue_service_pb2 import (
     ListRequest,
     PutRequest,
 )
+from headwayd.rpc.health import LIVENESS, READINESS
 from headwayd.rpc.health_check import check
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
@@ -133,6 +135,22 @@ async def test_health_follows_what_it_is_told(service: str, server: RpcServer, c
     assert (await health_call(channel, service)).status == Health.SERVING
     server.set_serving(False)
     assert (await health_call(channel, service)).status == Health.NOT_SERVING
+
+
+async def test_readiness_needs_the_process_and_the_store(server: RpcServer, channel: grpc.aio.Channel) -> None:
+    for is_serving, is_ready in itertools.product((False, True), repeat=2):
+        server.set_serving(is_serving)
+        server.set_ready(is_ready)
+        expected = Health.SERVING if is_serving and is_ready else Health.NOT_SERVING
+        assert (await health_call(channel, READINESS)).status == expected
+        assert (await health_call(channel, "")).status == (Health.SERVING if is_serving else Health.NOT_SERVING)
+
+
+async def test_liveness_does_not_mind_the_store_nor_a_shut_down(server: RpcServer, channel: grpc.aio.Channel) -> None:
+    for is_serving in (True, False):
+        server.set_serving(is_serving)
+        server.set_ready(False)
+        assert (await health_call(channel, LIVENESS)).status == Health.SERVING
 
 
 async def test_health_of_an_unknown_service_is_not_found(channel: grpc.aio.Channel) -> None:

@@ -1,0 +1,82 @@
+"""Readiness: several answers of the store in a row change the verdict, never one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.model import StoreFacts
+from headwayd.engine.ports import Store
+from headwayd.engine.readiness import ANSWERS, FAILURES, Readiness
+
+
+class Answers:
+    """A store that answers as the script says, "+" or "-", and then says nothing more."""
+
+    def __init__(self, script: str, *, is_reachable: bool) -> None:
+        self.facts = StoreFacts(is_reachable=is_reachable)
+        self.asked: list[str] = []
+        self.is_over = asyncio.Event()
+        self._left = list(script)
+
+    async def ping(self, *, budget_s: float) -> None:
+        await self._answer("ping")
+
+    async def probe(self, *, budget_s: float) -> StoreFacts:
+        await self._answer("probe")
+        return self.facts
+
+    async def _answer(self, kind: str) -> None:
+        if not self._left:
+            self.is_over.set()
+            await asyncio.Event().wait()
+        self.asked.append(kind)
+        if self._left.pop(0) == "-":
+            raise StoreUnavailable("away")
+
+
+async def told_by(store: Answers) -> list[bool]:
+    """What a listener is told, from the beginning."""
+    readiness, told = Readiness(cast(Store, store), every_s=0), list[bool]()
+    readiness.on_change(told.append)
+    running = asyncio.create_task(readiness.run())
+    async with asyncio.timeout(5):
+        await store.is_over.wait()
+    running.cancel()
+    await asyncio.wait({running})
+    return told
+
+
+@pytest.mark.parametrize(
+    ("is_reachable", "script", "told"),
+    [
+        (True, "", [False, True]),
+        (False, "", [False]),
+        (True, "-" * (FAILURES - 1) + "+" + "-" * (FAILURES - 1), [False, True]),
+        (True, "-" * FAILURES, [False, True, False]),
+        (True, "-" * FAILURES + "+-" * 5, [False, True, False]),
+        (True, "-" * FAILURES + "+" * ANSWERS, [False, True, False, True]),
+        (False, "-" * 10 + "+" * (ANSWERS - 1), [False]),
+        (False, "+" * ANSWERS, [False, True]),
+    ],
+)
+async def test_only_answers_in_a_row_change_the_verdict(is_reachable: bool, script: str, told: list[bool]) -> None:
+    assert await told_by(Answers(script, is_reachable=is_reachable)) == told
+
+
+async def test_a_store_that_was_away_is_asked_anew_what_it_is() -> None:
+    store = Answers("+-++", is_reachable=True)
+    await told_by(store)
+    assert store.asked == ["ping", "ping", "probe", "ping"]
+
+
+async def test_it_ends_when_told() -> None:
+    readiness = Readiness(cast(Store, Answers("", is_reachable=True)), every_s=3600)
+    running = asyncio.create_task(readiness.run())
+    await asyncio.sleep(0)
+    readiness.stop()
+    async with asyncio.timeout(5):
+        await running
