@@ -45,6 +45,11 @@ def test_check_without_a_service_ends_with_1() -> None:
     assert (done.returncode, done.stderr) == (1, "headwayd: unix:/nowhere/headway.sock does not serve\n")
 
 
+def test_check_asks_where_the_environment_says_also_beyond_this_machine() -> None:
+    done = headwayd("check", "--timeout", "500ms", HEADWAY_LISTEN="0.0.0.0:1")
+    assert (done.returncode, done.stderr) == (1, "headwayd: 0.0.0.0:1 does not serve\n")
+
+
 def test_check_with_a_bad_timeout_ends_with_2() -> None:
     assert headwayd("check", "--timeout", "soon").returncode == 2
 

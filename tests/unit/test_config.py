@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headwayd.config import reference
-from headwayd.config.settings import BadSettings, Settings, origin_of
+from headwayd.config.settings import BadSettings, Settings, _data_folder, origin_of
 from headwayd.config.values import format_span, masked_url, parse_span
 from headwayd.domain.limits import Limits
 
@@ -162,3 +162,14 @@ def test_passwords_are_never_shown(url: str, masked: str) -> None:
 
 def test_the_reference_of_settings_is_up_to_date() -> None:
     assert (ROOT / "docs/configuration.md").read_text() == reference.markdown()
+
+
+def test_a_user_without_a_home_needs_a_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*_arguments: object, **_options: object) -> str:
+        raise RuntimeError("no home")
+
+    monkeypatch.setattr("platformdirs.user_data_dir", nobody)
+    monkeypatch.setattr("pathlib.Path.expanduser", nobody)
+    folder = _data_folder()
+    with pytest.raises(ValueError, match="nobody who is known"):
+        Settings._check_data_dir(folder)

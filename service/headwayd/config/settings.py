@@ -50,6 +50,13 @@ def _setting(default: Any, text: str, *, unit: str = "", shown: str | None = Non
     return Field(default, description=text, json_schema_extra={"unit": unit, "shown": shown}, **bounds)
 
 
+def _data_folder() -> Path:
+    try:
+        return Path(platformdirs.user_data_dir("headway", appauthor=False))
+    except RuntimeError:  # a user whom nobody knows, as in containers; refused only if no other folder is given
+        return Path("~/.local/share/headway")
+
+
 def _ms(milliseconds: int) -> timedelta:
     return timedelta(milliseconds=milliseconds)
 
@@ -95,7 +102,7 @@ class Settings(BaseSettings):
         max_length=100,
     )
     data_dir: Path = _setting(
-        Path(platformdirs.user_data_dir("headway", appauthor=False)),
+        _data_folder(),
         "Where the embedded store keeps its data. One service at a time.",
         unit="folder",
         shown="`headway` in the user's data folder",
