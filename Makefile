@@ -11,10 +11,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench soak stateful mutants clean
+.PHONY: help run test check lint types gen verify baseline bench soak stateful mutants test-image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds flags)
 	@exec $(BIN)/headwayd serve $(ARGS)
@@ -59,6 +59,9 @@ soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that mis
 stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and more on each store; half an hour and more
 	HEADWAY_STATEFUL_EXAMPLES=$${HEADWAY_STATEFUL_EXAMPLES:-2200} \
 		$(BIN)/python -m pytest tests/stateful -n $(JOBS) --stores=valkey,redis $(ARGS)
+
+test-image: $(VENV)/.dev-stamp ## build the image without an engine and serve from it; needs buildah and root; one minute
+	$(BIN)/python -m pytest tests/image $(ARGS)
 
 mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
