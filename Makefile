@@ -35,7 +35,7 @@ lint: $(VENV)/.dev-stamp ## ruff: rules and format
 types: $(VENV)/.dev-stamp ## mypy, strict
 	$(BIN)/mypy
 
-gen: $(VENV)/.dev-stamp ## regenerate what is generated: the Python stubs and docs/configuration.md
+gen: $(VENV)/.dev-stamp ## regenerate what is generated: the Python stubs, docs/configuration.md, and the chart's schema and table
 	$(BIN)/python tools/generate.py
 
 verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is clean and breaks nobody; layers hold
@@ -79,6 +79,7 @@ $(VENV)/.run-stamp: $(SETUP) | $(VENV)/bin/python
 	$(PIP) -e 'clients/python[cli]' -e .
 	@touch $@
 
-$(VENV)/.dev-stamp: $(SETUP) | $(VENV)/bin/python
+$(VENV)/.dev-stamp: $(SETUP) tools/helm.py tools/helm.txt | $(VENV)/bin/python
 	$(PIP) -e 'clients/python[cli]' -e '.[dev]'
+	$(BIN)/python tools/helm.py
 	@touch $(VENV)/.run-stamp $@

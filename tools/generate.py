@@ -1,4 +1,5 @@
-"""Regenerates what is committed but generated: the Python stubs and the reference of the settings.
+"""Regenerates what is committed but generated: the Python stubs, the reference of the settings, and what the chart says
+of them.
 
 With --check it compares and changes nothing.
 """
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import chart
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from stub_types import stub_types
 
@@ -65,18 +67,21 @@ def main() -> None:
         names = sorted(generated_names(fresh) | generated_names(kept))
         _, differing, missing = filecmp.cmpfiles(fresh, kept, names, shallow=False)
         stale = sorted({*differing, *missing})
-        settings = settings_reference()
-        is_settings_stale = not SETTINGS.exists() or SETTINGS.read_text() != settings
+        texts = {
+            SETTINGS: settings_reference(),
+            chart.SCHEMA: chart.schema_text(),
+            chart.README: chart.readme_text(),
+        }
+        stale_texts = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
         if only_check:
             wrong = [str(kept.relative_to(ROOT) / name) for name in stale]
-            wrong += [str(SETTINGS.relative_to(ROOT))] * is_settings_stale
+            wrong += [str(path.relative_to(ROOT)) for path in stale_texts]
             if wrong:
                 sys.exit(f"not as `make gen` would make it: {', '.join(wrong)}")
             return
-        if is_settings_stale:
-            SETTINGS.parent.mkdir(exist_ok=True)
-            SETTINGS.write_text(settings)
-            print(f"wrote {SETTINGS.relative_to(ROOT)}")
+        for path in stale_texts:
+            path.write_text(texts[path])
+            print(f"wrote {path.relative_to(ROOT)}")
         for name in stale:
             (kept / name).unlink(missing_ok=True)
             if (fresh / name).exists():

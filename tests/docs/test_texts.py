@@ -20,7 +20,7 @@ from headwayd.store import frames, keys
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
 STORAGE = (ROOT / "docs/storage.md").read_text()
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "helm/headway/README.md"])
 _LINK = re.compile(r"(?<!`)\]\((?!https?://)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 _RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
 _REASON_ROW = re.compile(r"^\| ([A-Z_]+) \| ([A-Z_]+) \|", re.MULTILINE)

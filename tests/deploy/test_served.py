@@ -1,0 +1,144 @@
+"""What the chart asks of the service and the store, asked of real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from deploy.charts import containers, rendered, settings_of, the
+from harness import ServiceProcess, StoreServer, eventually, refused
+from harness.figures import Figure
+from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
+from headwayd.config.values import parse_span
+
+MakeService: TypeAlias = Callable[..., ServiceProcess]
+Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
+Health = health_pb2.HealthCheckResponse
+
+
+@pytest.fixture
+def deployment() -> dict[str, Any]:
+    """The pod of the service, for trying out."""
+    spec: dict[str, Any] = the(rendered("valkey"), "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.fixture
+def service(make_service: MakeService, store_server: StoreServer) -> ServiceProcess:
+    """A process with the settings that the chart gives it. Address and store are this machine's."""
+    said = settings_of(rendered("valkey"))
+    return make_service(**said | {"HEADWAY_LISTEN": "127.0.0.1:0", "HEADWAY_REDIS_URL": store_server.url})
+
+
+def probes_of(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    (container,) = deployment["containers"]
+    return {name: container[f"{name}Probe"] for name in ("startup", "liveness", "readiness")}
+
+
+@pytest.fixture
+async def ask(service: ServiceProcess, connect: Connect) -> AsyncIterator[Callable[[dict[str, Any]], Any]]:
+    """Asks what a probe asks, as a kubelet does: a stock stub, the probe's own patience."""
+    async with connect(service.address) as channel:
+        health: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no aio
+
+        async def answer(probe: dict[str, Any]) -> int:
+            request = health_pb2.HealthCheckRequest(service=probe["grpc"]["service"])
+            return int((await health.Check(request, timeout=probe["timeoutSeconds"])).status)
+
+        yield answer
+
+
+async def test_every_probe_asks_for_a_name_that_is_served(
+    deployment: dict[str, Any], ask: Callable[[dict[str, Any]], Any]
+) -> None:
+    (container,) = deployment["containers"]
+    for probe in probes_of(deployment).values():
+        assert await ask(probe) == Health.SERVING
+        assert probe["grpc"]["port"] == container["ports"][0]["containerPort"]
+
+
+async def test_a_pod_that_goes_is_unready_first_then_ends_waits_and_leaves_in_time(
+    deployment: dict[str, Any],
+    ask: Callable[[dict[str, Any]], Any],
+    service: ServiceProcess,
+    connect: Connect,
+    figure: Figure,
+) -> None:
+    delay: Any = parse_span(service.env["HEADWAY_DRAIN_DELAY"])
+    async with connect(service.address) as channel:
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+        await stub.Create(queue_service_pb2.CreateRequest(queue="leaving"), timeout=5)
+        waiting = stub.Get(queue_service_pb2.GetRequest(queue="leaving", wait=Duration(seconds=120)), timeout=120)
+
+        async def is_waiting() -> bool:
+            described = await stub.Describe(queue_service_pb2.DescribeRequest(queue="leaving"), timeout=5)
+            return described.queue.counts.consumers_waiting == 1
+
+        await eventually(is_waiting)
+        service.signal(signal.SIGTERM)
+        told_at = time.monotonic()
+        probes = probes_of(deployment)
+
+        async def is_unready() -> bool:
+            return bool(await ask(probes["readiness"]) == Health.NOT_SERVING)
+
+        await eventually(is_unready)
+        # While the cluster still sends calls they are served, and the pod is not killed for being unready.
+        assert await ask(probes["liveness"]) == Health.SERVING
+        await stub.Create(queue_service_pb2.CreateRequest(queue="meanwhile"), timeout=5)
+        assert not waiting.done()
+        with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):
+            await waiting
+        assert timedelta(seconds=time.monotonic() - told_at) >= delay
+    assert await asyncio.to_thread(service.wait, within=deployment["terminationGracePeriodSeconds"]) == 0
+    took_s = time.monotonic() - told_at
+    figure("from SIGTERM to the end of a pod", f"{took_s:.1f} s of {deployment['terminationGracePeriodSeconds']} s")
+
+
+def test_the_test_pod_succeeds_step_by_step(service: ServiceProcess) -> None:
+    pod = the(rendered("valkey"), "Pod")["spec"]
+    printed = []
+    for container in containers(pod):
+        assert container["command"] == ["headway"]
+        (variable,) = container["env"]
+        assert variable == {"name": "HEADWAY_ADDRESS", "value": "hw-headway:7420"}
+        command = [sys.executable, "-m", "headway.cli", *container["args"]]
+        env = os.environ | {"HEADWAY_ADDRESS": service.address}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert "hello" in printed[1]
+
+
+async def test_the_charts_own_store_keeps_what_it_accepts(
+    make_service: MakeService, connect: Connect, short_dir: Path
+) -> None:
+    (container,) = the(rendered("valkey"), "StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["valkey-server"]
+    # Address and folder are this machine's; of an option that is said twice the last one counts.
+    options = [word for word in container["args"] if word not in ("--port", "6379", "--dir", "/data")]
+    store = StoreServer("valkey", short_dir, options=("--appendonly", "no", *options))
+    store.start()
+    try:
+        service = make_service(HEADWAY_REDIS_URL=store.url)
+        async with connect(service.address) as channel:
+            admin = admin_service_pb2_grpc.AdminServiceStub(channel)
+            told = (await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)).store
+        assert (told.durability, list(told.warnings)) == ("everysec", [])
+        with store.client() as client:
+            assert client.config_get("maxmemory")["maxmemory"] == str(192 * 2**20)
+    finally:
+        store.stop()
