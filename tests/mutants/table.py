@@ -449,4 +449,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            await asyncio.sleep(0, ",
         test="tests/faults/test_waits.py::test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty",
     ),
+    Mutant(
+        name="readiness-at-a-hiccup",
+        defect="One answer of the store, or one that is missing, changes whether the process is ready.",
+        file="engine/readiness.py",
+        old="if self._contrary_count >= (ANSWERS if self._did_answer else FAILURES):",
+        new="if self._contrary_count:",
+        test="tests/unit/test_readiness.py::test_only_answers_in_a_row_change_the_verdict",
+    ),
+    Mutant(
+        name="liveness-ends-with-service",
+        defect="A process that drains is said to be dead, and killed before it has finished.",
+        file="rpc/health.py",
+        old="is_serving = not self._is_ended",
+        new="is_serving = self._is_serving",
+        test="tests/unit/rpc/test_server.py::test_liveness_does_not_mind_the_store_nor_a_shut_down",
+    ),
 )
