@@ -28,6 +28,11 @@ REQUESTS: dict[str, Callable[[str], ProtoMessage]] = {
     QUEUE_SERVICE + "Extend": lambda queue: queue_service_pb2.ExtendRequest(queue=queue, leases=["made-up"]),
     QUEUE_SERVICE + "Withdraw": lambda queue: queue_service_pb2.WithdrawRequest(queue=queue, message_ids=["unknown"]),
     QUEUE_SERVICE + "Peek": lambda queue: queue_service_pb2.PeekRequest(queue=queue),
+    # A stream, which is done with its first reply where nobody knows the message.
+    QUEUE_SERVICE + "WatchPosition": lambda queue: queue_service_pb2.WatchPositionRequest(
+        queue=queue, messages=queue_service_pb2.MessageIds(ids=["unknown"])
+    ),
+    QUEUE_SERVICE + "WatchQueue": lambda queue: queue_service_pb2.WatchQueueRequest(queue=queue),
     ADMIN_SERVICE + "Pause": lambda queue: admin_service_pb2.PauseRequest(queue=queue),
     ADMIN_SERVICE + "Resume": lambda queue: admin_service_pb2.ResumeRequest(queue=queue),
     ADMIN_SERVICE + "Purge": lambda queue: admin_service_pb2.PurgeRequest(queue=queue),
@@ -39,7 +44,9 @@ REQUESTS: dict[str, Callable[[str], ProtoMessage]] = {
 }
 # Served, too, but they name no queue.
 WITHOUT_QUEUE = {QUEUE_SERVICE + "List", ADMIN_SERVICE + "GetServerInfo"}
-UNSERVED = {QUEUE_SERVICE + name for name in ("WatchPosition", "WatchQueue", "Produce", "Consume")}
+# Streams without an end of their own: their first reply will do.
+ENDLESS = {QUEUE_SERVICE + "WatchQueue"}
+UNSERVED = {QUEUE_SERVICE + name for name in ("Produce", "Consume")}
 
 
 def short(method: str) -> str:

@@ -14,7 +14,6 @@ from wire.calls import (
     INVALID_ARGUMENT,
     SLACK_S,
     STALE,
-    UNIMPLEMENTED,
     Keys,
     Line,
     leases,
@@ -182,14 +181,31 @@ async def test_a_lease_up_to_its_bounds_is_given(line: Line, lease_ms: float) ->
     assert [result.settled for result in await line.extend(lease, lease_ms=lease_ms)] == [EXTENDED]
 
 
-async def test_telling_progress_is_not_served_yet_and_nothing_is_extended(line: Line, keys: Keys) -> None:
+@pytest.mark.parametrize(
+    ("progress", "field"),
+    [
+        ({"fraction": 1.0001}, "progress.fraction"),
+        ({"fraction": -0.0001}, "progress.fraction"),
+        ({"fraction": float("nan")}, "progress.fraction"),
+        ({"fraction": float("inf")}, "progress.fraction"),
+        ({"note": "n" * 1025}, "progress.note"),
+        ({"note": "ü" * 513}, "progress.note"),
+    ],
+    ids=str,
+)
+async def test_progress_out_of_its_range_is_refused_and_nothing_is_extended(
+    line: Line, keys: Keys, progress: dict[str, object], field: str
+) -> None:
     await line.create()
     await line.put(b"one")
     lease = (await line.take_one(lease_ms=300)).lease
     request = queue_service_pb2.ExtendRequest(
-        queue=line.name, leases=[lease], lease=span(600_000), progress=message_pb2.Progress(fraction=0.5)
+        queue=line.name,
+        leases=[lease],
+        lease=span(600_000),
+        progress=message_pb2.Progress(**progress),  # type: ignore[arg-type]
     )
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
         await line.stub.Extend(request, timeout=SLACK_S)
-    assert said.metadata == {"field": "progress"}
+    assert list(said.violations) == [field]
     await eventually(lambda: keys.length == 1)

@@ -170,9 +170,8 @@ async def internal(on: Stage) -> None:
 
 
 async def not_implemented(on: Stage) -> None:
-    await anext(
-        aiter(on.line.stub.WatchQueue(queue_service_pb2.WatchQueueRequest(queue=on.line.name), timeout=SLACK_S))
-    )
+    produce = [queue_service_pb2.ProduceRequest(queue=on.line.name)]
+    await anext(aiter(on.line.stub.Produce(iter(produce), timeout=SLACK_S)))
 
 
 Provoker = Callable[[Stage], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""Calls that the schema has and this version does not serve say so, by name."""
+"""Calls and fields that the schema has and this version does not serve say so, by name."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from headway.v1 import queue_service_pb2
 from wire.calls import SLACK_S, UNIMPLEMENTED, Line
 
 
-@pytest.mark.parametrize("method", ["WatchPosition", "WatchQueue", "Produce", "Consume"])
+@pytest.mark.parametrize("method", ["Produce", "Consume"])
 async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
     with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
         match method:
-            case "WatchPosition":
-                await anext(aiter(line.stub.WatchPosition(queue_service_pb2.WatchPositionRequest(), timeout=SLACK_S)))
-            case "WatchQueue":
-                await anext(aiter(line.stub.WatchQueue(queue_service_pb2.WatchQueueRequest(), timeout=SLACK_S)))
             case "Produce":
                 produce = [queue_service_pb2.ProduceRequest(queue=line.name)]
                 await anext(aiter(line.stub.Produce(iter(produce), timeout=SLACK_S)))
@@ -25,6 +21,14 @@ async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
                 await anext(aiter(line.stub.Consume(iter(consume), timeout=SLACK_S)))
     assert said.metadata == {"method": method}
     assert said.domain == "headway.v1"
+
+
+async def test_standing_in_line_is_not_served_yet(line: Line) -> None:
+    await line.create()
+    request = queue_service_pb2.WatchPositionRequest(queue=line.name, stand=queue_service_pb2.Stand())
+    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
+        await anext(aiter(line.stub.WatchPosition(request, timeout=SLACK_S)))
+    assert said.metadata == {"field": "stand"}
 
 
 async def test_a_call_that_the_schema_does_not_know_is_unimplemented(line: Line, channel: object) -> None:

@@ -93,6 +93,7 @@ class Queue:
     producer: Role
     consumer: Role
     durability: str = ""
+    at_ms: int = field(default=0, compare=False)  # which instant that was
 
 
 class OnDuplicate(StrEnum):

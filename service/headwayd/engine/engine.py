@@ -33,6 +33,8 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Progress
+from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.budgets import Budget
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
@@ -44,6 +46,8 @@ from headwayd.engine.redriving import redrive
 from headwayd.engine.roles import until_done
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
+from headwayd.engine.watching.estimates import Estimator, NoEstimator
+from headwayd.engine.watching.watching import Watching
 
 _DRAIN_S = 5.0
 
@@ -59,6 +63,7 @@ class Engine:
         process: str,
         limits: Limits,
         wall_ms: Callable[[], int] = lambda: 0,
+        make_estimator: Callable[[], Estimator] = NoEstimator,
     ) -> None:
         self.limits = limits
         self._store = store
@@ -72,6 +77,7 @@ class Engine:
         self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
+        self._watching = Watching(store, self._tasks.spawn, make_estimator)
         self._is_draining = False
 
     async def start(self) -> None:
@@ -92,6 +98,7 @@ class Engine:
         self._is_draining = True
         for lines in (self._getters, self._putters):
             lines.fail_all(ShuttingDown("this process is going down"))
+        self._watching.fail_all(ShuttingDown("this process is going down"))
 
     async def stop(self) -> None:
         """Ends all that runs in the background; late leases are given back first."""
@@ -103,6 +110,7 @@ class Engine:
     def _kick(self, queue: str | None) -> None:
         self._getters.kick(queue)
         self._putters.kick(queue)
+        self._watching.kick(queue)
 
     def _getter_line_ended(self, queue: str) -> None:
         self._getting.line_ended(queue)
@@ -225,10 +233,10 @@ class Engine:
         return await asyncio.shield(self._store.delay(order, budget_s=budget_s))
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, progress: Progress | None = None, budget_s: float
     ) -> Sequence[Settlement]:
-        """Keeps alive; one settlement per lease."""
-        return await asyncio.shield(self._store.extend(queue, leases, lease_ms, budget_s=budget_s))
+        """Keeps alive, and tells those who watch how far the work has come; one settlement per lease."""
+        return await asyncio.shield(self._store.extend(queue, leases, lease_ms, progress=progress, budget_s=budget_s))
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         """Cancels what waits or is delayed; one outcome per id."""
@@ -243,6 +251,24 @@ class Engine:
             max_bytes=self.limits.max_response_bytes,
             budget_s=budget_s,
         )
+
+    # -- watching -----------------------------------------------------------------------------------------------------
+
+    async def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
+        """What becomes of messages, until all have ended: of each the latest, whenever the caller is ready for more."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        async with aclosing(self._watching.messages(order, budget_s=budget_s)) as stream:
+            async for told in stream:
+                yield told
+
+    async def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
+        """The queue's numbers, at once and then whenever they have changed, once in `interval_s` at most."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        async with aclosing(self._watching.queue(queue, interval_s, budget_s=budget_s)) as shown:
+            async for told in shown:
+                yield replace(told, queue=self._with_waiters(told.queue))
 
     # -- operators ----------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Progress
+from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 
 
 class Engine(Protocol):
@@ -64,7 +66,7 @@ class Engine(Protocol):
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, progress: Progress | None, budget_s: float
     ) -> Sequence[Settlement]: ...
 
     async def withdraw(
@@ -72,6 +74,10 @@ class Engine(Protocol):
     ) -> Sequence[WithdrawOutcome]: ...
 
     async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]: ...
+
+    def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]: ...
+
+    def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]: ...
 
     async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged: ...
 

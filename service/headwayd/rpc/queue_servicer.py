@@ -6,6 +6,7 @@ Errors pass through as they are: `edge` makes them statuses. What is not overrid
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
@@ -23,6 +24,7 @@ from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.policies import in_paths
+from headwayd.rpc.watch_servicing import watch_position, watch_queue
 
 
 class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
@@ -124,8 +126,10 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
     ) -> queue_service_pb2.ExtendResponse:
         """Keeps leases alive."""
         self._engine.check_name(request.queue)
-        leases, lease_ms = requests.extension(request, self._limits)
-        settled = await self._engine.extend(request.queue, leases, lease_ms, budget_s=store_budget_s(context))
+        leases, lease_ms, progress = requests.extension(request, self._limits)
+        settled = await self._engine.extend(
+            request.queue, leases, lease_ms, progress=progress, budget_s=store_budget_s(context)
+        )
         return queue_service_pb2.ExtendResponse(results=settle_results(settled))
 
     async def Withdraw(
@@ -143,3 +147,15 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         from_position, max_messages = requests.peek_range(request, self._limits)
         messages = await self._engine.peek(request.queue, from_position, max_messages, budget_s=store_budget_s(context))
         return peek_response(messages, without_payloads=request.without_payloads)
+
+    def WatchPosition(
+        self, request: queue_service_pb2.WatchPositionRequest, context: Context
+    ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
+        """Streams the places of messages, or stands in the consumer line."""
+        return watch_position(self._engine, request, context)
+
+    def WatchQueue(
+        self, request: queue_service_pb2.WatchQueueRequest, context: Context
+    ) -> AsyncGenerator[queue_service_pb2.WatchQueueResponse, None]:
+        """Streams a queue's numbers."""
+        return watch_queue(self._engine, request, context)

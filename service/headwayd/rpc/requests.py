@@ -27,8 +27,10 @@ from headwayd.domain.limits import (
     Limits,
 )
 from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
+from headwayd.domain.places import Progress
 from headwayd.rpc.policies import masked_names, policy_of
 from headwayd.rpc.validation import Checks, refuse_unserved
+from headwayd.rpc.watch_requests import checked_progress
 
 OWN_ID_MARK = "~"  # ids that the service makes begin with it
 _CLOSE_WAIT_MS = 1 * SECOND_MS
@@ -166,15 +168,17 @@ def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> Dela
     return order
 
 
-def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple[tuple[str, ...], int]:
-    """The leases that Extend keeps alive, and for how many milliseconds; 0 is the queue's policy."""
-    if request.HasField("progress"):
-        refuse_unserved("progress")
+def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple[tuple[str, ...], int, Progress | None]:
+    """The leases that Extend keeps alive, for how many milliseconds (0 is the queue's policy), and how far the work has
+    come (None: nothing is told)."""
     checks = Checks(limits)
     leases = checks.leases("leases", request.leases)
     lease_ms = _lease_ms(request, checks)
+    progress = None
+    if request.HasField("progress"):
+        progress = checked_progress(request.progress, checks)
     checks.finish()
-    return leases, lease_ms
+    return leases, lease_ms, progress
 
 
 def withdrawn_ids(request: queue_service_pb2.WithdrawRequest, limits: Limits) -> tuple[str, ...]:

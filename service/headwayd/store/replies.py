@@ -121,6 +121,7 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
         producer=Role(int(report[24]) == 1, text(report[25])),
         consumer=Role(int(report[26]) == 1, text(report[27])),
         durability=durability,
+        at_ms=now,
     )
 
 

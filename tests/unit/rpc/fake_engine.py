@@ -33,6 +33,8 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
+from headwayd.domain.places import Progress
+from headwayd.domain.watching import End, Told, ToldFinished, ToldQueue, WatchOrder
 
 Answer = TypeVar("Answer")
 
@@ -131,10 +133,21 @@ class FakeEngine:
         return await self._do("delay", order, budget_s, default)
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float
+        self, queue: str, leases: Sequence[str], lease_ms: int, *, progress: Progress | None = None, budget_s: float
     ) -> Sequence[Settlement]:
         default: Sequence[Settlement] = [Settlement(lease, Settled.EXTENDED, 0, 1_700_000_000_001) for lease in leases]
-        return await self._do("extend", (queue, leases, lease_ms), budget_s, default)
+        asked = (queue, leases, lease_ms) if progress is None else (queue, leases, lease_ms, progress)
+        return await self._do("extend", asked, budget_s, default)
+
+    async def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
+        default: Sequence[Told] = [ToldFinished(message_id, None, End.UNKNOWN) for message_id in order.message_ids]
+        for told in await self._do("watch_messages", order, budget_s, default):
+            yield told
+
+    async def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
+        default: Sequence[ToldQueue] = [ToldQueue(queue_named(queue), 1_700_000_000_123)]
+        for told in await self._do("watch_queue", (queue, interval_s), budget_s, default):
+            yield told
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         default: Sequence[WithdrawOutcome] = [WithdrawOutcome(message_id) for message_id in message_ids]

@@ -10,7 +10,6 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headway.v1 import message_pb2, queue_service_pb2
 from headway.v1.admin_service_pb2 import CheckRequest, ListDeadRequest, RedriveRequest
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import (
@@ -414,12 +413,6 @@ def test_check_looks_at_a_million_entries_unless_told() -> None:
     [
         ("stand", lambda: requests.get_order(GetRequest(queue="q", stand=True), LIMITS)),
         ("place", lambda: requests.get_order(GetRequest(queue="q", place="p"), LIMITS)),
-        (
-            "progress",
-            lambda: requests.extension(
-                queue_service_pb2.ExtendRequest(queue="q", leases=["l"], progress=message_pb2.Progress()), LIMITS
-            ),
-        ),
     ],
 )
 def test_fields_that_are_not_served_are_refused_by_name(field: str, ask: Callable[[], object]) -> None:

@@ -63,7 +63,9 @@ class _Outcome:
 class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Outcome.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     OUTCOME_UNSPECIFIED: _Outcome.ValueType  # 0
-    """Not known."""
+    """Not known: there is no such message, or none is remembered any more, or a foreign client took it. `cause` says
+    which.
+    """
     OUTCOME_DONE: _Outcome.ValueType  # 1
     """The message was acked."""
     OUTCOME_DEAD: _Outcome.ValueType  # 2
@@ -75,13 +77,15 @@ class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     OUTCOME_DRAINED: _Outcome.ValueType  # 5
     """The queue is closed and nothing is left: there will never be a turn."""
     OUTCOME_DELETED: _Outcome.ValueType  # 6
-    """The queue was deleted."""
+    """The queue was deleted, or another one has its name now."""
 
 class Outcome(_Outcome, metaclass=_OutcomeEnumTypeWrapper):
     """How a watch ended."""
 
 OUTCOME_UNSPECIFIED: Outcome.ValueType  # 0
-"""Not known."""
+"""Not known: there is no such message, or none is remembered any more, or a foreign client took it. `cause` says
+which.
+"""
 OUTCOME_DONE: Outcome.ValueType  # 1
 """The message was acked."""
 OUTCOME_DEAD: Outcome.ValueType  # 2
@@ -93,7 +97,7 @@ OUTCOME_EXPIRED: Outcome.ValueType  # 4
 OUTCOME_DRAINED: Outcome.ValueType  # 5
 """The queue is closed and nothing is left: there will never be a turn."""
 OUTCOME_DELETED: Outcome.ValueType  # 6
-"""The queue was deleted."""
+"""The queue was deleted, or another one has its name now."""
 Global___Outcome: typing_extensions.TypeAlias = Outcome
 
 @typing.final
@@ -884,10 +888,10 @@ class MessageIds(google.protobuf.message.Message):
     IDS_FIELD_NUMBER: builtins.int
     ATTENDED_FIELD_NUMBER: builtins.int
     attended: builtins.bool
-    """Ending the stream withdraws those that still wait."""
+    """Ending the stream, for whatever reason, withdraws those that still wait or are delayed."""
     @property
     def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Their ids: 1 to 10,000."""
+        """Their ids: 1 to 10,000, each once. Ids that the service made are ids like any other."""
 
     def __init__(
         self,
@@ -984,7 +988,7 @@ class WatchPositionResponse(google.protobuf.message.Message):
     """Grows by one with every message of the stream."""
     @property
     def as_of(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The instant this was true, by the store's clock."""
+        """The instant this was true, by the store's clock. Unset with OUTCOME_DELETED: that is noticed later."""
 
     @property
     def position(self) -> Global___Position:
@@ -1039,13 +1043,13 @@ class Position(google.protobuf.message.Message):
     place: builtins.str
     """A waiter's place."""
     position: builtins.int
-    """1-based rank among what waits now; 0 = not waiting."""
+    """1-based rank among what waits now; 0 = not waiting (STATE_DELAYED)."""
     length: builtins.int
     """How many wait."""
     limit: builtins.int
     """The queue's limit of concurrent leases; 0 = none."""
     moved_back: builtins.bool
-    """The position rose: messages came back ahead of this one."""
+    """The position is larger than the one told before: messages came back ahead of this one."""
     state: Global___State.ValueType
     """The state."""
     @property
@@ -1146,7 +1150,7 @@ class Finished(google.protobuf.message.Message):
     result: builtins.bytes
     """DONE: the result given with Ack."""
     cause: builtins.str
-    """DEAD: the last error."""
+    """DEAD: the last error. UNSPECIFIED: why nothing is known. For people."""
     def __init__(
         self,
         *,

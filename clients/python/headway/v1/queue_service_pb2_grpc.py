@@ -289,6 +289,14 @@ class QueueServiceServicer(object):
 
         The first message comes at once, the last one is the end. A later message replaces what an earlier one said. Ending
         the stream, for whatever reason, gives up the place and gives back its leases at once, at no attempt's cost.
+
+        Messages: each id is told at once, then whenever it is due: every step among the first 20, farther back every tenth
+        of the position and no sooner than `poll_min`, in any case by `poll_max`; at once when somebody begins to work on
+        it, tells of the progress, or gives it back, when it is postponed, and when it ends. A reader that is slow gets the
+        latest of each id, never a backlog. The stream ends with OK when the last id has been told its end. To resume after
+        any error, watch again: an id that ended meanwhile is told its outcome while that is remembered. The stream lives
+        through a restart of the store. Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every
+        id ends with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -296,6 +304,11 @@ class QueueServiceServicer(object):
 
     def WatchQueue(self, request, context):
         """Streams a queue's numbers, at most once every `interval`, only when they changed.
+
+        The first message comes at once; it never ends by itself. What time alone changes (rates, the age of the oldest
+        message) is told with the next change, or about every nine seconds. A reader that is slow gets the latest. To resume
+        after any error, watch again. Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (also if another queue has the name now),
+        STORE_UNAVAILABLE (before the first message only), SHUTTING_DOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

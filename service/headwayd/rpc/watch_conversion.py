@@ -1,0 +1,78 @@
+"""From what those who watch are told to replies."""
+
+from __future__ import annotations
+
+from headway.v1 import message_pb2, queue_service_pb2
+from headwayd.domain.hints import PollHints
+from headwayd.domain.watching import End, Eta, Told, ToldDelayed, ToldFinished, ToldLeased, ToldQueue, ToldWaiting
+from headwayd.rpc.conversion import queue_message
+from headwayd.rpc.spans import set_duration, set_timestamp, timestamp
+from headwayd.rpc.text import clean_text
+
+_OUTCOMES = {
+    End.DONE: queue_service_pb2.OUTCOME_DONE,
+    End.DEAD: queue_service_pb2.OUTCOME_DEAD,
+    End.WITHDRAWN: queue_service_pb2.OUTCOME_WITHDRAWN,
+    End.EXPIRED: queue_service_pb2.OUTCOME_EXPIRED,
+    End.DELETED: queue_service_pb2.OUTCOME_DELETED,
+    End.TAKEN: queue_service_pb2.OUTCOME_UNSPECIFIED,
+    End.UNKNOWN: queue_service_pb2.OUTCOME_UNSPECIFIED,
+}
+
+
+def position_response(told: Told, sequence: int) -> queue_service_pb2.WatchPositionResponse:
+    """Something about one message."""
+    response = queue_service_pb2.WatchPositionResponse(sequence=sequence)
+    if told.at_ms is not None:
+        set_timestamp(response.as_of, told.at_ms)
+    match told:
+        case ToldWaiting():
+            place = response.position
+            place.position = told.position
+            place.moved_back = told.is_moved_back
+            place.state = queue_service_pb2.STATE_WAITING
+            _fill_place(place, told)
+            _fill_eta(place.eta, told.eta)
+        case ToldDelayed():
+            response.position.state = queue_service_pb2.STATE_DELAYED
+            _fill_place(response.position, told)
+        case ToldLeased():
+            response.leased.id = told.id
+            response.leased.attempt = told.attempt
+            if told.progress is not None:
+                response.leased.progress.fraction = told.progress.fraction
+                response.leased.progress.note = clean_text(told.progress.note)
+        case ToldFinished():
+            finished = response.finished
+            finished.id = told.id
+            finished.outcome = _OUTCOMES[told.end]
+            finished.result = told.result
+            finished.cause = clean_text(told.cause)
+    return response
+
+
+def watch_queue_response(told: ToldQueue) -> queue_service_pb2.WatchQueueResponse:
+    """A queue's numbers."""
+    response = queue_service_pb2.WatchQueueResponse(queue=queue_message(told.queue), as_of=timestamp(told.at_ms))
+    _fill_eta(response.eta, told.eta)
+    return response
+
+
+def _fill_place(place: queue_service_pb2.Position, told: ToldWaiting | ToldDelayed) -> None:
+    place.id = told.id
+    place.length = told.length
+    place.limit = told.limit
+    _fill_hints(place, told.hints)
+
+
+def _fill_hints(place: queue_service_pb2.Position, hints: PollHints) -> None:
+    set_duration(place.poll_min, hints.poll_min_ms)
+    set_duration(place.poll_max, hints.poll_max_ms)
+
+
+def _fill_eta(target: message_pb2.Eta, eta: Eta | None) -> None:
+    """Set in any case: that nothing is known is said."""
+    target.known = eta is not None
+    if eta is not None:
+        set_duration(target.p50, eta.p50_ms)
+        set_duration(target.p90, eta.p90_ms)

@@ -1,0 +1,54 @@
+"""The calls of those who watch. Each is a stream, which `streams` drives."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from headway.v1 import queue_service_pb2
+from headwayd.rpc import watch_requests
+from headwayd.rpc.deadlines import store_budget_s
+from headwayd.rpc.edge import Context
+from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.validation import refuse_unserved
+from headwayd.rpc.watch_conversion import position_response, watch_queue_response
+
+
+def watch_position(
+    engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
+) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
+    """Streams the places of messages, or stands in the consumer line."""
+    if request.WhichOneof("subject") == "stand":
+        return _stand(engine, request, context)
+    return _watch_messages(engine, request, context)
+
+
+async def _watch_messages(
+    engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
+) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
+    engine.check_name(request.queue)
+    order = watch_requests.watch_order(request, engine.limits)
+    sequence = 0
+    async with aclosing(engine.watch_messages(order, budget_s=store_budget_s(context))) as stream:
+        async for told in stream:
+            sequence += 1
+            yield position_response(told, sequence)
+
+
+async def _stand(
+    engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
+) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
+    del engine, request, context
+    refuse_unserved("stand")
+    yield queue_service_pb2.WatchPositionResponse()  # never reached: makes this a generator
+
+
+async def watch_queue(
+    engine: Engine, request: queue_service_pb2.WatchQueueRequest, context: Context
+) -> AsyncGenerator[queue_service_pb2.WatchQueueResponse, None]:
+    """Streams a queue's numbers."""
+    engine.check_name(request.queue)
+    interval_s = watch_requests.interval_ms(request, engine.limits) / 1_000
+    async with aclosing(engine.watch_queue(request.queue, interval_s, budget_s=store_budget_s(context))) as shown:
+        async for told in shown:
+            yield watch_queue_response(told)
