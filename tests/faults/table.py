@@ -20,7 +20,8 @@ LEASE = "AAAA"  # replaced by a real one where a test has one
 BUDGET_S = 2.0  # the store's share of a call, at most
 MARGIN_S = 1.0  # for a machine that does other things, too
 
-READS = frozenset({"Describe", "List", "Peek", "ListDead", "Check"})
+READS = frozenset({"Describe", "List", "Peek", "ListDead", "Check", "WatchPosition", "WatchQueue"})
+ENDLESS = frozenset({"WatchQueue"})  # of these the first message will do
 # These look first, and have nothing to write to a queue that is empty or is not there.
 LOOKS_FIRST = READS | {"Purge"}
 
@@ -56,6 +57,10 @@ def requests(queue: str, lease: str, *, id_: str = "known") -> dict[str, ProtoMe
         "Peek": queue_service_pb2.PeekRequest(queue=queue),
         "Close": queue_service_pb2.CloseRequest(queue=f"{queue}-other"),
         "Delete": queue_service_pb2.DeleteRequest(queue=f"{queue}-other"),
+        "WatchPosition": queue_service_pb2.WatchPositionRequest(
+            queue=queue, messages=queue_service_pb2.MessageIds(ids=["unknown"])
+        ),
+        "WatchQueue": queue_service_pb2.WatchQueueRequest(queue=queue),
         "Pause": admin_service_pb2.PauseRequest(queue=f"{queue}-other"),
         "Resume": admin_service_pb2.ResumeRequest(queue=f"{queue}-other"),
         "Purge": admin_service_pb2.PurgeRequest(queue=f"{queue}-other"),
@@ -79,6 +84,9 @@ async def ask(line: Line, name: str, request: ProtoMessage, *, timeout: float) -
         call = method(line, name)(request, timeout=timeout)
         if isinstance(call, grpc.aio.UnaryUnaryCall):
             reply = await call
+        elif name in ENDLESS:
+            reply = await call.read()
+            call.cancel()
         else:  # a stream: its last message
             reply = [told async for told in call][-1]
     except grpc.aio.AioRpcError as failed:

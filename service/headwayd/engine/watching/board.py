@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError, InternalError, NotThere, OutcomeUnknown, QueueDeleted, StoreUnavailable
+from headwayd.domain.errors import HeadwayError, InternalError, NotThere, QueueDeleted
 from headwayd.domain.model import Queue
 from headwayd.domain.watching import ToldQueue
 from headwayd.engine.ports import Store
 from headwayd.engine.watching.estimates import Estimator
+from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 
 READ_EVERY_S = 0.1
 READ_AT_LEAST_EVERY_S = 9.0  # what time alone changes (rates, the age of the oldest) is news so often
 _BUDGET_S = 2.0
 _TROUBLE_PAUSE_S = 0.25
+_SHORT_PAUSE_S = 0.05
+_LEAST_BUDGET_S = 0.02
 log = structlog.get_logger(__name__)
 
 Spawn = Callable[[Awaitable[None], str], None]
@@ -26,11 +29,13 @@ Spawn = Callable[[Awaitable[None], str], None]
 
 @dataclass(eq=False, slots=True)
 class _Ready:
-    """Somebody to be shown what is newer than number `seen`, if it is the first time by `until`."""
+    """Somebody to be shown what is newer than number `seen`; for the first time by `until`, else None."""
 
     seen: int
-    until: float
-    shown: asyncio.Future[ToldQueue] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    until: float | None
+    shown: asyncio.Future[tuple[int, ToldQueue]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class Board:
@@ -45,6 +50,7 @@ class Board:
         self._watching = 0
         self._ready: dict[_Ready, None] = {}
         self._ended: asyncio.Future[HeadwayError] = self._loop.create_future()
+        self._trouble: HeadwayError | None = None  # of the last look
         self._latest: ToldQueue | None = None
         self._number = 0  # of the latest; grows when there is news
         self._read_at = self._news_at = float("-inf")
@@ -77,11 +83,12 @@ class Board:
         """The numbers: at once, and then whenever there is news, once in `interval_s` at most. Raises what the first
         look raises, within `budget_s`; QueueDeleted when there is no such queue any more; what `fail_all` was given."""
         self._watching += 1
-        seen, until = 0, self._loop.time() + budget_s
+        seen = 0
+        until: float | None = self._loop.time() + budget_s
         try:
             while not self._ended.done():
-                told = await self._newer_than(seen, until)
-                seen, until = self._number, float("inf")
+                seen, told = await self._newer_than(seen, until)
+                until = None
                 next_at = self._loop.time() + interval_s
                 yield told
                 await asyncio.wait((self._ended,), timeout=max(next_at - self._loop.time(), 0))
@@ -89,7 +96,7 @@ class Board:
         finally:
             self._watching -= 1
 
-    async def _newer_than(self, seen: int, until: float) -> ToldQueue:
+    async def _newer_than(self, seen: int, until: float | None) -> tuple[int, ToldQueue]:
         ready = _Ready(seen, until)
         self._ready[ready] = None
         self._wake.set()
@@ -97,7 +104,10 @@ class Board:
             self._is_serving = True
             self._spawn(self._guarded(), f"board:{self._queue}")
         try:
-            return await ready.shown
+            async with asyncio.timeout_at(until):
+                return await ready.shown
+        except TimeoutError:
+            raise self._trouble or silent() from None
         finally:
             del self._ready[ready]
             self._wake.set()
@@ -131,11 +141,11 @@ class Board:
     def _show(self) -> None:
         for ready in self._ready:
             if self._latest is not None and ready.seen < self._number and not ready.shown.done():
-                ready.shown.set_result(self._latest)
+                ready.shown.set_result((self._number, self._latest))
 
     async def _read(self) -> None:
-        firsts = [ready.until for ready in self._ready]
-        budget_s = max(min(_BUDGET_S, min(firsts, default=_BUDGET_S) - self._loop.time()), READ_EVERY_S)
+        untils = [ready.until - self._loop.time() for ready in self._ready if ready.until is not None]
+        budget_s = max(min([_BUDGET_S, *untils]), _LEAST_BUDGET_S)
         try:
             self._is_armed = True  # before: a hint may come while it is asked for
             await self._store.arm_watch(self._queue)
@@ -146,6 +156,7 @@ class Board:
             return
         finally:
             self._read_at = self._loop.time()
+        self._trouble = None
         self._estimator.observe(places.numbers)
         self._note(queue)
         self._show()
@@ -171,10 +182,12 @@ class Board:
                 error = QueueDeleted("the queue was deleted", metadata={"queue": self._queue})
             self.fail_all(error)
             return
-        if isinstance(error, OutcomeUnknown):  # nobody cares whether a look happened
-            error = StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"})
+        if may_pass(error):
+            self._trouble = of_a_look(error)
+            await asyncio.sleep(_SHORT_PAUSE_S)
+            return
         for ready in tuple(self._ready):
-            if ready.until <= self._loop.time() + _TROUBLE_PAUSE_S and not ready.shown.done():
+            if ready.until is not None and not ready.shown.done():
                 ready.shown.set_exception(error)
         await asyncio.sleep(_TROUBLE_PAUSE_S)
 

@@ -11,6 +11,7 @@ Two tasks serve it as long as somebody watches:
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -19,11 +20,8 @@ from headwayd.domain.errors import (
     HeadwayError,
     InternalError,
     NotThere,
-    OutcomeUnknown,
     QueueDeleted,
     QueueNotFound,
-    StoreUnavailable,
-    Unavailable,
 )
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.watching import Told
@@ -31,6 +29,7 @@ from headwayd.engine.ports import Store
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.known import Known
 from headwayd.engine.watching.line import Glance
+from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 from headwayd.engine.watching.watch import Watch, Watcher
 
 READ_EVERY_S = 0.08
@@ -79,15 +78,20 @@ class Feed:
     # -- coming and going ---------------------------------------------------------------------------------------------
 
     def join(self, watcher: Watcher, budget_s: float) -> None:
-        """Begins to watch. It is told of all its messages, or failed, within `budget_s` and a little."""
+        """Begins to watch. All its messages are found, or it is failed, within `budget_s`."""
         self._watchers.add(watcher)
         until = self._loop.time() + budget_s
+        self._loop.call_at(until, self._fail_if_not_found, watcher)
         for watch in watcher.watches:
             self._newcomers[watch] = until
         self._find_out()
         if not self._is_following:
             self._is_following = True
             self._spawn(self._guarded(self._follow()), f"watch:{self._queue}")
+
+    def _fail_if_not_found(self, watcher: Watcher) -> None:
+        if any(watch in self._newcomers for watch in watcher.watches):
+            watcher.fail(self._trouble or silent())
 
     def leave(self, watcher: Watcher) -> None:
         """Watches no more."""
@@ -226,16 +230,9 @@ class Feed:
             self._is_asking = False
 
     def _next_batch(self) -> dict[str, list[Watch]]:
-        """Those who are asked about next, by id: newcomers first. Newcomers whose time is over are failed."""
-        now = self._loop.time()
+        """Those who are asked about next, by id: newcomers first."""
         batch: dict[str, list[Watch]] = {}
-        for watch, until in tuple(self._newcomers.items()):
-            if until <= now:
-                del self._newcomers[watch]
-                watch.watcher.fail(self._trouble or _silent())
-            elif len(batch) < MOST_IDS or watch.id in batch:
-                batch.setdefault(watch.id, []).append(watch)
-        for watch in self._known.doubtful:
+        for watch in itertools.chain(self._newcomers, self._known.doubtful):
             if len(batch) >= MOST_IDS:
                 break
             batch.setdefault(watch.id, []).append(watch)
@@ -274,27 +271,21 @@ class Feed:
 
     async def _ask_failed(self, batch: dict[str, list[Watch]], error: HeadwayError) -> None:
         log.debug("watch.ask_failed", queue=self._queue, reason=error.reason.name)
-        if isinstance(error, Unavailable):  # newcomers are asked about again as long as they have time
-            self._trouble = _silent() if isinstance(error, OutcomeUnknown) else error
-            await asyncio.sleep(_SHORT_PAUSE_S if self._newcomers else _TROUBLE_PAUSE_S)
-            return
         if isinstance(error, NotThere):
             self._known.end_all()
-        for watches in batch.values():
-            for watch in watches:
-                if self._newcomers.pop(watch, None) is not None:
-                    watch.watcher.fail(error)
-        if self._known.doubtful:
-            await asyncio.sleep(_TROUBLE_PAUSE_S)
+        if may_pass(error):  # newcomers are asked about again as long as they have time
+            self._trouble = of_a_look(error)
+        else:
+            for watches in batch.values():
+                for watch in watches:
+                    if self._newcomers.pop(watch, None) is not None:
+                        watch.watcher.fail(error)
+        await asyncio.sleep(_SHORT_PAUSE_S if self._newcomers else _TROUBLE_PAUSE_S)
 
     async def _learn_policy(self, budget_s: float) -> None:
         queue = await self._store.describe(self._queue, budget_s=budget_s)
         self._known.set_policy(queue.policy)
         self._policy_at = self._loop.time()
-
-
-def _silent() -> StoreUnavailable:
-    return StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"})
 
 
 def _has_changed(before: LineNumbers, after: LineNumbers) -> bool:

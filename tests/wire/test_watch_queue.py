@@ -1,0 +1,127 @@
+"""WatchQueue: a queue's numbers, when they change."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from harness import refused
+from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, now_ms
+from wire.watches import watching_queue
+
+
+def has(length: int) -> Any:
+    return lambda told: told.queue.counts.length == length
+
+
+async def test_the_numbers_come_at_once_and_as_describe_tells_them(line: Line, keys: Keys) -> None:
+    await line.create(bound=7)
+    await line.put(b"one")
+    before = now_ms(keys.client)
+    async with watching_queue(line) as watched:
+        told = await watched.next()
+    described = await line.describe()
+    for queue in (told.queue, described):
+        for field in ("oldest_age", "put_rate", "ack_rate"):
+            queue.counts.ClearField(field)
+    assert told.queue == described
+    assert before - 1 <= told.as_of.ToMilliseconds() <= now_ms(keys.client)
+    assert told.HasField("eta")
+    assert not told.eta.known
+
+
+async def test_every_kind_of_change_is_told(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next(has(0))
+        await line.put(b"one")
+        await watched.next(has(1))
+        lease = (await line.take_one()).lease
+        await watched.next(lambda told: told.queue.counts.leased == 1)
+        await line.delay(lease, delay_ms=60_000)
+        await watched.next(lambda told: told.queue.counts.delayed == 1)
+        await line.update(limit=5)
+        await watched.next(lambda told: told.queue.policy.limit == 5)
+        await line.close()
+        await watched.next(lambda told: told.queue.closed)
+
+
+async def test_what_foreign_clients_do_is_told(line: Line, keys: Keys) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next(has(0))
+        keys.client.lpush(keys[""], b"foreign")
+        keys.client.incr(keys["stats:produced_messages"])
+        await watched.next(has(1))
+
+
+async def test_at_most_one_message_in_an_interval(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=400) as slow, watching_queue(line, interval_ms=100) as quick:
+        await slow.next(has(0))
+        for number in range(1, 21):
+            await line.put(b"x")
+            await quick.next(has(number))
+        await slow.next(has(20))
+        instants = [told.as_of.ToMilliseconds() for told in slow.told]
+    # An instant is that of the look, which may be a little older than the message.
+    assert all(later - earlier >= 400 - 150 for earlier, later in pairwise(instants))
+    assert len(slow.told) < len(quick.told)
+
+
+async def test_nothing_is_told_while_nothing_changes(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=100) as watched, watching_queue(line, interval_ms=100) as other:
+        await watched.next()
+        await other.next()
+        await line.put(b"x")
+        await other.next(has(1))
+        await watched.next(has(1))
+        assert [told.queue.counts.length for told in watched.told] == [0, 1]
+
+
+async def test_a_deleted_queue_ends_the_stream(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next()
+        await line.delete()
+        with refused("QUEUE_DELETED", NOT_FOUND) as said:
+            await watched.end()
+    assert said.metadata == {"queue": line.name}
+
+
+async def test_a_queue_made_anew_ends_the_stream_of_the_old_one(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next()
+        await line.delete()
+        await line.create()
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await watched.end()
+        async with watching_queue(line) as anew:
+            await anew.next(has(0))
+
+
+async def test_a_queue_that_is_not_there_is_not_found(line: Line) -> None:
+    async with watching_queue(line) as watched:
+        with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
+            await watched.end()
+    assert said.metadata == {"queue": line.name}
+
+
+@pytest.mark.parametrize("interval_ms", [-1, 0, 99.999999, 3_600_000.001])
+async def test_an_interval_out_of_its_range_is_refused(line: Line, interval_ms: float) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=interval_ms) as watched:
+        with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+            await watched.end()
+    assert list(said.violations) == ["interval"]
+
+
+@pytest.mark.parametrize("interval_ms", [100, 3_600_000])
+async def test_an_interval_up_to_its_bounds_is_taken(line: Line, interval_ms: float) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=interval_ms) as watched:
+        await watched.next()
