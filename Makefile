@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench soak stateful mutants test-image clean
+.PHONY: help run test check lint types gen verify baseline bench soak stateful truth mutants test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and mor
 
 test-image: $(VENV)/.dev-stamp ## build the image without an engine and serve from it; needs buildah and root; one minute
 	$(BIN)/python -m pytest tests/image $(ARGS)
+
+truth: $(VENV)/.dev-stamp ## 1,000,000 operations while others watch: every position sent must be the store's; half an hour
+	HEADWAY_TRUTH_OPS=$${HEADWAY_TRUTH_OPS:-1000000} $(BIN)/python -m pytest tests/truth --stores=valkey -s $(ARGS)
 
 mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
