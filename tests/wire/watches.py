@@ -39,7 +39,7 @@ class Watched:
 
     async def _read(self) -> None:
         try:
-            async for told in self.call:
+            while (told := await self.call.read()) is not grpc.aio.EOF:
                 self.told.append(told)
                 self._news.set()
         except grpc.aio.AioRpcError as error:
