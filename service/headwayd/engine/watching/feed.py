@@ -241,6 +241,7 @@ class Feed:
     async def _ask(self) -> None:
         batch = self._next_batch()
         asked_at = self._asked_at = self._loop.time()
+        losses = self._known.losses
         untils = [self._newcomers[watch] for watches in batch.values() for watch in watches if watch in self._newcomers]
         budget_s = max(min([_BUDGET_S, *(until - asked_at for until in untils)]), _LEAST_BUDGET_S)
         try:
@@ -255,7 +256,7 @@ class Feed:
         self._trouble = None
         glance = Glance(places.numbers, asked_at)
         begins = self._known.base is None
-        if not self._known.accept(glance, places.shape):
+        if losses != self._known.losses or not self._known.accept(glance, places.shape):
             return  # they are asked about again
         if begins:
             self._read_at = asked_at

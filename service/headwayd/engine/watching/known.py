@@ -34,6 +34,7 @@ class Known:
         self._generation = ""  # of the queue's life that is watched
         self._seen: Glance | None = None  # the last read
         self.base: LineNumbers | None = None  # up to where the log was read; None: begin anew with an answer
+        self.losses = 0  # of track; an answer to what was asked before the last is not to be used
         self.doubtful: dict[Watch, None] = {}
         self.must_read = False
 
@@ -274,6 +275,7 @@ class Known:
 
     def lose_track(self) -> None:
         """What happened is not known: everybody's place must be asked for."""
+        self.losses += 1
         self.base = self._line = None
         for watch in self._roll:
             self.doubtful[watch] = None

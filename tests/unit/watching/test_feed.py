@@ -1,0 +1,167 @@
+"""One feed, however many watch: what it asks the store, and that it goes on through trouble."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from harness import eventually
+from headwayd.domain.errors import OutcomeUnknown, QueueNotFound, ShuttingDown, StoreUnavailable
+from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting, WatchOrder
+from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Tasks
+from headwayd.engine.watching.estimates import NoEstimator
+from headwayd.engine.watching.watching import Watching
+from unit.watching.fake_queue import FakeQueue, FakeStore
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    queue = FakeQueue()
+    for _ in range(30):
+        queue.put()
+    return FakeStore(queue)
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[Tasks]:
+    own = Tasks()
+    yield own
+    await own.close()
+
+
+@pytest.fixture
+def watching(store: FakeStore, tasks: Tasks) -> Watching:
+    return Watching(cast(Store, store), tasks.spawn, NoEstimator)
+
+
+def watch(watching: Watching, *ids: str, budget_s: float = 2.0, attended: bool = False) -> Any:
+    return watching.messages(WatchOrder(queue="q", message_ids=ids, is_attended=attended), budget_s=budget_s)
+
+
+async def next_of(stream: Any) -> Any:
+    async with asyncio.timeout(5):
+        return await anext(stream)
+
+
+async def test_a_move_of_the_head_costs_the_same_however_many_watch(watching: Watching, store: FakeStore) -> None:
+    assert store.queue is not None
+    streams = [watch(watching, f"m{number % 10 + 5}") for number in range(200)]
+    await asyncio.gather(*map(next_of, streams))
+    assert store.asked["places"] <= 2
+    before = dict(store.asked)
+    store.queue.lease()
+    watching.kick("q")
+    told = await asyncio.gather(*map(next_of, streams))
+    assert {type(one) for one in told} == {ToldWaiting}
+    assert store.asked["feed"] - before["feed"] <= 2
+    assert store.asked["places"] == before["places"]
+    for stream in streams:
+        await stream.aclose()
+
+
+async def test_it_ends_when_nobody_watches(watching: Watching, tasks: Tasks) -> None:
+    async with aclosing(watch(watching, "m3")) as stream:
+        await next_of(stream)
+        assert len(watching) == 1
+    assert len(watching) == 0
+    async with asyncio.timeout(2):
+        await tasks.drain(5)
+    assert not tasks._tasks
+
+
+async def test_it_goes_on_after_trouble(watching: Watching, store: FakeStore) -> None:
+    assert store.queue is not None
+    async with aclosing(watch(watching, "m0")) as stream:
+        await next_of(stream)
+        store.error = StoreUnavailable("gone", metadata={"cause": "REFUSED"})
+        watching.kick(None)
+        coming = asyncio.create_task(next_of(stream))
+        asked = sum(store.asked.values())
+        await eventually(lambda: sum(store.asked.values()) > asked)
+        store.queue.lease()
+        store.error = None
+        assert isinstance(await coming, ToldLeased)
+
+
+async def test_a_new_watch_is_refused_at_once_by_a_store_that_is_not_there(
+    watching: Watching, store: FakeStore
+) -> None:
+    store.error = StoreUnavailable("gone", metadata={"cause": "REFUSED"})
+    with pytest.raises(StoreUnavailable):
+        await next_of(watch(watching, "m0", budget_s=60.0))
+
+
+async def test_a_lost_answer_is_asked_for_again_and_never_told_as_unknown(watching: Watching, store: FakeStore) -> None:
+    store.error = OutcomeUnknown("lost", metadata={"cause": "RESET"})
+    with pytest.raises(StoreUnavailable) as error:
+        await next_of(watch(watching, "m0", budget_s=0.2))
+    assert error.value.metadata == {"cause": "RESET"}
+    assert store.asked["places"] > 1
+
+
+async def test_whoever_has_little_time_does_not_wait_for_the_look_of_another(
+    watching: Watching, store: FakeStore
+) -> None:
+    store.hold = asyncio.Event()
+    patient = asyncio.create_task(next_of(watch(watching, "m0", budget_s=60.0)))
+    await eventually(lambda: store.asked["places"] == 1)
+    with pytest.raises(StoreUnavailable):
+        await next_of(watch(watching, "m1", budget_s=0.1))
+    assert not patient.done()
+    store.hold.set()
+    assert isinstance(await patient, ToldWaiting)
+
+
+async def test_a_queue_that_is_gone_ends_those_who_watch_and_refuses_those_who_come(
+    watching: Watching, store: FakeStore
+) -> None:
+    async with aclosing(watch(watching, "m0", "m1")) as stream:
+        for _ in range(2):
+            await next_of(stream)
+        store.queue = None
+        watching.kick("q")
+        told = [await next_of(stream), await next_of(stream)]
+        assert [cast(ToldFinished, one).end for one in told] == [End.DELETED] * 2
+        with pytest.raises(StopAsyncIteration):
+            await next_of(stream)
+        with pytest.raises(QueueNotFound):
+            await next_of(watch(watching, "m0"))
+
+
+async def test_going_down_ends_everybody_and_withdraws_the_attended(
+    watching: Watching, store: FakeStore, tasks: Tasks
+) -> None:
+    stream = watch(watching, "m0", "m1", attended=True)
+    await next_of(stream)
+    watching.fail_all(ShuttingDown("going down"))
+    with pytest.raises(ShuttingDown):
+        await next_of(stream)
+    await tasks.drain(5)
+    assert store.withdrawn == ["m0", "m1"]
+
+
+async def test_a_cancelled_watch_withdraws_the_attended_even_so(
+    watching: Watching, store: FakeStore, tasks: Tasks
+) -> None:
+    assert store.queue is not None
+
+    async def read_all() -> None:
+        async with aclosing(watch(watching, "m0", "m1", attended=True)) as stream:
+            async for _ in stream:
+                begun.set()
+
+    begun = asyncio.Event()
+    reader = asyncio.create_task(read_all())
+    await begun.wait()
+    store.error = StoreUnavailable("gone", metadata={"cause": "REFUSED"})
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    assert store.withdrawn == []
+    store.error = None
+    await tasks.drain(5)
+    assert store.withdrawn == ["m0", "m1"]

@@ -1,0 +1,130 @@
+"""Looks that overtake each other, and what is told of them."""
+
+from __future__ import annotations
+
+from headwayd.domain.places import Feed
+from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting
+from headwayd.engine.watching.estimates import NoEstimator
+from headwayd.engine.watching.known import TRUE_FOR_S, Known
+from headwayd.engine.watching.line import Glance
+from headwayd.engine.watching.watch import Watch, Watcher
+from unit.watching.fake_queue import FakeQueue
+
+
+def watch_of(name: str) -> Watch:
+    return Watcher([name]).watches[0]
+
+
+def answer(known: Known, queue: FakeQueue, *watches: Watch, now: float = 0.0) -> None:
+    """Asks, and hears at once."""
+    places = queue.places_of([watch.id for watch in watches], with_shape=known.wants_shape)
+    glance = Glance(places.numbers, now)
+    assert known.accept(glance, places.shape)
+    for watch, place in zip(watches, places.places, strict=True):
+        known.place(watch, place, glance, now)
+
+
+def take(known: Known, read: Feed, now: float = 0.0) -> None:
+    """Hears a read."""
+    known.take(read, Glance(read.numbers, now), now)
+
+
+def read(known: Known, queue: FakeQueue, now: float = 0.0) -> None:
+    """Reads, and hears at once."""
+    assert known.base is not None
+    take(known, queue.read(known.base.logged), now)
+
+
+def test_a_read_from_before_an_answer_does_not_take_its_message_back_in_time() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    queue.put(), queue.put()
+    first, second = watch_of("m1"), watch_of("m0")
+    answer(known, queue, first)
+    queue.lease()
+    late = queue.read(0)
+    queue.give_back("m0")
+    answer(known, queue, second)
+    take(known, late)
+    assert isinstance(known.tell(second, 0.0), ToldWaiting)
+    read(known, queue)
+    told = known.tell(first, 0.0)
+    assert isinstance(told, ToldWaiting)
+    assert (told.position, told.is_moved_back) == (2, False)
+
+
+def test_an_answer_from_before_a_read_is_not_used() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    queue.put(), queue.put()
+    answer(known, queue, watch_of("m1"))
+    stale = Glance(queue.numbers, 0.0)
+    queue.lease()
+    read(known, queue)
+    assert not known.accept(stale, None)
+
+
+def test_everything_that_happened_between_two_reads_counts() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    queue.put()
+    watch = watch_of("m0")
+    answer(known, queue, watch)
+    queue.lease()
+    queue.give_back("m0")
+    queue.lease()
+    read(known, queue)
+    told = known.tell(watch, 0.0)
+    assert isinstance(told, ToldLeased)
+    assert told.attempt == 2
+    queue.end("m0")
+    read(known, queue)
+    assert isinstance(known.tell(watch, 0.0), ToldFinished)
+
+
+def test_a_position_that_was_seen_too_long_ago_is_not_told() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    queue.put()
+    watch = watch_of("m0")
+    answer(known, queue, watch)
+    assert not known.must_read
+    assert known.tell(watch, TRUE_FOR_S + 0.01) is None
+    assert known.must_read
+    read(known, queue, now=TRUE_FOR_S)
+    assert isinstance(known.tell(watch, TRUE_FOR_S + 0.01), ToldWaiting)
+
+
+def test_moved_back_is_told_only_of_what_stands_where_it_stood() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    for _ in range(3):
+        queue.put()
+    behind, replaced = watch_of("m2"), watch_of("m1")
+    answer(known, queue, behind, replaced)
+    queue.lease()
+    read(known, queue)
+    for watch, position in ((behind, 2), (replaced, 1)):
+        told = known.tell(watch, 0.0)
+        assert isinstance(told, ToldWaiting)
+        assert (told.position, told.is_moved_back) == (position, False)
+    queue.give_back("m0")
+    queue.delay("m1")
+    queue.put()
+    queue.fall_due("m1")
+    queue.delay("m0")
+    queue.fall_due("m0")
+    queue.lease()
+    queue.give_back("m2")
+    read(known, queue)
+    told = known.tell(replaced, 0.0)
+    assert isinstance(told, ToldWaiting)
+    assert (told.position, told.is_moved_back) == (3, False)
+
+
+def test_another_life_of_the_queue_ends_every_watch_and_no_instant_is_claimed() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    queue.put()
+    watch = watch_of("m0")
+    answer(known, queue, watch)
+    other = FakeQueue("g2")
+    other.put()
+    read(known, other)
+    told = known.tell(watch, 0.0)
+    assert isinstance(told, ToldFinished)
+    assert (told.end, told.at_ms) == (End.DELETED, None)
