@@ -465,4 +465,39 @@ MUTANTS: tuple[Mutant, ...] = (
         new="is_serving = self._is_serving",
         test="tests/unit/rpc/test_server.py::test_liveness_does_not_mind_the_store_nor_a_shut_down",
     ),
+    # What those who watch are told.
+    Mutant(
+        name="read-taken-for-news",
+        defect="What was read from before an answer takes its message back in time.",
+        file="engine/watching/known.py",
+        old="if watch.glance is glance or watch.glance is None or watch.glance.numbers.logged < number:",
+        new="if True:",
+        test="tests/unit/watching/test_known.py"
+        "::test_a_read_from_before_an_answer_does_not_take_its_message_back_in_time",
+    ),
+    Mutant(
+        name="returned-not-counted",
+        defect="A position does not count the messages that came back ahead.",
+        file="engine/watching/line.py",
+        old="return len(self._returned) + ticket - numbers.head - before",
+        new="return ticket - numbers.head - before",
+        test="tests/truth/test_truth.py::test_every_position_sent_was_the_rank_at_the_instant_it_names",
+    ),
+    Mutant(
+        name="unattended-left",
+        defect="Who is attended waits on when nobody attends any more.",
+        file="engine/watching/watching.py",
+        old="if order.is_attended and (left := watcher.unfinished_ids):",
+        new="if not order.queue and (left := watcher.unfinished_ids):",
+        test=WIRE + "test_watch_position_ends.py::test_who_is_attended_is_withdrawn_when_the_client_is_killed",
+    ),
+    Mutant(
+        name="moved-back-not-said",
+        defect="Nobody is told that messages came back ahead.",
+        file="engine/watching/known.py",
+        old="is_moved_back=0 < watch.told_position < watch.position,",
+        new="is_moved_back=False,",
+        test=WIRE + "test_watch_position.py"
+        "::test_a_message_given_back_waits_again_and_those_behind_are_told_that_they_moved_back",
+    ),
 )
