@@ -13,8 +13,8 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from headway.v1 import admin_service_pb2 as admin_pb
-from headway.v1.message_pb2 import Delivery, Message, Settled
-from headway.v1.queue_pb2 import Policy
+from headway.v1.message_pb2 import Delivery, Message, Progress, Settled
+from headway.v1.queue_pb2 import Counts, Policy
 from headway.v1.queue_pb2 import Queue as QueueState
 
 DEFAULT_LEASE_SECONDS = 30
@@ -40,6 +40,7 @@ class Held:
     ticket: int
     message: Message
     attempt: int
+    progress: Progress | None = None
 
 
 @dataclass
@@ -65,6 +66,11 @@ class FakeQueue:
     payloads: dict[str, bytes] = field(default_factory=dict)
     tickets: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     most_leased: int = 0
+    result_of: dict[str, bytes] = field(default_factory=dict)
+    waiters: list[str] = field(default_factory=list)  # the places of the consumer line
+    present: set[str] = field(default_factory=set)  # those of them that have a stream
+    eta_seconds: float | None = None
+    more_counts: Counts = field(default_factory=Counts)
 
     def state(self) -> QueueState:
         state = QueueState(
@@ -77,6 +83,8 @@ class FakeQueue:
         state.counts.delayed = len(self.delayed)
         state.counts.acked = len(self.acked)
         state.counts.dead = len(self.dead)
+        state.counts.consumers_waiting = len(self.waiters)
+        state.counts.MergeFrom(self.more_counts)
         return state
 
     def find(self, message_id: str) -> tuple[list[Held], Held] | None:

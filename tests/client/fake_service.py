@@ -6,7 +6,6 @@ recorded; `wait_for` wakes a test when something has happened.
 """
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -15,8 +14,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from client.fake_admin import FakeAdmin
 from client.fake_core import Failure, FakeQueue, Held
+from client.fake_watch import FakeWatch
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
@@ -26,12 +25,8 @@ from headway.v1.queue_pb2 import Policy
 __all__ = ["Failure", "FakeQueue", "FakeService", "serving"]
 
 
-class FakeService(FakeAdmin):
+class FakeService(FakeWatch):
     """Both services on one port."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._leases = itertools.count(1)
 
     async def Create(self, request: pb.CreateRequest, context: Any) -> pb.CreateResponse:
         failure = await self.begin("Create", request, context)
@@ -145,6 +140,7 @@ class FakeService(FakeAdmin):
         deliveries: list[Delivery] = []
         while queue.line and len(deliveries) < max(1, request.max_messages):
             held = queue.line.pop(0)
+            held.progress = None
             token = f"lease-{next(self._leases)}"
             queue.leased[token] = held
             deliveries.append(Delivery(message=held.message, lease=token, attempt=held.attempt, ticket=held.ticket))
@@ -172,6 +168,8 @@ class FakeService(FakeAdmin):
     async def Ack(self, request: pb.AckRequest, context: Any) -> pb.AckResponse:
         failure = await self.begin("Ack", request, context)
         queue = self.queues.get(request.queue) or FakeQueue("", Policy())
+        for held in (queue.leased[token] for token in request.leases if token in queue.leased):
+            queue.result_of[held.message.id] = request.result
         results = [self._settle(queue, token, Settled.SETTLED_ACKED) for token in request.leases]
         queue.results += [request.result for result in results if result.settled == Settled.SETTLED_ACKED]
         await self.end(context, failure)
@@ -230,7 +228,10 @@ class FakeService(FakeAdmin):
         for token in request.leases:
             ended = queue.ended.get(token, Settled.SETTLED_GONE)
             settled = Settled.SETTLED_EXTENDED if token in queue.leased else ended
+            if token in queue.leased and request.HasField("progress"):
+                queue.leased[token].progress = request.progress
             results.append(SettleResult(lease=token, settled=settled))
+        await self.notify()
         return pb.ExtendResponse(results=results)
 
     async def Peek(self, request: pb.PeekRequest, context: Any) -> pb.PeekResponse:
@@ -245,7 +246,7 @@ class FakeService(FakeAdmin):
     async def _not_served(self, request: Any, context: Any) -> Any:
         await self.abort(context, Failure(code=grpc.StatusCode.UNIMPLEMENTED, reason="NOT_IMPLEMENTED"))
 
-    WatchPosition = WatchQueue = Produce = Consume = _not_served
+    Produce = Consume = _not_served
 
 
 @asynccontextmanager

@@ -59,6 +59,16 @@ if TYPE_CHECKING:
         Violation,
     )
     from headway._lease import Lease
+    from headway._places import (
+        Delayed,
+        Eta,
+        Finished,
+        Leased,
+        Outcome,
+        QueueNumbers,
+        Update,
+        Waiting,
+    )
     from headway._policy import PolicyFields
     from headway._queue import Queue
     from headway.v1.message_pb2 import Message, OnDuplicate
@@ -70,6 +80,14 @@ _HOMES: dict[str, str] = {
     "connect": "headway._client",
     "Queue": "headway._queue",
     "Lease": "headway._lease",
+    "Update": "headway._places",
+    "Waiting": "headway._places",
+    "Leased": "headway._places",
+    "Delayed": "headway._places",
+    "Finished": "headway._places",
+    "Outcome": "headway._places",
+    "Eta": "headway._places",
+    "QueueNumbers": "headway._places",
     "PolicyFields": "headway._policy",
     "Message": "headway.v1.message_pb2",
     "OnDuplicate": "headway.v1.message_pb2",
@@ -83,6 +101,14 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
     "Client",
     "Queue",
     "Lease",
+    "Update",
+    "Waiting",
+    "Leased",
+    "Delayed",
+    "Finished",
+    "Outcome",
+    "Eta",
+    "QueueNumbers",
     "PolicyFields",
     "Message",
     "OnDuplicate",

@@ -1,5 +1,6 @@
 """Answers for the connection: its address, its channel options, and which calls gRPC itself may repeat."""
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Sequence
@@ -9,7 +10,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
-from headway._errors import from_rpc_error
+from headway._errors import DeadlineExceeded, from_rpc_error
 from headway._spans import exact
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 
@@ -138,17 +139,31 @@ class Connection:
         return response
 
     async def stream(
-        self, rpc: "grpc.aio.UnaryStreamMultiCallable[_Request, _Response]", request: _Request
+        self,
+        rpc: "grpc.aio.UnaryStreamMultiCallable[_Request, _Response]",
+        request: _Request,
+        *,
+        first_within: timedelta | None = None,
     ) -> AsyncGenerator[_Response, None]:
         """Yields the answers of one call until its end; closing the generator cancels the call.
 
         It has no deadline, for nobody knows how long the work takes: the channel's pings find out if the other side is
-        gone. Raises HeadwayError.
+        gone. But the first answer may be asked for `first_within` a span. Raises HeadwayError.
         """
         call = rpc(request, metadata=self._metadata or None)
+        answers = call.__aiter__()
         try:
-            async for response in call:
+            if first_within is not None:
+                async with asyncio.timeout(first_within.total_seconds()):
+                    first = await anext(answers, None)
+                if first is None:
+                    return
+                yield first
+            async for response in answers:
                 yield response
+        except TimeoutError:
+            late = "the first answer of the stream did not come in time"
+            raise DeadlineExceeded(late, code=grpc.StatusCode.DEADLINE_EXCEEDED) from None
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         finally:

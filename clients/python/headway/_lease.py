@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
@@ -14,7 +14,7 @@ from headway._backoff import backoff_seconds
 from headway._errors import HeadwayError, LeaseGone, LeaseStale
 from headway._settle import delay_request, send_delay
 from headway.v1.error_reason_pb2 import ErrorReason
-from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, SettleResult
+from headway.v1.message_pb2 import Delivery, Message, Settled, SettleResult
 
 if TYPE_CHECKING:
     from headway._queue import Queue
@@ -55,6 +55,10 @@ class Lease:
         self._is_lost = False
         self._lapses_at = _clock() + span.total_seconds()
         self._alive: AbstractAsyncContextManager[Lease] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._progress = 0.0  # as last told
+        self._settling_count = 0  # calls under way whose answer ends it: what Extend says meanwhile does not count
+        self._is_over = asyncio.Event()
         self._loss: HeadwayError | None = None  # found by the keep-alive and not told to anybody yet
 
     @property
@@ -112,7 +116,8 @@ class Lease:
 
         Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
         """
-        return self.book((await self.queue.ack([self.token], result=result))[0])
+        with self._settling():
+            return self.book((await self.queue.ack([self.token], result=result))[0])
 
     async def delay(
         self, delay: timedelta | datetime | None = None, *, reason: str = "", keep_attempt: bool = False
@@ -126,27 +131,67 @@ class Lease:
         request = delay_request(
             self.queue.name, leases=[self.token], delay=delay, reason=reason, keep_attempt=keep_attempt
         )
-        answer = await send_delay(self.queue.client.connection, request)
-        result = answer.response.results[0]
-        if answer.is_again and result.settled in _NO_SAY:
-            self._end(result.settled)
-            return result
-        return self.book(result)
+        with self._settling():
+            answer = await send_delay(self.queue.client.connection, request)
+            result = answer.response.results[0]
+            if answer.is_again and result.settled in _NO_SAY:
+                self._end(result.settled)
+                return result
+            return self.book(result)
+
+    def _is_ending(self) -> bool:
+        return bool(self._settling_count) or self.is_settled
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        self._settling_count += 1
+        try:
+            yield
+        finally:
+            self._settling_count -= 1
 
     async def release(self) -> SettleResult:
         """Gives the message back to the head of the line, now and for free: it was not worked on."""
         return await self.delay(_NOW, keep_attempt=True)
 
-    async def extend(self, lease: timedelta | None = None, *, progress: Progress | None = None) -> SettleResult:
+    async def extend(
+        self, lease: timedelta | None = None, *, progress: float | None = None, note: str = ""
+    ) -> SettleResult:
         """Keeps the lease alive for `lease` (default: its span) from now; may tell watchers how far the work is.
+
+        progress: 0.0 to 1.0; a note without it leaves it as it was last told through this handle.
+        note: for people, at most 1024 bytes; progress without it has none.
 
         Does not block. Raises LeaseStale or LeaseGone.
         """
-        span = lease or self.span
+        return self.book(await self._extend(lease or self.span, progress, note))
+
+    async def progress(self, fraction: float, note: str = "") -> SettleResult:
+        """Tells watchers how far the work is, 0.0 to 1.0, and a word about it; extends the lease by its span as well.
+
+        See `extend`. Raises LeaseStale or LeaseGone.
+        """
+        return await self.extend(progress=fraction, note=note)
+
+    async def _extend(self, span: timedelta, progress: float | None = None, note: str = "") -> SettleResult:
         asked_at = _clock()
-        result = self.book((await self.queue.extend([self.token], span, progress=progress))[0])
-        self._lapses_at = asked_at + span.total_seconds()
+        if progress is not None:
+            self._progress = progress
+        elif note:
+            progress = self._progress
+        result = (await self.queue.extend([self.token], span, progress=progress, note=note))[0]
+        if result.settled == Settled.SETTLED_EXTENDED:
+            self._lapses_at = asked_at + span.total_seconds()
         return result
+
+    async def until_over(self) -> None:
+        """Returns when the lease is settled or lost, or its time has run out with nothing extending it."""
+        while not self._is_over.is_set() and self._lapses_at > _clock():
+            try:
+                async with asyncio.timeout_at(self._lapses_at):
+                    await self._is_over.wait()
+            except TimeoutError:
+                continue  # unless it was extended meanwhile
 
     def book(self, result: SettleResult) -> SettleResult:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
@@ -172,37 +217,59 @@ class Lease:
 
     def _end(self, settled: Settled.ValueType) -> None:
         self._settled = settled
+        self._is_over.set()
         if self._on_end is not None:
             self._on_end()
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[Self]:
         """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
-        keeper = asyncio.create_task(self._keep_alive())
+        if self._keeper is not None and not self._keeper.done():
+            yield self  # somebody who holds it longer does it already
+            return
+        keeper = self.keep_alive()
         try:
             yield self
         finally:
             keeper.cancel()
             await asyncio.wait([keeper])
 
+    def keep_alive(self) -> "asyncio.Task[None]":
+        """Extends the lease until it is settled, found lost, or the task is cancelled; the caller owns the task."""
+        self._keeper = asyncio.create_task(self._keep_alive())
+        return self._keeper
+
     async def _keep_alive(self) -> None:
         pause = self.span.total_seconds() / 3
         failures = 0
         is_due = self._is_old
-        while not self.is_settled:
+        while True:
             if not is_due:
                 await asyncio.sleep(min(pause, backoff_seconds(failures)) if failures else pause)
             is_due = False
-            try:
-                async with asyncio.timeout(max(pause, 0.1)):
-                    await self.extend()
-                failures = 0
-            except (LeaseStale, LeaseGone) as error:
-                self._loss = error
-                _log.warning("%s", error)
-            except (HeadwayError, TimeoutError) as error:
-                failures += 1
-                _log.warning("could not extend the lease of message %r: %s", self.id, str(error) or "no answer in time")
+            if self.is_settled:
+                return
+            failures = 0 if await self.confirm(within=max(pause, 0.1)) else failures + 1
+
+    async def confirm(self, *, within: float) -> bool:
+        """Extends the lease and tells whether the service answered; what it said stands in `is_lost`.
+
+        While somebody settles it there is nothing to ask: an Ack that overtakes the Extend would make it look lost.
+        """
+        if self._is_ending():
+            return True
+        try:
+            async with asyncio.timeout(within):
+                result = await self._extend(self.span)
+            if not self._is_ending():
+                self.book(result)
+        except (LeaseStale, LeaseGone) as error:
+            self._loss = error
+            _log.warning("%s", error)
+        except (HeadwayError, TimeoutError) as error:
+            _log.warning("could not extend the lease of message %r: %s", self.id, str(error) or "no answer in time")
+            return False
+        return True
 
     async def give_back(self, *, failed_with: str | None) -> None:
         """Gives the message back, to the queue's backoff with a reason, or, with None, now and for free.

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Unpack
 from headway import _batch, _fetch, _settle, _work
 from headway._errors import HeadwayError, QueueFull, from_status
 from headway._lease import Lease
-from headway._operations import Operations
 from headway._policy import PolicyFields, build_policy, update_mask
 from headway._spans import whole_milliseconds
+from headway._watching import Watching
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, Progress, PutResult, SettleResult, Status
@@ -25,11 +25,11 @@ _CLOSE_WAIT = timedelta(seconds=1)  # what the service waits if nothing is said;
 _DELETE_WAIT = timedelta(seconds=5)
 
 
-class Queue(Operations):
+class Queue(Watching):
     """A handle on the queue of one name; making it calls nothing. Its methods are the service's calls.
 
-    Every call but `redrive` answers within the client's `call_timeout` plus its own `wait`, and raises HeadwayError:
-    beside what is named at a method, NameRefused, Unavailable and DeadlineExceeded can befall any.
+    Every call but `redrive` and those that watch answers within the client's `call_timeout` plus its own `wait`, and
+    raises HeadwayError: beside what is named at a method, NameRefused, Unavailable and DeadlineExceeded can befall any.
     """
 
     def __init__(self, client: "Client", name: str) -> None:
@@ -247,14 +247,18 @@ class Queue(Operations):
         return await self.delay((), delay, message_ids=message_ids, reason=reason)
 
     async def extend(
-        self, leases: Sequence[str], lease: timedelta | None = None, *, progress: Progress | None = None
+        self, leases: Sequence[str], lease: timedelta | None = None, *, progress: float | None = None, note: str = ""
     ) -> list[SettleResult]:
-        """Lets leases run `lease` (default: the policy's) from now; one result each: EXTENDED, STALE or GONE."""
+        """Lets leases run `lease` (default: the policy's) from now; one result each: EXTENDED, STALE or GONE.
+
+        `progress`, 0.0 to 1.0, and a `note` of at most 1024 bytes are told to those who watch the messages; without
+        either, what was told before stays.
+        """
         request = pb.ExtendRequest(
             queue=self.name,
             leases=leases,
             lease=whole_milliseconds(lease) if lease is not None else None,
-            progress=progress,
+            progress=Progress(fraction=progress or 0.0, note=note) if progress is not None or note else None,
         )
         return list((await _settle.send_extend(self._connection, request)).results)
 

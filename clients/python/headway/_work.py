@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from headway._backoff import backoff_seconds, is_passing
+from headway._backoff import Outage, is_passing
 from headway._errors import HeadwayError, InvalidArgument, LeaseGone, LeaseStale, QueueDrained
 from headway._fetch import Fetched, fetch, new_attempt_id
 from headway._lease import Lease, failure_reason
@@ -30,7 +30,7 @@ async def work(queue: "Queue", *, concurrency: int, lease: timedelta | None, con
     _check_concurrency(concurrency)
     held: set[Lease] = set()
     changed = asyncio.Event()
-    outage = _Outage(queue)
+    outage = Outage(queue.name)
     span = lease
     attempt = _Attempt()
     while True:
@@ -123,7 +123,7 @@ class Runner:
         self._consumer = consumer
         self._stop = stop
         self._drain = drain
-        self._outage = _Outage(queue)
+        self._outage = Outage(queue.name)
         self._is_stopping = asyncio.Event()
         self._idle: set[asyncio.Task[Any]] = set()
         self._failure: HeadwayError | None = None
@@ -276,27 +276,6 @@ class Runner:
             await asyncio.sleep(seconds)
         else:
             await self._unless_stopped(asyncio.sleep(seconds))
-
-
-class _Outage:
-    """Says once in the log that the service cannot do its part, and once that it can again."""
-
-    def __init__(self, queue: "Queue") -> None:
-        self._queue = queue
-        self._failure_count = 0
-
-    def pause_seconds(self, error: HeadwayError) -> float:
-        """Counts a failure; how long to wait before trying again."""
-        self._failure_count += 1
-        if self._failure_count == 1:
-            _log.warning("queue %r: %s; trying again until it works", self._queue.name, error)
-        return backoff_seconds(self._failure_count, error.retry_after)
-
-    def over(self) -> None:
-        """Counts a success."""
-        if self._failure_count:
-            _log.warning("queue %r: it works again", self._queue.name)
-        self._failure_count = 0
 
 
 def _check_concurrency(concurrency: int) -> None:

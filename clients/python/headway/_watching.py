@@ -1,0 +1,146 @@
+"""Watches: where messages stand until their end, and a queue's numbers as they change."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime, timedelta
+
+import grpc
+
+from headway._errors import MessageNotFound, QueueNotFound
+from headway._follow import follow
+from headway._operations import Operations
+from headway._places import (
+    Delayed,
+    Finished,
+    Leased,
+    Outcome,
+    QueueNumbers,
+    Update,
+    Waiting,
+    read_eta,
+    read_instant,
+    read_update,
+    subject_of,
+)
+from headway._spans import whole_milliseconds
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.error_reason_pb2 import ErrorReason
+
+
+class Watching(Operations):
+    """The watchers' part of `Queue`."""
+
+    async def watch(self, *ids: str, attended: bool = False) -> AsyncGenerator[Update, None]:
+        """Yields where messages are, each at once and then whenever that changes, until the last is finished.
+
+        attended: whoever stops watching withdraws those that still wait; a connection that breaks does so, too.
+
+        It asks anew when the stream breaks, for as long as the service is away, and then tells how a message ended as
+        long as that is remembered. What it yields of a message never goes back in time. A message that is not known is
+        Finished with the outcome UNKNOWN. At most 10,000 ids. Leaving the loop ends the watch
+        (`contextlib.aclosing` makes that happen at once). Raises QueueNotFound.
+        """
+        subjects = _Subjects(ids)
+
+        async def request() -> pb.WatchPositionRequest:
+            subjects.begin()
+            messages = pb.MessageIds(ids=subjects.left, attended=attended)
+            return pb.WatchPositionRequest(queue=self.name, messages=messages)
+
+        rpc = self._connection.queues.WatchPosition
+        if not ids:
+            return
+        async with aclosing(follow(self._connection, rpc, request, queue_name=self.name)) as answers:
+            try:
+                async for answer in answers:
+                    update = subjects.note(answer)
+                    if update is not None:
+                        yield update
+                    if not subjects.left:
+                        return
+            except QueueNotFound:
+                last = subjects.last_as_of
+                if last is None:
+                    raise
+                for message_id in subjects.left:  # the queue was there and is no more
+                    yield Finished(id=message_id, as_of=last, outcome=Outcome.DELETED)
+
+    async def wait_for(self, message_id: str, *, attended: bool = False) -> Finished:
+        """How a message ended: its outcome, its result if it is done, its last error if it is dead.
+
+        Waits as long as that takes; asyncio.timeout bounds it. Whoever stops waiting withdraws the message if it is
+        `attended` and still waits. Raises MessageNotFound if it is not known or not remembered any more, and
+        QueueNotFound.
+        """
+        async with aclosing(self.watch(message_id, attended=attended)) as updates:
+            async for update in updates:
+                if isinstance(update, Finished) and update.outcome is not Outcome.UNKNOWN:
+                    return update
+        raise MessageNotFound(
+            f"no message {message_id!r} is known",
+            code=grpc.StatusCode.NOT_FOUND,
+            reason=ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND,
+            metadata={"queue": self.name, "id": message_id},
+        )
+
+    async def watch_queue(self, *, interval: timedelta | None = None) -> AsyncGenerator[QueueNumbers, None]:
+        """Yields the queue's numbers, at once and then when they changed, at most once every `interval` (default 1 s).
+
+        It asks anew when the stream breaks, and never goes back in time. Leaving the loop ends it. Raises
+        QueueNotFound, and QueueDeleted when the queue is deleted.
+        """
+        request = pb.WatchQueueRequest(
+            queue=self.name, interval=whole_milliseconds(interval) if interval is not None else None
+        )
+        newest: datetime | None = None
+
+        async def again() -> pb.WatchQueueRequest:
+            return request
+
+        rpc = self._connection.queues.WatchQueue
+        async with aclosing(follow(self._connection, rpc, again, queue_name=self.name)) as answers:
+            async for answer in answers:
+                as_of = read_instant(answer.as_of)
+                if newest is None or as_of >= newest:
+                    newest = as_of
+                    yield QueueNumbers(queue=answer.queue, as_of=as_of, eta=read_eta(answer.eta))
+
+
+_Unfinished = Waiting | Leased | Delayed
+
+
+class _Subjects:
+    """The messages that one watch is about: what was said of each last, over all of its streams."""
+
+    def __init__(self, ids: tuple[str, ...]) -> None:
+        self.left: dict[str, _Unfinished | None] = dict.fromkeys(ids)
+        self.last_as_of: datetime | None = None  # of anything; None: nothing was said yet
+        self._sequence = 0
+
+    def begin(self) -> None:
+        """A new stream begins, with sequence numbers of its own."""
+        self._sequence = 0
+
+    def note(self, answer: pb.WatchPositionResponse) -> Update | None:
+        """What an answer says that is news; None if it is older than what was said before, or about nobody here."""
+        message_id = subject_of(answer)
+        if message_id not in self.left or answer.sequence <= self._sequence:
+            return None
+        self._sequence = answer.sequence
+        before = self.left[message_id]
+        update = read_update(answer, before)
+        if update is None:
+            return None
+        if isinstance(update, Finished):
+            del self.left[message_id]
+            self._note_instant(update.as_of)
+            return update
+        if before is not None and update.as_of < before.as_of:
+            return None
+        self.left[message_id] = update
+        self._note_instant(update.as_of)
+        return update
+
+    def _note_instant(self, as_of: datetime | None) -> None:
+        if as_of is not None:
+            self.last_as_of = max(as_of, self.last_as_of or as_of)
