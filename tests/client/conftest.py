@@ -16,6 +16,11 @@ from headway.v1.queue_pb2 import Policy
 DEADLINE_SECONDS = 30
 
 
+def client_tasks() -> list[str]:
+    """The client's own tasks that are not finished."""
+    return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each]
+
+
 @pytest_asyncio.fixture
 async def service() -> AsyncIterator[FakeService]:
     async with serving(FakeService()) as served:

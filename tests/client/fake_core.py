@@ -115,6 +115,7 @@ class FakeCore:
         self.failures: dict[str, list[Failure | None]] = {}  # by method, for its next calls; None: it succeeds
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
         self.changed = asyncio.Condition()
+        self._gates: dict[str, asyncio.Event] = {}
 
     def requests(self, method: str) -> list[Any]:
         """The requests of one method so far, in order."""
@@ -123,6 +124,17 @@ class FakeCore:
     def fail_next(self, method: str, failure: Failure, times: int = 1) -> None:
         """Lets the next calls of a method fail."""
         self.failures.setdefault(method, []).extend([failure] * times)
+
+    def hold_next(self, method: str) -> asyncio.Event:
+        """Lets the next call of a method take effect and answer only when the event is set."""
+        self._gates[method] = asyncio.Event()
+        return self._gates[method]
+
+    async def pass_gate(self, method: str) -> None:
+        """Waits if the answer is held."""
+        gate = self._gates.pop(method, None)
+        if gate is not None:
+            await gate.wait()
 
     async def wait_for(self, claim: Callable[[], object]) -> None:
         """Returns when the claim holds; looks whenever something was called or changed."""

@@ -173,6 +173,7 @@ class FakeService(FakeWatch):
         results = [self._settle(queue, token, Settled.SETTLED_ACKED) for token in request.leases]
         queue.results += [request.result for result in results if result.settled == Settled.SETTLED_ACKED]
         await self.end(context, failure)
+        await self.pass_gate("Ack")
         return pb.AckResponse(results=results)
 
     async def Delay(self, request: pb.DelayRequest, context: Any) -> pb.DelayResponse:

@@ -24,6 +24,7 @@ class FakeWatch(FakeAdmin):
         super().__init__()
         self.plays: list[Sequence[pb.WatchPositionResponse]] = []
         self.live_streams = 0
+        self.keeps_leases = False  # the end of a stream leaves its leases as they are
         self._breaks = 0
         self._leases = itertools.count(1)
         self._places = itertools.count(1)
@@ -182,7 +183,7 @@ class FakeWatch(FakeAdmin):
             queue.present.discard(place)
             if place in queue.waiters and not queue.policy.place_grace.ToMilliseconds():
                 queue.waiters.remove(place)
-            for token in sorted(mine & set(queue.leased), reverse=True):
+            for token in sorted(mine & set(queue.leased), reverse=True) if not self.keeps_leases else ():
                 queue.ended[token] = Settled.SETTLED_STALE
                 queue.line.insert(0, queue.leased.pop(token))
             await self.notify()

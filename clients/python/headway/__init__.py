@@ -63,14 +63,18 @@ if TYPE_CHECKING:
         Delayed,
         Eta,
         Finished,
+        Granted,
         Leased,
         Outcome,
+        Place,
         QueueNumbers,
+        Turn,
         Update,
         Waiting,
     )
     from headway._policy import PolicyFields
     from headway._queue import Queue
+    from headway._stand import Stand
     from headway.v1.message_pb2 import Message, OnDuplicate
     from headway.v1.queue_pb2 import Policy, Poll, Retry
 
@@ -88,6 +92,10 @@ _HOMES: dict[str, str] = {
     "Outcome": "headway._places",
     "Eta": "headway._places",
     "QueueNumbers": "headway._places",
+    "Stand": "headway._stand",
+    "Turn": "headway._places",
+    "Place": "headway._places",
+    "Granted": "headway._places",
     "PolicyFields": "headway._policy",
     "Message": "headway.v1.message_pb2",
     "OnDuplicate": "headway.v1.message_pb2",
@@ -109,6 +117,10 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
     "Outcome",
     "Eta",
     "QueueNumbers",
+    "Stand",
+    "Turn",
+    "Place",
+    "Granted",
     "PolicyFields",
     "Message",
     "OnDuplicate",

@@ -11,6 +11,7 @@ from headway._errors import HeadwayError, QueueFull, from_status
 from headway._lease import Lease
 from headway._policy import PolicyFields, build_policy, update_mask
 from headway._spans import whole_milliseconds
+from headway._stand import Stand
 from headway._watching import Watching
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
@@ -206,6 +207,22 @@ class Queue(Watching):
             self, handler, concurrency=concurrency, lease=lease, consumer=consumer, stop=stop, drain=drain
         )
         await runner.run()
+
+    def stand(
+        self,
+        *,
+        max_messages: int = 1,
+        keep_standing: bool = False,
+        lease: timedelta | None = None,
+        consumer: str = "",
+    ) -> Stand:
+        """A place in the consumer line for the length of an `async with` block: tells it as it moves, then my turn.
+
+        The turn brings up to `max_messages` leases, kept alive until they are settled or the block ends, which gives
+        back for free what is not settled, and the place, at once. With `keep_standing` the next turn comes when all of
+        them are settled, without losing the slot in between. See `Stand` for its methods and what they raise.
+        """
+        return Stand(self, consumer=consumer, max_messages=max_messages, keep_standing=keep_standing, lease=lease)
 
     async def ack(self, leases: Sequence[str], *, result: bytes = b"") -> list[SettleResult]:
         """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent.
