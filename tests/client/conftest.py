@@ -65,6 +65,7 @@ class CommandLine:
         self,
         *arguments: str,
         stdin: int = asyncio.subprocess.DEVNULL,
+        stdout: int = asyncio.subprocess.PIPE,
         stderr: int = asyncio.subprocess.PIPE,
         **variables: str,
     ) -> asyncio.subprocess.Process:
@@ -75,7 +76,7 @@ class CommandLine:
             "headway.cli",
             *arguments,
             stdin=stdin,
-            stdout=asyncio.subprocess.PIPE,
+            stdout=stdout,
             stderr=stderr,
             env=environment,
         )
@@ -91,7 +92,7 @@ class CommandLine:
         async with asyncio.timeout(DEADLINE_SECONDS):
             out, err = await process.communicate(stdin)
         assert process.returncode is not None
-        return Finished(process.returncode, out, (err or b"").decode())
+        return Finished(process.returncode, out or b"", (err or b"").decode())
 
 
 @pytest_asyncio.fixture

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -62,12 +63,8 @@ def perform(context: typer.Context, action: Callable[[Client, Output], Awaitable
     session: Session = context.obj
     logging.basicConfig(stream=sys.stderr, format="headway: %(message)s", level=logging.WARNING)
 
-    async def with_client() -> int | None:
-        async with connect(session.address) as client:
-            return await action(client, session.output)
-
     try:
-        code = asyncio.run(with_client()) or ExitCode.OK
+        code = asyncio.run(_perform(session, action)) or ExitCode.OK
     except HeadwayError as error:
         session.output.failure(error)
         code = exit_code(error)
@@ -82,4 +79,34 @@ def perform(context: typer.Context, action: Callable[[Client, Output], Awaitable
     raise typer.Exit(code)
 
 
-from headway.cli import _dead, _get, _messages, _policies, _put, _queues, _work  # noqa: E402, F401 - each registers its commands with `app`
+async def _perform(session: Session, action: Callable[[Client, Output], Awaitable[int | None]]) -> int | None:
+    """Runs the action; SIGTERM cancels it, so that it leaves nothing behind, not even at the terminal."""
+    task = asyncio.current_task()
+    assert task is not None
+    is_terminated = False
+
+    def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        async with connect(session.address) as client:
+            return await action(client, session.output)
+    except asyncio.CancelledError:
+        if is_terminated:
+            return 128 + signal.SIGTERM
+        raise
+
+
+from headway.cli import (  # noqa: E402, F401 - each registers its commands with `app`
+    _dead,
+    _get,
+    _messages,
+    _policies,
+    _put,
+    _queues,
+    _watch,
+    _work,
+)

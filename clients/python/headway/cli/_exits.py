@@ -17,6 +17,7 @@ class ExitCode(IntEnum):
     UNAVAILABLE = 6
     NOTHING = 7
     UNSOUND = 8
+    UNDONE = 9
     INTERRUPTED = 130
 
 
@@ -30,7 +31,8 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.UNAVAILABLE: "the service or its store is away, or the outcome is unknown",
     ExitCode.NOTHING: "nothing there: no message came, or the queue is drained",
     ExitCode.UNSOUND: "check found something wrong",
-    ExitCode.INTERRUPTED: "interrupted (128 + the signal)",
+    ExitCode.UNDONE: "watch: a message ended otherwise than done: dead, withdrawn, expired or deleted",
+    ExitCode.INTERRUPTED: "interrupted (128 + the signal: 143 is SIGTERM)",
 }
 
 _BY_FAMILY: tuple[tuple[type[_errors.HeadwayError], ExitCode], ...] = (
