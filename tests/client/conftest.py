@@ -21,6 +21,14 @@ def client_tasks() -> list[str]:
     return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each]
 
 
+def read_until(terminal: int, wanted: bytes) -> bytes:
+    """What a terminal shows until it shows something."""
+    seen = b""
+    while wanted not in seen:
+        seen += os.read(terminal, 65536)
+    return seen
+
+
 @pytest_asyncio.fixture
 async def service() -> AsyncIterator[FakeService]:
     async with serving(FakeService()) as served:

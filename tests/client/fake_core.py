@@ -78,6 +78,8 @@ class FakeQueue:
         )
         if not state.policy.HasField("lease"):
             state.policy.lease.CopyFrom(Duration(seconds=DEFAULT_LEASE_SECONDS))
+        if not state.policy.HasField("dedupe_window"):
+            state.policy.dedupe_window.CopyFrom(Duration(seconds=60))
         state.counts.length = len(self.line)
         state.counts.leased = len(self.leased)
         state.counts.delayed = len(self.delayed)
@@ -115,6 +117,7 @@ class FakeCore:
         self.failures: dict[str, list[Failure | None]] = {}  # by method, for its next calls; None: it succeeds
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
         self.changed = asyncio.Condition()
+        self.is_mute = False  # every call from now on is taken and never answered
         self._gates: dict[str, asyncio.Event] = {}
 
     def requests(self, method: str) -> list[Any]:
@@ -165,6 +168,8 @@ class FakeCore:
         """Records a call and lets it fail if it shall; a failure that comes after the effect is handed back."""
         self.calls.append((method, request))
         await self.notify()
+        if self.is_mute:
+            await asyncio.Event().wait()
         waiting = self.failures.get(method)
         failure = waiting.pop(0) if waiting else None
         if failure is not None and not (failure.is_after or failure.is_silent):

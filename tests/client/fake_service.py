@@ -33,6 +33,9 @@ class FakeService(FakeWatch):
         created = request.queue not in self.queues
         if created:
             self.queues[request.queue] = FakeQueue(request.queue, request.policy)
+        elif self.queues[request.queue].policy != request.policy:
+            exists = Failure(code=grpc.StatusCode.ALREADY_EXISTS, reason="QUEUE_EXISTS", metadata={"fields": "limit"})
+            await self.abort(context, exists)
         await self.end(context, failure)
         return pb.CreateResponse(queue=self.queues[request.queue].state(), created=created)
 
@@ -84,7 +87,8 @@ class FakeService(FakeWatch):
         return pb.PutResponse(results=results)
 
     def _put_one(self, queue: FakeQueue, message: Message, on_duplicate: int) -> PutResult:
-        if message.id and message.id in queue.ids:
+        is_forgotten = queue.policy.HasField("dedupe_window") and message.id in queue.outcomes
+        if message.id and message.id in queue.ids and not is_forgotten:
             if on_duplicate == OnDuplicate.ON_DUPLICATE_KEEP:
                 differs = queue.payloads[message.id] != message.payload
                 return PutResult(id=message.id, deduplicated=True, body_differs=differs)

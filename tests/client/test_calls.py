@@ -37,9 +37,11 @@ def test_what_is_no_span_or_instant_is_refused_at_once() -> None:
 
 async def test_policy_fields_travel_and_update_names_them(service: FakeService, client: headway.Client) -> None:
     queue = client.queue("new")
-    created = await queue.create(headway.Policy(bound=7), lease=timedelta(seconds=5), max_attempts=3)
-    assert created.created
-    assert not (await queue.create()).created
+    policy = headway.Policy(bound=7)
+    assert (await queue.create(policy, lease=timedelta(seconds=5), max_attempts=3)).created
+    assert not (await queue.create(policy, lease=timedelta(seconds=5), max_attempts=3)).created
+    with pytest.raises(headway.QueueExists):
+        await queue.create()
     assert (await queue.describe()).policy.retry.max_attempts == 3
     assert (await queue.describe()).policy.bound == 7
     assert not (await queue.describe()).policy.dead_letter_expired

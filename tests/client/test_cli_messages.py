@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import headway
-from client.conftest import CommandLine
+from client.conftest import CommandLine, read_until
 from client.fake_admin import dead_message
 from client.fake_service import FakeQueue, FakeService
 from headway.v1.message_pb2 import OnDuplicate
@@ -152,10 +152,10 @@ async def test_redrive_at_a_terminal_draws_a_bar_and_tells_where_it_stopped(
     ours, theirs = pty.openpty()
     try:
         process = await command_line.start("redrive", "q", "--all", stderr=theirs, TERM="xterm")
-        await asyncio.to_thread(_read_until, ours, b"2/5")
+        await asyncio.to_thread(read_until, ours, b"2/5")
         process.send_signal(signal.SIGINT)
         finished = await command_line.finish(process)
-        drawn = await asyncio.to_thread(_read_until, ours, b"to go")
+        drawn = await asyncio.to_thread(read_until, ours, b"to go")
     finally:
         os.close(ours)
         os.close(theirs)
@@ -164,13 +164,6 @@ async def test_redrive_at_a_terminal_draws_a_bar_and_tells_where_it_stopped(
     assert b"Traceback" not in drawn
     await service.wait_for(lambda: service.broken_off)
     assert len(graves.dead) == 3
-
-
-def _read_until(terminal: int, wanted: bytes) -> bytes:
-    seen = b""
-    while wanted not in seen:
-        seen += os.read(terminal, 65536)
-    return seen
 
 
 async def test_check_prints_findings_and_says_so_with_its_exit_code(made: FakeQueue, command_line: CommandLine) -> None:

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 import headway
-from client.conftest import CommandLine
+from client.conftest import CommandLine, read_until
 from client.fake_service import FakeQueue, FakeService
 
 
@@ -17,14 +17,6 @@ async def _line(process: asyncio.subprocess.Process) -> str:
     assert process.stdout is not None
     async with asyncio.timeout(30):
         return (await process.stdout.readline()).decode().rstrip("\n")
-
-
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    """What a terminal shows until it shows something."""
-    seen = b""
-    while wanted not in seen:
-        seen += os.read(terminal, 65536)
-    return seen
 
 
 async def test_each_change_is_a_line(

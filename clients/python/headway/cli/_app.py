@@ -107,6 +107,7 @@ from headway.cli import (  # noqa: E402, F401 - each registers its commands with
     _policies,
     _put,
     _queues,
+    _stand,
     _watch,
     _work,
 )

@@ -82,6 +82,11 @@ class Output:
         """One JSON object on a line of its own."""
         self.raw(json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
 
+    def record_error(self, fields: dict[str, Any]) -> None:
+        """One JSON object on a line of standard error."""
+        sys.stderr.write(json.dumps(fields, ensure_ascii=False) + "\n")
+        sys.stderr.flush()
+
     def message(self, message: Message) -> None:
         """A message of the schema as JSON."""
         self.record(to_plain(message))
@@ -125,7 +130,7 @@ class Output:
             "retry_after_seconds": error.retry_after.total_seconds() if error.retry_after else None,
             "violations": [{"field": v.field, "description": v.description} for v in error.violations],
         }
-        sys.stderr.write(json.dumps({"error": fields}, ensure_ascii=False) + "\n")
+        self.record_error({"error": fields})
 
     def forget_stdout(self) -> None:
         """After a broken pipe: nothing more is written, and nothing complains at exit."""
