@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pty
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -21,12 +22,47 @@ def client_tasks() -> list[str]:
     return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each]
 
 
-def read_until(terminal: int, wanted: bytes) -> bytes:
-    """What a terminal shows until it shows something."""
-    seen = b""
-    while wanted not in seen:
-        seen += os.read(terminal, 65536)
-    return seen
+class Terminal:
+    """A terminal for programs that a test runs: reads what they show as it comes, so that nobody waits for us."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = pty.openpty()
+        self._shown = b""
+        self._seen_count = 0  # bytes that were looked at
+        self._news = asyncio.Event()
+        os.set_blocking(self._ours, False)
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> None:
+        self._shown += os.read(self._ours, 65536)
+        self._news.set()
+
+    async def until(self, wanted: str) -> bytes:
+        """Waits until something is shown; what was shown behind the last such thing and up to this one."""
+        begin = self._seen_count
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while (found := self._shown.find(wanted.encode(), begin)) < 0:
+                self._news.clear()
+                await self._news.wait()
+        self._seen_count = found + len(wanted.encode())
+        return self._shown[begin : self._seen_count]
+
+    def type(self, text: str) -> None:
+        """Presses keys."""
+        os.write(self._ours, text.encode())
+
+    def close(self) -> None:
+        """Hangs up."""
+        asyncio.get_running_loop().remove_reader(self._ours)
+        os.close(self._ours)
+        os.close(self.theirs)
+
+
+@pytest_asyncio.fixture
+async def terminal() -> AsyncIterator[Terminal]:
+    opened = Terminal()
+    yield opened
+    opened.close()
 
 
 @pytest_asyncio.fixture

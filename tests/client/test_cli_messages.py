@@ -1,16 +1,13 @@
 """The commands for single messages, the dead and the order of things: what they print, and what they exit with."""
 
-import asyncio
 import json
-import os
-import pty
 import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 import headway
-from client.conftest import CommandLine, read_until
+from client.conftest import CommandLine, Terminal
 from client.fake_admin import dead_message
 from client.fake_service import FakeQueue, FakeService
 from headway.v1.message_pb2 import OnDuplicate
@@ -146,19 +143,14 @@ async def test_interrupted_redrive_stops_and_tells_how_far_it_was(
 
 
 async def test_redrive_at_a_terminal_draws_a_bar_and_tells_where_it_stopped(
-    service: FakeService, graves: FakeQueue, command_line: CommandLine
+    service: FakeService, graves: FakeQueue, command_line: CommandLine, terminal: Terminal
 ) -> None:
     graves.policy.bound = 2
-    ours, theirs = pty.openpty()
-    try:
-        process = await command_line.start("redrive", "q", "--all", stderr=theirs, TERM="xterm")
-        await asyncio.to_thread(read_until, ours, b"2/5")
-        process.send_signal(signal.SIGINT)
-        finished = await command_line.finish(process)
-        drawn = await asyncio.to_thread(read_until, ours, b"to go")
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    process = await command_line.start("redrive", "q", "--all", stderr=terminal.theirs, TERM="xterm")
+    await terminal.until("2/5")
+    process.send_signal(signal.SIGINT)
+    finished = await command_line.finish(process)
+    drawn = await terminal.until("to go")
     assert (finished.code, finished.out) == (130, b"")
     assert b"stopped: at least 2 put back, 3 to go" in drawn
     assert b"Traceback" not in drawn

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import pty
 import signal
 import sys
 from datetime import timedelta
@@ -11,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 import headway
-from client.conftest import CommandLine, read_until
+from client.conftest import CommandLine, Terminal
 from client.fake_service import FakeQueue, FakeService
 
 HOLD = ("sh", "-c", "echo holding $HEADWAY_SLOT; read line; exit 0")  # until its standard input ends
@@ -250,24 +249,19 @@ async def test_stream_says_who_stands_and_for_how_long(
 
 
 async def test_terminal_shows_the_place_and_is_then_the_commands_own(
-    service: FakeService, lock: FakeQueue, command_line: CommandLine
+    service: FakeService, lock: FakeQueue, command_line: CommandLine, terminal: Terminal
 ) -> None:
     holder = await _holder(command_line, "--slots", "1")
-    ours, theirs = pty.openpty()
-    try:
-        process = await command_line.start(
-            *("stand", "lock", "--slots", "1", "--", "sh", "-c", "test -t 0 && read line && echo got $line"),
-            stdin=theirs,
-            stderr=theirs,
-            TERM="xterm",
-        )
-        await asyncio.to_thread(read_until, ours, b"you are number 1 of 1, in line for lock")
-        await command_line.finish(holder, b"")
-        os.write(ours, b"typed\n")
-        assert (await command_line.finish(process)).out == b"got typed\n"
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    process = await command_line.start(
+        *("stand", "lock", "--slots", "1", "--", "sh", "-c", "test -t 0 && read line && echo got $line"),
+        stdin=terminal.theirs,
+        stderr=terminal.theirs,
+        TERM="xterm",
+    )
+    await terminal.until("you are number 1 of 1, in line for lock")
+    await command_line.finish(holder, b"")
+    terminal.type("typed\n")
+    assert (await command_line.finish(process)).out == b"got typed\n"
     assert lock.line
 
 

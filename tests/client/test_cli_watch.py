@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import os
-import pty
 import signal
 
 import pytest
 
 import headway
-from client.conftest import CommandLine, read_until
+from client.conftest import CommandLine, Terminal
 from client.fake_service import FakeQueue, FakeService
 
 
@@ -96,41 +94,33 @@ async def test_json_is_one_object_per_thing_told(
     assert (last["state"], last["outcome"], last["result_base64"]) == ("FINISHED", "DONE", "/w==")
 
 
-async def test_terminal_is_drawn_on(queue: headway.Queue, made: FakeQueue, command_line: CommandLine) -> None:
+async def test_terminal_is_drawn_on(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine, terminal: Terminal
+) -> None:
     made.eta_seconds = 40
     await queue.put_many([headway.Message(id=name) for name in ("first", "mine")])
-    ours, theirs = pty.openpty()
-    try:
-        process = await command_line.start("watch", "q", "first", "mine", stdout=theirs, TERM="xterm")
-        await asyncio.to_thread(read_until, ours, b"you are number 2 of 2, about 40 s")
-        held = await queue.get(2)
-        await queue.extend([held.deliveries[1].lease], progress=0.4, note="resize")
-        shown = await asyncio.to_thread(read_until, ours, b"being worked on, attempt 1, 40%: resize")
-        await queue.ack([each.lease for each in held.deliveries], result=b"42")
-        assert (await command_line.finish(process)).code == 0
-        shown += await asyncio.to_thread(read_until, ours, b"\x1b[?25h")  # the cursor is back
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    process = await command_line.start("watch", "q", "first", "mine", stdout=terminal.theirs, TERM="xterm")
+    await terminal.until("you are number 2 of 2, about 40 s")
+    held = await queue.get(2)
+    await queue.extend([held.deliveries[1].lease], progress=0.4, note="resize")
+    shown = await terminal.until("being worked on, attempt 1, 40%: resize")
+    await queue.ack([each.lease for each in held.deliveries], result=b"42")
+    assert (await command_line.finish(process)).code == 0
+    shown += await terminal.until("\x1b[?25h")  # the cursor is back
     assert shown.count(b"done: 42") >= 2
     assert "━".encode() in shown
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_interrupted_watch_leaves_the_terminal_as_it_was(
-    service: FakeService, queue: headway.Queue, command_line: CommandLine, number: signal.Signals
+    service: FakeService, queue: headway.Queue, command_line: CommandLine, terminal: Terminal, number: signal.Signals
 ) -> None:
     await queue.put(b"1", id="a")
-    ours, theirs = pty.openpty()
-    try:
-        process = await command_line.start("watch", "q", "a", stdout=theirs, TERM="xterm")
-        await asyncio.to_thread(read_until, ours, b"number 1 of 1")
-        process.send_signal(number)
-        assert (await command_line.finish(process)).code == 128 + number
-        shown = await asyncio.to_thread(read_until, ours, b"\x1b[?25h")
-    finally:
-        os.close(ours)
-        os.close(theirs)
+    process = await command_line.start("watch", "q", "a", stdout=terminal.theirs, TERM="xterm")
+    await terminal.until("number 1 of 1")
+    process.send_signal(number)
+    assert (await command_line.finish(process)).code == 128 + number
+    shown = await terminal.until("\x1b[?25h")
     assert b"Traceback" not in shown
     await service.wait_for(lambda: not service.live_streams)
 

@@ -108,6 +108,7 @@ from headway.cli import (  # noqa: E402, F401 - each registers its commands with
     _put,
     _queues,
     _stand,
+    _top,
     _watch,
     _work,
 )

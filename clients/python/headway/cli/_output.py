@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headway._errors import HeadwayError
+from headway.v1.queue_pb2 import Queue as QueueState
 
 _PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: nothing is cut off
 
@@ -63,6 +64,11 @@ def _plain_value(field: Any, value: Any) -> Any:
 
 def _enum_prefix(name: str) -> str:
     return "".join(f"_{c}" if c.isupper() else c.upper() for c in name).lstrip("_") + "_"
+
+
+def state_in_a_word(queue: QueueState) -> str:
+    """Whether a queue takes and hands out messages."""
+    return "closed" if queue.closed else "paused" if queue.paused else "open"
 
 
 def printable(text: str, longest: int = 0) -> str:

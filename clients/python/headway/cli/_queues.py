@@ -9,7 +9,7 @@ from headway._client import Client
 from headway.cli._app import app, perform
 from headway.cli._arguments import QueueName, WaitOption, YesOption
 from headway.cli._exits import ExitCode
-from headway.cli._output import Output, to_plain
+from headway.cli._output import Output, state_in_a_word, to_plain
 from headway.v1.queue_pb2 import Queue as QueueState
 
 
@@ -38,17 +38,13 @@ def list_queues(
                         q.counts.leased,
                         q.counts.delayed,
                         q.counts.dead,
-                        _state(q),
+                        state_in_a_word(q),
                     )
                     for q in queues
                 ],
             )
 
     perform(context, action)
-
-
-def _state(queue: QueueState) -> str:
-    return "closed" if queue.closed else "paused" if queue.paused else "open"
 
 
 def _show(output: Output, queue: QueueState) -> None:

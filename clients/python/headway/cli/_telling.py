@@ -69,13 +69,13 @@ def as_record(told: Update | Place) -> dict[str, Any]:
         case Place():
             return {"place": told.place, **_place_record(told)}
         case Delayed():
-            return {"id": told.id, "state": "DELAYED", "as_of": _instant(told.as_of)}
+            return {"id": told.id, "state": "DELAYED", "as_of": instant(told.as_of)}
         case Leased():
             progress = None if told.progress is None else {"fraction": told.progress, "note": told.note}
             return {
                 "id": told.id,
                 "state": "LEASED",
-                "as_of": _instant(told.as_of),
+                "as_of": instant(told.as_of),
                 "attempt": told.attempt,
                 "progress": progress,
             }
@@ -83,7 +83,7 @@ def as_record(told: Update | Place) -> dict[str, Any]:
             return {
                 "id": told.id,
                 "state": "FINISHED",
-                "as_of": _instant(told.as_of) if told.as_of is not None else None,
+                "as_of": instant(told.as_of) if told.as_of is not None else None,
                 "outcome": told.outcome.value,
                 **bytes_entry("result", told.result),
                 "cause": told.cause,
@@ -92,7 +92,7 @@ def as_record(told: Update | Place) -> dict[str, Any]:
 
 def _place_record(told: Waiting | Place) -> dict[str, Any]:
     return {
-        "as_of": _instant(told.as_of),
+        "as_of": instant(told.as_of),
         "position": told.position,
         "length": told.length,
         "limit": told.limit,
@@ -110,7 +110,8 @@ def eta_record(eta: Eta) -> dict[str, Any]:
     return {"known": eta.known, "p50": _span(eta.p50), "p90": _span(eta.p90)}
 
 
-def _instant(moment: datetime) -> str:
+def instant(moment: datetime) -> str:
+    """An instant as ISO 8601."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
