@@ -51,7 +51,7 @@ async def test_place_is_told_until_the_turn_comes(service: FakeService, queue: h
         assert (first.leases, first.place) == ((), None)
     assert [m.payload for m in made.acked] == [b"for the first"]
     assert [r.stand.consumer for r in service.requests("WatchPosition")] == ["one", "two"]
-    assert not made.waiters
+    await service.wait_for(lambda: not made.waiters)
 
 
 async def test_turn_brings_as_many_as_were_asked_for(
