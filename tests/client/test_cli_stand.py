@@ -191,9 +191,11 @@ async def test_drained_queue_has_no_turn(made: FakeQueue, command_line: CommandL
 async def test_command_is_ended_when_its_slot_is_lost(
     service: FakeService, lock: FakeQueue, command_line: CommandLine
 ) -> None:
-    process = await _holder(command_line, "--slots", "1", "--lease", "300ms")
+    script = "echo holding; sleep 60"
+    process = await command_line.start("stand", "lock", "--slots", "1", "--lease", "300ms", "--", "sh", "-c", script)
+    assert await _read(process.stdout) == "holding"
     await service.lapse("lock")
-    finished = await command_line.finish(process, b"")
+    finished = await command_line.finish(process)
     assert "its lease is lost" in finished.err
     assert finished.code == 4
 
