@@ -10,6 +10,7 @@ import pytest
 
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import Delivery, GetOrder, Settlement, StoreFacts
+from headwayd.domain.standing import Waiter
 from headwayd.engine.engine import Engine
 from headwayd.engine.ports import GetStep, Store
 
@@ -42,12 +43,19 @@ class SlowStore:
 
     def on_reconnect(self, listener: object) -> None: ...
 
+    def on_standing(self, listener: object) -> None: ...
+
+    async def processes(self, *, budget_s: float) -> frozenset[str]:
+        return frozenset({"test"})
+
+    async def stop_standing(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
+
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
         return []
 
     async def arm(self, queue: str, *, with_leases: bool) -> None: ...
 
-    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep:
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
         if self._empty_tries:
             self._empty_tries -= 1
             return GetStep(deliveries=(), settled=())
@@ -55,7 +63,9 @@ class SlowStore:
         await self.answer.wait()
         return GetStep(deliveries=(DELIVERY,), settled=())
 
-    async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
+    async def release(
+        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False
+    ) -> Sequence[Settlement]:
         await asyncio.sleep(0.05)  # the store takes its time
         self.released += leases
         return []

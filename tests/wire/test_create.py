@@ -29,6 +29,7 @@ DEFAULTS = {
     "poll.tolerance": 500,
     "poll.strikes": 3,
     "place_grace": 0,
+    "turns": 0,
     "dedupe_window": 60_000,
     "remember": 60_000,
 }
@@ -48,6 +49,7 @@ BOUNDS: list[tuple[str, float, float, list[float]]] = [
     ("poll.tolerance", 0, 60_000, [-1, 60_001]),
     ("poll.strikes", 1, 100, [101]),
     ("place_grace", 0, 600_000, [-1, 600_001]),
+    ("turns", 0, 1_000_000, [1_000_001]),
     ("dedupe_window", 0, 7 * DAY_MS, [-1, 7 * DAY_MS + 1]),
     ("remember", 0, DAY_MS, [-1, DAY_MS + 1]),
 ]

@@ -6,7 +6,7 @@ import pytest
 
 from harness import refused
 from headway.v1 import queue_service_pb2
-from wire.calls import INVALID_ARGUMENT, SLACK_S, UNIMPLEMENTED, Keys, Line, now_ms, span
+from wire.calls import INVALID_ARGUMENT, SLACK_S, Keys, Line, now_ms, span
 
 MAX_BATCH = 1_000
 
@@ -64,15 +64,3 @@ async def test_a_consumers_name_has_at_most_200_bytes(line: Line, size: int) -> 
     else:
         await line.get(consumer="c" * size)
         assert (await line.describe()).roles.consumer.holder == "c" * size
-
-
-@pytest.mark.parametrize(("field", "value"), [("stand", True), ("place", "p")], ids=["stand", "place"])
-async def test_what_is_not_served_yet_is_refused_by_name_and_nothing_leased(
-    line: Line, field: str, value: object
-) -> None:
-    await line.create()
-    await line.put(b"one")
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await line.get(**{field: value})  # type: ignore[arg-type]
-    assert said.metadata == {"field": field}
-    assert (await line.counts()).leased == 0

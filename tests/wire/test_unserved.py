@@ -23,14 +23,6 @@ async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
     assert said.domain == "headway.v1"
 
 
-async def test_standing_in_line_is_not_served_yet(line: Line) -> None:
-    await line.create()
-    request = queue_service_pb2.WatchPositionRequest(queue=line.name, stand=queue_service_pb2.Stand())
-    with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
-        await anext(aiter(line.stub.WatchPosition(request, timeout=SLACK_S)))
-    assert said.metadata == {"field": "stand"}
-
-
 async def test_a_call_that_the_schema_does_not_know_is_unimplemented(line: Line, channel: object) -> None:
     call = channel.unary_unary("/headway.v1.QueueService/Dance")  # type: ignore[attr-defined]
     with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:

@@ -29,6 +29,7 @@ class PolicyFields(TypedDict, total=False):
     time_to_live: timedelta | None
     poll: Poll | None
     place_grace: timedelta | None
+    turns: int | None
     dedupe_window: timedelta | None
     remember: timedelta | None
     dead_letter_expired: bool | None

@@ -33,6 +33,7 @@ class Policy:
     poll_tolerance_ms: int = 500
     poll_strikes: int = 3
     place_grace_ms: int = 0
+    turns: int = 0
     dedupe_window_ms: int = 60 * SECOND_MS
     remember_ms: int = 60 * SECOND_MS
     dead_letter_expired: bool = False
@@ -162,8 +163,9 @@ class GetOrder:
     lease_ms: int = 0
     consumer: str = ""
     ack: Sequence[str] = ()
-    only_if_settled: bool = False  # others wait before: lease only if one of `ack` ends here
     attempt_id: str = ""  # the same again gives the same leases, while they live
+    stands: bool = False  # keep a place in the consumer line if there is nothing to lease
+    place: str = ""  # the place that was kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,14 +205,6 @@ class Settlement:
     attempts: int = 0
     available_at_ms: int | None = None
     id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetOutcome:
-    """What a Get gave: deliveries from the head on, and one settlement per lease of `ack`."""
-
-    deliveries: Sequence[Delivery] = ()
-    settled: Sequence[Settlement] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,6 @@ from headwayd.domain.model import (
     DeadPage,
     DelayOrder,
     GetOrder,
-    GetOutcome,
     Peeked,
     Policy,
     Purged,
@@ -34,8 +33,11 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import Progress
+from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
+from headwayd.engine.absence import Absence
 from headwayd.engine.budgets import Budget
+from headwayd.engine.consumers import Consumers
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
@@ -44,6 +46,7 @@ from headwayd.engine.putting import Putting
 from headwayd.engine.readiness import Readiness
 from headwayd.engine.redriving import redrive
 from headwayd.engine.roles import until_done
+from headwayd.engine.standing.standing import Standing
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
 from headwayd.engine.watching.estimates import Estimator, NoEstimator
@@ -71,23 +74,33 @@ class Engine:
         self._wall_ms = wall_ms
         self._started_at_ms = 0
         self._tasks = Tasks()
-        self._getters = Lines(self._arm_getters, self._tasks.spawn, kind="consumers", on_end=self._getter_line_ended)
+        self._consumers = Consumers(store, self._tasks.spawn, process=process)
+        self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
-        self._getting = Getting(store, self._getters, self._tasks.spawn)
+        self._getting = Getting(self._consumers)
+        self._standing = Standing(
+            self._consumers,
+            self._tasks.spawn,
+            max_bytes=limits.max_response_bytes,
+            estimate=lambda _queue, _position: None,
+        )
         self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
         self._watching = Watching(store, self._tasks.spawn, make_estimator)
+        self._absence = Absence(store, self._tasks.spawn, process=process, waited_on=self._waited_on)
         self._is_draining = False
 
     async def start(self) -> None:
         """Begins to listen to the store and to sweep."""
         self._started_at_ms = self._wall_ms()
         self._store.on_hint(self._kick)
+        self._store.on_standing(self._standing.kick)
         self._store.on_due(self._sweeper.note)
         self._store.on_reconnect(self._sweeper.list_anew)
         self._tasks.spawn(self._sweeper.run(), "sweeper")
         self._tasks.spawn(self._readiness.run(), "readiness")
+        self._tasks.spawn(self._absence.run(), "absence")
 
     def on_readiness(self, listener: Callable[[bool], None]) -> None:
         """Who is told whether the store can be counted on: now, and at every change."""
@@ -104,6 +117,7 @@ class Engine:
         """Ends all that runs in the background; late leases are given back first."""
         self._sweeper.stop()
         self._readiness.stop()
+        self._absence.stop()
         await self._tasks.drain(_DRAIN_S)
         await self._tasks.close()
 
@@ -111,12 +125,11 @@ class Engine:
         self._getters.kick(queue)
         self._putters.kick(queue)
         self._watching.kick(queue)
+        if queue is None:
+            self._standing.kick(None)
 
-    def _getter_line_ended(self, queue: str) -> None:
-        self._getting.line_ended(queue)
-
-    def _arm_getters(self, queue: str) -> Awaitable[None]:
-        return self._store.arm(queue, with_leases=self._getting.needs_leases(queue))
+    def _waited_on(self) -> set[str]:
+        return {*self._getters.queues, *self._standing.queues}
 
     def _arm_putters(self, queue: str) -> Awaitable[None]:
         return self._store.arm(queue, with_leases=False)
@@ -130,10 +143,6 @@ class Engine:
         """How many consumers and producers wait in this process."""
         return len(self._getters), len(self._putters)
 
-    def _with_waiters(self, queue: Queue) -> Queue:
-        counts = replace(queue.counts, consumers_waiting=self._getters.waiting_on(queue.name))
-        return replace(queue, counts=counts)
-
     # -- queues -------------------------------------------------------------------------------------------------------
 
     async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]:
@@ -141,11 +150,11 @@ class Engine:
         found, is_made = await self._store.create(queue, policy, budget_s=budget_s)
         if not is_made and (error := differences(found, policy)) is not None:
             raise error
-        return self._with_waiters(found), is_made
+        return found, is_made
 
     async def describe(self, queue: str, *, budget_s: float) -> Queue:
         """The queue as of one instant."""
-        return self._with_waiters(await self._store.describe(queue, budget_s=budget_s))
+        return await self._store.describe(queue, budget_s=budget_s)
 
     async def list_queues(
         self, prefix: str, page_size: int, page_token: str, *, budget_s: float
@@ -161,7 +170,7 @@ class Engine:
         ]
         page = found[:page_size]
         queues = await self._store.describe_many(page, budget_s=budget.left_s)
-        return [self._with_waiters(queue) for queue in queues], page[-1] if len(found) > page_size else ""
+        return list(queues), page[-1] if len(found) > page_size else ""
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
         """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy
@@ -169,15 +178,15 @@ class Engine:
         budget = Budget(budget_s)
         before = await self._store.describe(queue, budget_s=budget.left_s)
         after = changed(before.policy, policy, fields)
-        return self._with_waiters(await self._store.update(queue, after, fields, budget_s=budget.left_s))
+        return await self._store.update(queue, after, fields, budget_s=budget.left_s)
 
     async def pause(self, queue: str, *, budget_s: float) -> Queue:
         """Hands out no messages from now on."""
-        return self._with_waiters(await self._store.set_paused(queue, True, budget_s=budget_s))
+        return await self._store.set_paused(queue, True, budget_s=budget_s)
 
     async def resume(self, queue: str, *, budget_s: float) -> Queue:
         """Hands out messages again."""
-        return self._with_waiters(await self._store.set_paused(queue, False, budget_s=budget_s))
+        return await self._store.set_paused(queue, False, budget_s=budget_s)
 
     async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
         """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for
@@ -185,7 +194,7 @@ class Engine:
         step = await until_done(lambda: self._store.close_queue(queue, budget_s=budget_s), wait_ms)
         if isinstance(step, RoleStep):
             raise RoleInUse.of(queue, role=step.role, holder=step.holder)
-        return self._with_waiters(step)
+        return step
 
     async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
         """Leaves nothing behind. Raises RoleInUse if foreign clients kept their roles for `wait_ms`; calling again
@@ -223,6 +232,15 @@ class Engine:
         if self._is_draining:
             raise ShuttingDown("this process is going down")
         return await self._getting.get(replace(order, max_bytes=self.limits.max_response_bytes), budget_s=budget_s)
+
+    async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
+        """Stands in the consumer line and tells how; what its turns bring is its own until the generator is closed, and
+        then given back."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        async with aclosing(self._standing.stand(order, budget_s=budget_s)) as told:
+            async for one in told:
+                yield one
 
     async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:
         """Settles for good; one settlement per lease."""
@@ -268,7 +286,7 @@ class Engine:
             raise ShuttingDown("this process is going down")
         async with aclosing(self._watching.queue(queue, interval_s, budget_s=budget_s)) as shown:
             async for told in shown:
-                yield replace(told, queue=self._with_waiters(told.queue))
+                yield told
 
     # -- operators ----------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable, Callable
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
@@ -18,6 +19,7 @@ _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
 _SHORTEST_CHECK_S = 5.0
 _CHECKS_PER_S = 10
+_SLACK = 64  # entries of those who have gone that are kept before it is worth sorting them out
 
 
 class Waiter(Protocol):
@@ -45,19 +47,47 @@ class Line:
         self._most_at_once = most_at_once
         self._check_s = check_s
         self._waiters: dict[Waiter, None] = {}
+        self._order: list[tuple[int, int, Waiter]] = []  # a heap; what no longer holds is dropped when it comes up
+        self._joined = itertools.count()
         self._trying: dict[Waiter, asyncio.Future[None]] = {}
         self._kicked = asyncio.Event()
-        self._rounds: list[asyncio.Future[None]] = []
         self.trouble: StoreUnavailable | None = None  # of the last try, if the store failed it
-        self.heard_at = asyncio.get_running_loop().time()  # when the store last answered a try
 
     def __len__(self) -> int:
         return len(self._waiters)
 
     def join(self, waiter: Waiter) -> None:
-        """Stands at the end of the line."""
+        """Stands in the line, where its rank says. Who is not the first is not tried: what may change for it will be
+        heard."""
         self._waiters[waiter] = None
-        self._kicked.set()
+        self._enter(waiter)
+        if self._first(1) == [waiter]:
+            self._kicked.set()
+
+    def _enter(self, waiter: Waiter) -> None:
+        heapq.heappush(self._order, (waiter.rank, next(self._joined), waiter))
+        if len(self._order) > 2 * len(self._waiters) + _SLACK:
+            self._order = [entry for entry in self._order if entry[2] in self._waiters and entry[2].rank == entry[0]]
+            heapq.heapify(self._order)
+
+    def _first(self, count: int) -> list[Waiter]:
+        """The first so many, in order. O(log n) each."""
+        found: list[tuple[int, int, Waiter]] = []
+        while self._order and len(found) < count:
+            entry = heapq.heappop(self._order)
+            rank, _, waiter = entry
+            if waiter in self._waiters and waiter.rank == rank and all(waiter is not known for _, _, known in found):
+                found.append(entry)
+        for entry in found:
+            heapq.heappush(self._order, entry)
+        return [waiter for _, _, waiter in found]
+
+    def __iter__(self) -> Iterator[Waiter]:
+        return iter(tuple(self._waiters))
+
+    def is_trying(self, waiter: Waiter) -> bool:
+        """Whether it is just trying: then what the store says of it may be of before or after."""
+        return waiter in self._trying
 
     async def leave(self, waiter: Waiter) -> None:
         """Gives up the place. If the waiter is just trying, returns when it knows how that went (bounded by the store's
@@ -77,26 +107,12 @@ class Line:
         """Something may have changed."""
         self._kicked.set()
 
-    async def let_try(self) -> None:
-        """Returns when the first waiters have tried once more."""
-        future = asyncio.get_running_loop().create_future()
-        self._rounds.append(future)
-        self._kicked.set()
-        await future
-
     def fail_all(self, error: HeadwayError) -> None:
         """Ends everybody's wait."""
         for waiter in list(self._waiters):
             waiter.fail(error)
         self._waiters.clear()
         self._kicked.set()
-
-    def end_rounds(self) -> None:
-        """Nobody waits any more: whoever let others try first may go on."""
-        for done in self._rounds:
-            if not done.done():
-                done.set_result(None)
-        self._rounds.clear()
 
     async def serve(self) -> None:
         """Runs until nobody waits."""
@@ -106,7 +122,6 @@ class Line:
             if self._kicked.is_set():
                 self._kicked.clear()
                 is_armed = False  # a hint comes once
-            rounds, self._rounds = self._rounds, []
             try:
                 served = await self._try_first(width)
             except StoreUnavailable as error:
@@ -114,11 +129,7 @@ class Line:
                 await asyncio.sleep(_STORE_PAUSE_S)
                 is_armed = False
                 continue
-            finally:
-                for done in rounds:
-                    if not done.done():
-                        done.set_result(None)
-            self.trouble, self.heard_at = None, asyncio.get_running_loop().time()
+            self.trouble = None
             if served:
                 width = min(2 * width, self._most_at_once)
                 continue
@@ -136,12 +147,10 @@ class Line:
                 pass
             is_armed = False
 
-    def _first(self) -> Waiter:
-        return min(self._waiters, key=lambda waiter: waiter.rank)
-
     async def _try_first(self, width: int) -> bool:
         """Lets the first waiters try, in order. True if all of them were served."""
-        first = heapq.nsmallest(width, self._waiters, key=lambda waiter: waiter.rank) if width > 1 else [self._first()]
+        first = self._first(width)
+        ranks = [waiter.rank for waiter in first]
         loop = asyncio.get_running_loop()
         for waiter in first:
             self._trying[waiter] = loop.create_future()
@@ -150,9 +159,11 @@ class Line:
         finally:
             for waiter in first:
                 self._trying.pop(waiter).set_result(None)
-        for waiter, outcome in zip(first, outcomes, strict=True):
+        for waiter, rank, outcome in zip(first, ranks, outcomes, strict=True):
             if outcome is True:
                 self._waiters.pop(waiter, None)
+            elif waiter in self._waiters and waiter.rank != rank:
+                self._enter(waiter)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
@@ -181,13 +192,23 @@ class Lines:
     def __len__(self) -> int:
         return sum(len(line) for line in self._lines.values())
 
-    def waiting_on(self, queue: str) -> int:
-        """How many wait on this queue."""
+    def waiters_on(self, queue: str) -> Sequence[Waiter]:
+        """Those who wait on this queue."""
         line = self._lines.get(queue)
-        return len(line) if line else 0
+        return tuple(line) if line else ()
+
+    def idle_on(self, queue: str) -> Sequence[Waiter]:
+        """Those of them who are not just trying."""
+        line = self._lines.get(queue)
+        return [waiter for waiter in line if not line.is_trying(waiter)] if line else ()
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """Those on which somebody waits."""
+        return tuple(self._lines)
 
     def join(self, queue: str, waiter: Waiter) -> Line:
-        """Stands at the end of the queue's line."""
+        """Stands in the queue's line."""
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = Line(
@@ -205,22 +226,10 @@ class Lines:
         finally:  # without an await between: nobody can join a line that is not served
             self._lines.pop(queue, None)
             self._on_end(queue)
-            line.end_rounds()
             line.fail_all(ShuttingDown("this process stopped serving the line"))
 
     def _check_s(self) -> float:
         return max(_SHORTEST_CHECK_S, len(self._lines) / _CHECKS_PER_S)
-
-    async def let_try(self, queue: str, *, timeout_s: float) -> None:
-        """Returns when the first of this queue's line have tried once more, or after `timeout_s`."""
-        line = self._lines.get(queue)
-        if line is None:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await line.let_try()
-        except TimeoutError:
-            pass
 
     def kick(self, queue: str | None) -> None:
         """Something may have changed on this queue; None: on any."""

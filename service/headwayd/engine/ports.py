@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from headwayd.domain.hints import PollHints
 from headwayd.domain.model import (
     Checked,
     DeadPage,
@@ -26,6 +27,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import Feed, Places, Progress
+from headwayd.domain.standing import Footings, Standing, Waiter
 
 
 class Wait(Enum):
@@ -35,6 +37,7 @@ class Wait(Enum):
     EMPTY = "empty"  # no message waits
     SLOT = "slot"  # every slot is out
     DRAIN = "drain"  # nothing waits, and the queue is closed: only what is leased or delayed may still come
+    LINE = "line"  # others stand before
     ROOM = "room"  # the line is full, or other producers wait before
     ROLE = "role"  # a foreign client holds the role
     PAUSED = "paused"  # an administrator paused the queue
@@ -51,14 +54,26 @@ class PutStep:
     bound: int = 0
 
 
+_ANY_POLICY = Policy()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetStep:
-    """What one attempt of a Get gave, and why it gave nothing, if it did not."""
+    """What one attempt of a Get gave, and why it gave nothing, if it did not; then also where it stands in line.
+    `was_dropped`: it had stood there before, and was found to stand there no longer. `polls` has the policy's poll part
+    only."""
 
     deliveries: Sequence[Delivery]
     settled: Sequence[Settlement]
     wait: Wait = Wait.NOTHING
     holder: str = ""
+    at_ms: int = 0
+    number: int = 0
+    position: int = 0
+    length: int = 0
+    limit: int = 0
+    polls: Policy = _ANY_POLICY
+    was_dropped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +148,23 @@ class Store(Protocol):
 
     async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
 
-    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep: ...
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep: ...
+
+    async def stop_standing(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
+
+    async def keep_place(
+        self, queue: str, waiter: Waiter, place: str, hints: PollHints | None, *, budget_s: float
+    ) -> Standing: ...
+
+    async def footings(
+        self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float
+    ) -> Footings: ...
+
+    async def drop_absent(self, queue: str, *, budget_s: float) -> None: ...
+
+    async def processes(self, *, budget_s: float) -> frozenset[str]: ...
+
+    async def arm_standing(self, queue: str) -> None: ...
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
@@ -141,7 +172,9 @@ class Store(Protocol):
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
 
-    async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]: ...
+    async def release(
+        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False
+    ) -> Sequence[Settlement]: ...
 
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
@@ -178,6 +211,8 @@ class Store(Protocol):
     async def sweep(self, queue: str, *, budget_s: float) -> bool: ...
 
     def on_hint(self, listener: HintListener) -> None: ...
+
+    def on_standing(self, listener: Callable[[str], None]) -> None: ...
 
     def on_due(self, listener: DueListener) -> None: ...
 

@@ -15,7 +15,6 @@ from headwayd.domain.model import (
     Counts,
     DeadPage,
     Delivery,
-    GetOutcome,
     Peeked,
     PutCode,
     PutOutcome,
@@ -25,6 +24,8 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
+from headwayd.domain.standing import GetOutcome
+from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
 from headwayd.rpc.status import item_status
@@ -86,8 +87,15 @@ def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:
     """What was leased, and what became of the leases that were settled."""
     response = queue_service_pb2.GetResponse()
     for delivery in outcome.deliveries:
-        _fill_delivery(response.deliveries.add(), delivery)
+        fill_delivery(response.deliveries.add(), delivery)
     response.settled.extend(settle_results(outcome.settled))
+    if (standing := outcome.standing) is not None:
+        response.standing.place = standing.place
+        response.standing.position = standing.position
+        response.standing.length = standing.length
+        response.standing.limit = standing.limit
+        set_hints(response.standing, standing.hints)
+        set_eta(response.standing.eta, standing.eta)
     return response
 
 
@@ -187,7 +195,8 @@ def store_message(store: StoreFacts) -> admin_service_pb2.Store:
     )
 
 
-def _fill_delivery(entry: message_pb2.Delivery, delivery: Delivery) -> None:
+def fill_delivery(entry: message_pb2.Delivery, delivery: Delivery) -> None:
+    """A leased message."""
     _fill_message(entry.message, id=delivery.id, payload=delivery.payload, headers=delivery.headers)
     entry.lease = delivery.lease
     set_timestamp(entry.lease_expires_at, delivery.lease_expires_at_ms)

@@ -15,7 +15,6 @@ from headwayd.domain.model import (
     DeadPage,
     DelayOrder,
     GetOrder,
-    GetOutcome,
     Peeked,
     Policy,
     Purged,
@@ -30,6 +29,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import Progress
+from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 
 
@@ -58,6 +58,8 @@ class Engine(Protocol):
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]: ...
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome: ...
+
+    def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]: ...
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float

@@ -28,8 +28,9 @@ from headwayd.domain.limits import (
 )
 from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
 from headwayd.domain.places import Progress
+from headwayd.domain.standing import PLACE_MARK
 from headwayd.rpc.policies import masked_names, policy_of
-from headwayd.rpc.validation import Checks, refuse_unserved
+from headwayd.rpc.validation import Checks
 from headwayd.rpc.watch_requests import checked_progress
 
 OWN_ID_MARK = "~"  # ids that the service makes begin with it
@@ -109,11 +110,9 @@ def put_order(request: queue_service_pb2.PutRequest, limits: Limits) -> PutOrder
 
 def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder:
     """What Get asks for."""
-    if request.stand:
-        refuse_unserved("stand")
-    if request.place:
-        refuse_unserved("place")
     checks = Checks(limits)
+    if request.place and not request.stand:
+        checks.invalid("place", "needs stand")
     order = GetOrder(
         queue=request.queue,
         max_messages=_max_messages(request, checks),
@@ -122,11 +121,20 @@ def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder
         consumer=checks.text("consumer", request.consumer, max_bytes=MAX_ROLE_NAME_BYTES),
         ack=checks.leases("ack", request.ack, may_be_empty=True),
         attempt_id=request.attempt_id,
+        stands=request.stand,
+        place=place(request.place, "place", checks),
     )
     if request.attempt_id:
         checks.label("attempt_id", request.attempt_id, max_bytes=MAX_ATTEMPT_ID_BYTES)
     checks.finish()
     return order
+
+
+def place(text: str, path: str, checks: Checks) -> str:
+    """A place in line, as the service named it. Notes one that the service never gives."""
+    if text and not (text.startswith(PLACE_MARK) and len(text) <= MAX_ID_BYTES and text.isascii()):
+        checks.invalid(path, "is no place of this service")
+    return text
 
 
 def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from headwayd.domain.errors import FieldInvalid, HeadwayError, NotServed, TooLarge, Violation
+from headwayd.domain.errors import FieldInvalid, HeadwayError, TooLarge, Violation
 from headwayd.domain.limits import DAY_MS, HOUR_MS, MAX_ID_BYTES, MINUTE_MS, SECOND_MS, Limits
 
 MAX_LEASE_TOKEN_BYTES = 256  # ours are shorter; anything else gets the answer GONE
@@ -163,11 +163,6 @@ class Checks:
         self._violations.append(violation)
         if self._error is None:
             self._error = (error_class, metadata)
-
-
-def refuse_unserved(field: str) -> None:
-    """Refuses a field that is part of the schema and that this version does not serve."""
-    raise NotServed(f"the field {field} is not served by this version", metadata={"field": field})
 
 
 def in_words(span_ms: int) -> str:

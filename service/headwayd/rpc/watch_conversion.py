@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headway.v1 import message_pb2, queue_service_pb2
-from headwayd.domain.hints import PollHints
-from headwayd.domain.watching import End, Eta, Told, ToldDelayed, ToldFinished, ToldLeased, ToldQueue, ToldWaiting
+from headway.v1 import queue_service_pb2
+from headwayd.domain.watching import End, Told, ToldDelayed, ToldFinished, ToldLeased, ToldQueue, ToldWaiting
 from headwayd.rpc.conversion import queue_message
-from headwayd.rpc.spans import set_duration, set_timestamp, timestamp
+from headwayd.rpc.hint_conversion import set_eta, set_hints
+from headwayd.rpc.spans import set_timestamp, timestamp
 from headwayd.rpc.text import clean_text
 
 _OUTCOMES = {
@@ -32,7 +32,7 @@ def position_response(told: Told, sequence: int) -> queue_service_pb2.WatchPosit
             place.moved_back = told.is_moved_back
             place.state = queue_service_pb2.STATE_WAITING
             _fill_place(place, told)
-            _fill_eta(place.eta, told.eta)
+            set_eta(place.eta, told.eta)
         case ToldDelayed():
             response.position.state = queue_service_pb2.STATE_DELAYED
             _fill_place(response.position, told)
@@ -54,7 +54,7 @@ def position_response(told: Told, sequence: int) -> queue_service_pb2.WatchPosit
 def watch_queue_response(told: ToldQueue) -> queue_service_pb2.WatchQueueResponse:
     """A queue's numbers."""
     response = queue_service_pb2.WatchQueueResponse(queue=queue_message(told.queue), as_of=timestamp(told.at_ms))
-    _fill_eta(response.eta, told.eta)
+    set_eta(response.eta, told.eta)
     return response
 
 
@@ -62,17 +62,4 @@ def _fill_place(place: queue_service_pb2.Position, told: ToldWaiting | ToldDelay
     place.id = told.id
     place.length = told.length
     place.limit = told.limit
-    _fill_hints(place, told.hints)
-
-
-def _fill_hints(place: queue_service_pb2.Position, hints: PollHints) -> None:
-    set_duration(place.poll_min, hints.poll_min_ms)
-    set_duration(place.poll_max, hints.poll_max_ms)
-
-
-def _fill_eta(target: message_pb2.Eta, eta: Eta | None) -> None:
-    """Set in any case: that nothing is known is said."""
-    target.known = eta is not None
-    if eta is not None:
-        set_duration(target.p50, eta.p50_ms)
-        set_duration(target.p90, eta.p90_ms)
+    set_hints(place, told.hints)

@@ -10,7 +10,7 @@ from headwayd.rpc import watch_requests
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
-from headwayd.rpc.validation import refuse_unserved
+from headwayd.rpc.standing import stand
 from headwayd.rpc.watch_conversion import position_response, watch_queue_response
 
 
@@ -19,7 +19,7 @@ def watch_position(
 ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
     """Streams the places of messages, or stands in the consumer line."""
     if request.WhichOneof("subject") == "stand":
-        return _stand(engine, request, context)
+        return stand(engine, request, context)
     return _watch_messages(engine, request, context)
 
 
@@ -33,14 +33,6 @@ async def _watch_messages(
         async for told in stream:
             sequence += 1
             yield position_response(told, sequence)
-
-
-async def _stand(
-    engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
-) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
-    del engine, request, context
-    refuse_unserved("stand")
-    yield queue_service_pb2.WatchPositionResponse()  # never reached: makes this a generator
 
 
 async def watch_queue(

@@ -20,7 +20,7 @@ from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
 from headwayd.store.connections import ConnectionSource, ask, send
-from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, looked_at_keys, watched_keys
+from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, looked_at_keys, stood_at_keys, watched_keys
 
 _INVALIDATE = b"__redis__:invalidate"
 _KICK = b"kick"
@@ -46,6 +46,7 @@ class Hints:
         self._wake = f"{channels}{WAKE_CHANNEL}{process}".encode()
         self._due = f"{channels}{DUE_CHANNEL}".encode()
         self._watched: dict[bytes, str] = {}
+        self._stood_at: dict[bytes, str] = {}
         self._reader: AbstractConnection | None = None
         self._reader_lost = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -53,6 +54,7 @@ class Hints:
         self._task: asyncio.Task[None] | None = None
         self._pong = asyncio.Event()
         self.on_hint: HintListener = lambda _queue: None
+        self.on_standing: Callable[[str], None] = lambda _queue: None
         self.on_due: DueListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
 
@@ -80,19 +82,23 @@ class Hints:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
         anyway."""
-        await self._arm(queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
+        await self._arm(self._watched, queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
 
     async def arm_watch(self, queue: str) -> None:
         """The same for those who only look."""
-        await self._arm(queue, looked_at_keys(base_key(self._prefix, queue)))
+        await self._arm(self._watched, queue, looked_at_keys(base_key(self._prefix, queue)))
 
-    async def _arm(self, queue: str, keys: tuple[str, ...]) -> None:
+    async def arm_standing(self, queue: str) -> None:
+        """The same for the consumer line, whose changes are told apart: they give nobody anything to lease."""
+        await self._arm(self._stood_at, queue, stood_at_keys(base_key(self._prefix, queue)))
+
+    async def _arm(self, armed: dict[bytes, str], queue: str, keys: tuple[str, ...]) -> None:
         async with self._lock:
             reader = self._reader
             if reader is None:
                 return
             for key in keys:
-                self._watched[key.encode()] = queue
+                armed[key.encode()] = queue
             try:
                 await ask(reader, "EXISTS", *keys)
             except _TROUBLE:
@@ -134,6 +140,7 @@ class Hints:
             finally:
                 self._is_connected.clear()
                 self._watched.clear()
+                self._stood_at.clear()
                 await self._spoil(reader)
                 with contextlib.suppress(*_TROUBLE):
                     await listener.disconnect(nowait=True)
@@ -172,6 +179,8 @@ class Hints:
             queues = {queue for key in content if (queue := self._watched.pop(key, None)) is not None}
             for queue in queues:
                 self.on_hint(queue)
+            for queue in {queue for key in content if (queue := self._stood_at.pop(key, None)) is not None}:
+                self.on_standing(queue)
         elif channel == self._wake:
             self._tell(content)
         elif channel == self._due:

@@ -54,6 +54,12 @@ OWN = {
     "attempts": ":x:attempts",  # hash attempt id → what its Get leased; see lua/include/attempts.lua
     "attempt_at": ":x:attempt_at",  # zset attempt id → when it may be forgotten (ms)
     "producers": ":x:producers",  # zset waiter → number in the producer line
+    "consumers": ":x:consumers",  # zset waiter, or place kept between calls → number in the consumer line
+    "owners": ":x:owners",  # hash ticket → the holder that keeps standing and has its lease; see lua/include/kept.lua
+    "held": ":x:held",  # hash such a holder → how many leases it has out
+    "turns": ":x:turns",  # hash such a holder → how many turns it has had in a row
+    "places": ":x:places",  # hash place kept between calls → when it may come, until when it stands, strikes
+    "place_at": ":x:place_at",  # zset place kept between calls → when it lapses (ms)
     "deleting": ":x:deleting",  # string: 'ours', or since when (ms) a foreign client's deletion is waited for
 }
 
@@ -67,9 +73,13 @@ def base_key(prefix: str, queue: str) -> str:
     return f"{prefix}:{queue}"
 
 
+def literal_pattern(text: str) -> str:
+    """A pattern that matches just this text."""
+    return re.sub(r"([\\*?\[\]^])", r"\\\1", text)
+
+
 def _pattern(prefix: str, suffix: str) -> str:
-    escaped = re.sub(r"([\\*?\[\]^])", r"\\\1", prefix)
-    return f"{escaped}:*{suffix}"
+    return f"{literal_pattern(prefix)}:*{suffix}"
 
 
 def bound_pattern(prefix: str) -> str:
@@ -102,6 +112,11 @@ def looked_at_keys(base: str) -> tuple[str, ...]:
     """The keys one of which changes whenever something happens that those who watch may see."""
     table = PRESSURE | OWN
     return tuple(base + table[name] for name in ("q", "bound", "closed", "meta"))
+
+
+def stood_at_keys(base: str) -> tuple[str, ...]:
+    """The keys one of which changes whenever somebody joins or leaves the consumer line, or a turn is over."""
+    return base + OWN["consumers"], base + OWN["held"]
 
 
 def lua_table() -> str:

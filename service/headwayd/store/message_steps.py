@@ -20,8 +20,9 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import Progress
+from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetStep, PutStep, Wait
-from headwayd.store import replies, tokens
+from headwayd.store import replies, stand_replies, tokens
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
 from headwayd.store.replies import text
@@ -85,10 +86,13 @@ class MessageSteps(Asking):
 
     async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None:
         """A producer gives up its place in line."""
-        await self._ask("leave", queue, waiter, budget_s=budget_s)
+        await self._ask("leave", queue, waiter, "producers", budget_s=budget_s)
 
-    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep:
-        """Settles, then leases what can be leased now. Raises QueueDrained unless something was settled."""
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
+        """Settles, then leases what can be leased now; a waiter stands in line if that is nothing. Raises QueueDrained
+        unless something was settled; PollTooSoon and PlaceLost for the place it comes back to."""
+        who = waiter or Waiter(name="")
+        owning = "" if not who.owns_leases else "2" if who.keeps_standing else "1"
         random = secrets.token_bytes(tokens.RANDOM_BYTES)
         reply = await self._ask(
             "get",
@@ -98,26 +102,19 @@ class MessageSteps(Asking):
             order.lease_ms,
             random,
             order.max_bytes,
-            "1" if order.only_if_settled else "0",
             order.attempt_id,
+            who.name,
+            who.number,
+            who.place,
+            owning,
             *self._leases(order.ack),
             budget_s=budget_s,
         )
-        error = replies.missing(reply[0], order.queue)
+        error = replies.missing(reply[0], order.queue) or stand_replies.not_standing(reply, order.queue)
         if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
             raise error
         self._note_due(order.queue, reply[1], reply[6])
-        first = 8 + 2 * int(reply[7])
-        settled = [
-            replies.settlement(lease, reply[8 + 2 * index], reply[9 + 2 * index])
-            for index, lease in enumerate(order.ack)
-        ]
-        return GetStep(
-            deliveries=replies.deliveries(reply, first),
-            settled=settled,
-            wait=Wait(text(reply[3]) or Wait.NOTHING.value),
-            holder=text(reply[4]),
-        )
+        return stand_replies.get_step(reply, order.ack)
 
     @staticmethod
     def _leases(leases: Sequence[str]) -> list[Argument]:
@@ -171,10 +168,13 @@ class MessageSteps(Asking):
             for i, (lease, name) in enumerate(subjects)
         ]
 
-    async def release(self, queue: str, leases: Sequence[str], *, budget_s: float) -> Sequence[Settlement]:
-        """Gives leases back at no attempt's cost: nobody worked on them. Those stay that a repeated Get has claimed."""
+    async def release(
+        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False
+    ) -> Sequence[Settlement]:
+        """Gives leases back at no attempt's cost. Those stay that a repeated Get has claimed, unless they are `owned`,
+        so that nobody else can have them."""
         order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
-        return await self._delay(order, "u", budget_s=budget_s)
+        return await self._delay(order, "1" if owned else "u", budget_s=budget_s)
 
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None

@@ -48,7 +48,7 @@ from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
-_POLICY_AT = 28
+_POLICY_AT = 29
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
 _OUTCOMES = {
@@ -82,10 +82,10 @@ def missing(status: bytes, queue: str) -> HeadwayError | None:
 
 def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
     """A queue from the report of lua/include/report.lua."""
-    numbers = [int(value) for value in (report[0], *report[2:22])]
-    now, born, bound, closed, paused, length, leased, delayed, dead, returned, producers = numbers[:11]
-    produced, produced_bytes, consumed, consumed_bytes = numbers[11:15]
-    accepted, acked, expired, withdrawn, foreign, oldest = numbers[15:21]
+    numbers = [int(value) for value in (report[0], *report[2:23])]
+    now, born, bound, closed, paused, length, leased, delayed, dead, returned, consumers, producers = numbers[:12]
+    produced, produced_bytes, consumed, consumed_bytes = numbers[12:16]
+    accepted, acked, expired, withdrawn, foreign, oldest = numbers[16:22]
     values: dict[str, Any] = {
         field: convert(float(value))
         for (field, convert), value in zip(_POLICY_TYPES.items(), report[_POLICY_AT:], strict=True)
@@ -102,6 +102,7 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
             delayed=delayed,
             dead=dead,
             returned=returned,
+            consumers_waiting=consumers,
             producers_waiting=producers,
             produced_messages=produced,
             produced_bytes=produced_bytes,
@@ -113,13 +114,13 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
             withdrawn=withdrawn,
             taken_by_foreign=foreign,
             oldest_age_ms=max(0, now - oldest) if oldest else None,
-            put_rate=float(report[22]),
-            ack_rate=float(report[23]),
+            put_rate=float(report[23]),
+            ack_rate=float(report[24]),
         ),
         created_at_ms=born,
         generation=text(report[1]),
-        producer=Role(int(report[24]) == 1, text(report[25])),
-        consumer=Role(int(report[26]) == 1, text(report[27])),
+        producer=Role(int(report[25]) == 1, text(report[26])),
+        consumer=Role(int(report[27]) == 1, text(report[28])),
         durability=durability,
         at_ms=now,
     )
@@ -307,10 +308,11 @@ def peeked(reply: Sequence[Any]) -> list[Peeked]:
     return found
 
 
-_NUMBERS = 17
+NUMBERS = 17
 
 
-def _line_numbers(values: Sequence[Any]) -> LineNumbers:
+def line_numbers(values: Sequence[Any]) -> LineNumbers:
+    """The list of lua/include/numbers.lua."""
     at_ms, logged, head, tail, length, leased, limit, departures, acked, consumers, producers = (
         int(value) for value in values[1:12]
     )
@@ -344,8 +346,8 @@ def _progress(told: bytes) -> Progress | None:
 
 def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
     """The reply of places.lua, from its status on."""
-    numbers = _line_numbers(reply[1 : 1 + _NUMBERS])
-    at = 1 + _NUMBERS
+    numbers = line_numbers(reply[1 : 1 + NUMBERS])
+    at = 1 + NUMBERS
     has_shape, count = text(reply[at]) == "1", int(reply[at + 1])
     returned = [int(ticket) for ticket in reply[at + 2 : at + 2 + count]]
     at += 2 + count
@@ -379,8 +381,8 @@ def _place(name: str, row: Sequence[Any]) -> MessagePlace:
 
 def feed(reply: Sequence[Any]) -> Feed:
     """The reply of feed.lua, from its status on."""
-    numbers = _line_numbers(reply[1 : 1 + _NUMBERS])
-    at = 1 + _NUMBERS
+    numbers = line_numbers(reply[1 : 1 + NUMBERS])
+    at = 1 + NUMBERS
     if text(reply[at]) == "0":
         return Feed(numbers=numbers, events=None)
     return Feed(numbers=numbers, events=[_event(entry) for entry in reply[at + 1 :]])

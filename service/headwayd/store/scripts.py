@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
@@ -17,6 +18,13 @@ from headwayd.domain.model import Policy
 from headwayd.store import keys
 from headwayd.store.status import Status
 
+_CONSTANTS = re.compile(
+    r"local ([A-Z][A-Z_0-9]*(?:, [A-Z][A-Z_0-9]*)*) = ((?:\d+|'[^',]*')(?:, (?:\d+|'[^',]*'))*)(?: +--.*)?$"
+)
+_CAPITALS = re.compile(r"(?<![\w.'\"])[A-Z][A-Z_0-9]*(?![\w'\"])")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+_FUNCTION = re.compile(r"local function (\w+)\(")
+_VALUES = re.compile(r"local (\w+(?:, \w+)*) = (?!.*[({])")
 _STATUS = re.compile(r"\bT\.([A-Z_]+)\b")
 _INCLUDE = re.compile(r"^-- @include (.+)$")
 
@@ -87,10 +95,63 @@ def _expand(text: str, seen: set[str], replaced: dict[str, str]) -> list[str]:
     return lines
 
 
+def with_constants(lines: list[str]) -> list[str]:
+    """The script with its constants written out where they are used. They are named in capitals."""
+    constants: dict[str, str] = {}
+    rest: list[str] = []
+    for line in lines:
+        match = _CONSTANTS.match(line)
+        if match:
+            constants.update(zip(match[1].split(", "), match[2].split(", "), strict=True))
+        else:
+            rest.append(line)
+    return [_CAPITALS.sub(lambda match: constants.get(match[0], match[0]), line) for line in rest]
+
+
+def needed(lines: list[str]) -> list[str]:
+    """The script without what nothing in it uses: functions and plain values would be made anew for every call, and Lua
+    bears 200 of them at most. They begin in the first column, and so does a function's `end`."""
+    pieces: list[list[str]] = []
+    is_open = False
+    for line in lines:
+        if is_open:
+            pieces[-1].append(line)
+            is_open = line != "end"
+        else:
+            pieces.append([line])
+            is_open = line.startswith("local function ") and not _code(line).endswith(" end")
+    defined = [_names_defined(piece[0]) for piece in pieces]
+    used = [Counter(_WORD.findall("\n".join(map(_code, piece)))) for piece in pieces]
+    total = sum(used, Counter[str]())
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        for index, names in enumerate(defined):
+            if names and all(total[name] == used[index][name] for name in names):
+                total -= used[index]
+                pieces[index], defined[index], is_settled = [], (), False
+    return [line for piece in pieces for line in piece]
+
+
+def _code(line: str) -> str:
+    """The line without its comment."""
+    return line.partition("--")[0].rstrip()
+
+
+def _names_defined(line: str) -> tuple[str, ...]:
+    """The names that a piece beginning with this line defines and that may go; none for any other line."""
+    if match := _FUNCTION.match(line):
+        return (match[1],)
+    if match := _VALUES.match(line):
+        return tuple(match[1].split(", "))
+    return ()
+
+
 def build(name: str, replaced: dict[str, str] | None = None) -> Script:
     """The script of this operation; `replaced` maps include names to other texts (a test's clock, for example)."""
     first, _, rest = _source(name).partition("\n")
-    text = _with_statuses("\n".join([first, *_expand(rest, set(), replaced or {})])).encode()
+    lines = [first, *needed(with_constants(_expand(rest, set(), replaced or {})))]
+    text = _with_statuses("\n".join(lines)).encode()
     return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
@@ -116,6 +177,9 @@ NAMES = (
     "count_dead",
     "check",
     "places",
+    "keep_place",
+    "stands",
+    "drop_absent",
     "feed",
     "purge",
     "sweep",

@@ -31,4 +31,6 @@ class Status(StrEnum):
     FINISHED = "FINISHED"
     TOO_LARGE = "TOO_LARGE"
     UNKNOWN = "UNKNOWN"
+    POLL_TOO_SOON = "POLL_TOO_SOON"
+    PLACE_LOST = "PLACE_LOST"
     LAPSED = "LAPSED"  # between scripts' parts only: never in a reply

@@ -15,7 +15,6 @@ from headwayd.domain.model import (
     DeadPage,
     DelayOrder,
     GetOrder,
-    GetOutcome,
     Peeked,
     Policy,
     Purged,
@@ -34,6 +33,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import Progress
+from headwayd.domain.standing import GetOutcome, StandOrder, ToldOver, ToldStander
 from headwayd.domain.watching import End, Told, ToldFinished, ToldQueue, WatchOrder
 
 Answer = TypeVar("Answer")
@@ -138,6 +138,11 @@ class FakeEngine:
         default: Sequence[Settlement] = [Settlement(lease, Settled.EXTENDED, 0, 1_700_000_000_001) for lease in leases]
         asked = (queue, leases, lease_ms) if progress is None else (queue, leases, lease_ms, progress)
         return await self._do("extend", asked, budget_s, default)
+
+    async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
+        default: Sequence[ToldStander] = [ToldOver(is_deleted=False)]
+        for told in await self._do("stand", order, budget_s, default):
+            yield told
 
     async def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
         default: Sequence[Told] = [ToldFinished(message_id, None, End.UNKNOWN) for message_id in order.message_ids]

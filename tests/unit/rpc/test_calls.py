@@ -32,7 +32,6 @@ from headwayd.domain.model import (
     DelayOrder,
     Delivery,
     GetOrder,
-    GetOutcome,
     Outcome,
     Peeked,
     Policy,
@@ -45,6 +44,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.standing import GetOutcome
 from headwayd.rpc.policies import policy_message
 from unit.rpc.fake_engine import FakeEngine, queue_named
 
@@ -463,13 +463,6 @@ async def test_every_call_of_the_schema_is_either_served_or_refused_with_details
     queue_service = pb.DESCRIPTOR.services_by_name["QueueService"]
     admin_service = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
     assert served | unserved == {*queue_service.methods_by_name, *admin_service.methods_by_name}
-
-
-async def test_a_field_that_is_not_served_is_unimplemented_by_name(stub: QueueStub, engine: FakeEngine) -> None:
-    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED) as said:
-        await stub.Get(pb.GetRequest(queue="q", stand=True), timeout=5)
-    assert said.metadata == {"field": "stand"}
-    assert engine.calls == []
 
 
 async def test_other_services_are_unknown(channel: grpc.aio.Channel) -> None:

@@ -65,6 +65,7 @@ COUNTS = [
     ("limit", "limit", 1_000_000),
     ("retry.max_attempts", "max_attempts", 1_000_000),
     ("poll.strikes", "poll_strikes", 100),
+    ("turns", "turns", 1_000_000),
 ]
 NUMBERS = [("retry.multiplier", "multiplier", 1.0, 100.0), ("retry.jitter", "jitter", 0.0, 1.0)]
 

@@ -24,7 +24,7 @@ from headway.v1.queue_service_pb2 import (
     PutRequest,
     WithdrawRequest,
 )
-from headwayd.domain.errors import FieldInvalid, InvalidInput, NotServed, TooLarge
+from headwayd.domain.errors import FieldInvalid, InvalidInput, TooLarge
 from headwayd.domain.limits import DAY_MS, HOUR_MS, Limits
 from headwayd.domain.model import NewMessage, OnDuplicate
 from headwayd.rpc import admin_requests, requests
@@ -403,19 +403,3 @@ def test_pages_of_the_dead_are_those_of_lists() -> None:
 def test_check_looks_at_a_million_entries_unless_told() -> None:
     for asked, taken in ((0, 1_000_000), (1, 1), (2**64 - 1, 2**52)):
         assert admin_requests.max_entries(CheckRequest(queue="q", max_entries=asked)) == taken
-
-
-# -- not served yet ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("field", "ask"),
-    [
-        ("stand", lambda: requests.get_order(GetRequest(queue="q", stand=True), LIMITS)),
-        ("place", lambda: requests.get_order(GetRequest(queue="q", place="p"), LIMITS)),
-    ],
-)
-def test_fields_that_are_not_served_are_refused_by_name(field: str, ask: Callable[[], object]) -> None:
-    with pytest.raises(NotServed) as caught:
-        ask()
-    assert caught.value.metadata == {"field": field}

@@ -37,6 +37,7 @@ _DeadLetterExpired = Annotated[
     _plain("Expired messages go to the dead, or are dropped.", "--dead-letter-expired/--no-dead-letter-expired"),
 ]
 _PlaceGrace = Annotated[timedelta | None, _span("How long a lost place is kept.", "--place-grace")]
+_Turns = Annotated[int | None, _plain("Turns in a row of who keeps standing; 0: no limit.", "--turns")]
 _DedupeWindow = Annotated[timedelta | None, _span("How long a done id counts.", "--dedupe-window")]
 _Remember = Annotated[timedelta | None, _span("How long an outcome is remembered.", "--remember")]
 
@@ -61,6 +62,7 @@ def create(
     time_to_live: _TimeToLive = None,
     dead_letter_expired: _DeadLetterExpired = None,
     place_grace: _PlaceGrace = None,
+    turns: _Turns = None,
     dedupe_window: _DedupeWindow = None,
     remember: _Remember = None,
 ) -> None:
@@ -77,6 +79,7 @@ def create(
         time_to_live=time_to_live,
         dead_letter_expired=dead_letter_expired,
         place_grace=place_grace,
+        turns=turns,
         dedupe_window=dedupe_window,
         remember=remember,
     )
@@ -106,6 +109,7 @@ def update(
     time_to_live: _TimeToLive = None,
     dead_letter_expired: _DeadLetterExpired = None,
     place_grace: _PlaceGrace = None,
+    turns: _Turns = None,
     dedupe_window: _DedupeWindow = None,
     remember: _Remember = None,
     default: Annotated[
@@ -125,6 +129,7 @@ def update(
         time_to_live=time_to_live,
         dead_letter_expired=dead_letter_expired,
         place_grace=place_grace,
+        turns=turns,
         dedupe_window=dedupe_window,
         remember=remember,
     )

@@ -36,6 +36,7 @@ class Policy(google.protobuf.message.Message):
     DEDUPE_WINDOW_FIELD_NUMBER: builtins.int
     REMEMBER_FIELD_NUMBER: builtins.int
     DEAD_LETTER_EXPIRED_FIELD_NUMBER: builtins.int
+    TURNS_FIELD_NUMBER: builtins.int
     bound: builtins.int
     """The most messages that may wait in the line; 0 = no bound (the default). At most 1,000,000,000. Messages that come
     back or fall due may overfill the line; they are never lost.
@@ -45,6 +46,10 @@ class Policy(google.protobuf.message.Message):
     dead_letter_expired: builtins.bool
     """Messages that expire go to the dead, with the cause "expired", instead of being dropped. Looked at when a message
     expires.
+    """
+    turns: builtins.int
+    """How many turns in a row a stream that keeps standing may have before it stands at the end of the line again; 0 = no
+    limit (the default). At most 1,000,000.
     """
     @property
     def lease(self) -> google.protobuf.duration_pb2.Duration:
@@ -89,9 +94,10 @@ class Policy(google.protobuf.message.Message):
         dedupe_window: google.protobuf.duration_pb2.Duration | None = ...,
         remember: google.protobuf.duration_pb2.Duration | None = ...,
         dead_letter_expired: builtins.bool = ...,
+        turns: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["dedupe_window", b"dedupe_window", "lease", b"lease", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["bound", b"bound", "dead_letter_expired", b"dead_letter_expired", "dedupe_window", b"dedupe_window", "lease", b"lease", "limit", b"limit", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["bound", b"bound", "dead_letter_expired", b"dead_letter_expired", "dedupe_window", b"dedupe_window", "lease", b"lease", "limit", b"limit", "place_grace", b"place_grace", "poll", b"poll", "remember", b"remember", "retry", b"retry", "time_to_live", b"time_to_live", "turns", b"turns"]) -> None: ...
 
 Global___Policy: typing_extensions.TypeAlias = Policy
 

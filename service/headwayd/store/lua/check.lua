@@ -21,7 +21,8 @@ local KINDS = { bound = 'string', producer = 'string', consumer = 'string', dele
   meta = 'hash', times = 'list', returned = 'zset', side = 'hash', leases = 'zset', lease = 'hash', body = 'hash',
   gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
   ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
-  producers = 'zset', progress = 'hash', log = 'list' }
+  owners = 'hash', held = 'hash', turns = 'hash', producers = 'zset', consumers = 'zset', places = 'hash',
+  place_at = 'zset', progress = 'hash', log = 'list' }
 local SIZES = { list = 'LLEN', hash = 'HLEN', zset = 'ZCARD' }
 local entries, has_wrong_kind = 0, false
 for name, kind in pairs(KINDS) do
@@ -234,6 +235,22 @@ each_member('forget', function(name)
 end)
 expect_same('acked_at', 'acked')
 expect_same('attempt_at', 'attempts')
+
+-- The consumer line.
+expect_same('place_at', 'places')
+each_member('consumers', function(waiter)
+  expect(not is_kept_place(waiter) or redis.call('HEXISTS', K.places, waiter) == 1, SUFFIX.consumers,
+    'has the place %s, which %s has not', waiter, SUFFIX.places)
+end)
+local held = {}
+each_field('owners', function(ticket, waiter)
+  expect(redis.call('HEXISTS', K.lease, ticket) == 1, SUFFIX.owners, 'has ticket %s, which is not leased', ticket)
+  held[waiter] = (held[waiter] or 0) + 1
+end)
+each_field('held', function(waiter, count)
+  expect(held[waiter] == tonumber(count), SUFFIX.held, 'says %s leases of %s, who owns %d', count, waiter,
+    held[waiter] or 0)
+end)
 
 -- Counts, and who comes when.
 if is_quiet then

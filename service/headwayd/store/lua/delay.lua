@@ -94,7 +94,7 @@ end, function(i, ticket, outcome, record)
     results[i] = { T.RELEASED, record.failures, '0' }
   end
 end)
-drop_leases(dropped)
+drop_leases(S, dropped, true)
 return_to_head(S, back)
 
 -- By id: what waits is taken out of the line, what is delayed gets another time.

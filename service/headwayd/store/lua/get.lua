@@ -6,23 +6,33 @@
 -- ARGV[5] lease (ms); '0' = the queue's policy
 -- ARGV[6] random part of the new leases' nonces, 16 bytes
 -- ARGV[7] most bytes of elements in the reply; one message is always given
--- ARGV[8] '1': others wait before this call, so lease only if it ends a lease of its own (a holder keeps its turn)
--- ARGV[9] attempt id; '' = none
--- ARGV[10] count of leases to ack, then for each: generation, ticket, nonce
--- Reply: echo, status, now, generation, wait ('' | 'empty' | 'drain' | 'slot' | 'role' | 'paused'), holder, random part
---        of the nonces, next due, count of settled, then status and failures for each, then for each message: ticket,
---        attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, or why there is no queue.
--- O(k log n). Room in the line wakes the first waiting producer; a free slot wakes by the leases' change.
+-- ARGV[8] attempt id; '' = none
+-- ARGV[9] waiter (process name, '#', number) that stands in the consumer line if it gets nothing; '' = does not wait
+-- ARGV[10] the number in line that the waiter had before; '0' = none
+-- ARGV[11] a place kept between calls that the waiter comes back to; '' = none
+-- ARGV[12] '1': the waiter's stream owns what it gets; '2': and when that is settled it goes on before all others; '' =
+--        neither
+-- ARGV[13] count of leases to ack, then for each: generation, ticket, nonce
+-- Reply: echo, status, now, generation, wait ('' | 'empty' | 'drain' | 'slot' | 'line' | 'role' | 'paused'), holder,
+--        random part of the nonces, next due, number in line, position in line, length of the line, limit, poll_base,
+--        poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of settled, then status and failures for each, then for each
+--        message: ticket, attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then
+--        only ms to go follows), PLACE_LOST, or why there is no queue.
+-- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
+-- caller that ends leases of its own may take as many at once.
+-- O(k log n). Room in the line wakes the first waiting producer; what is left calls the next consumers.
 -- @include due
 -- @include settle
+-- @include stands
 local CHUNK_OUT = 64
 local MOST_BYTES = tonumber(ARGV[7])
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local settled = {}
-local acks, ended = tonumber(ARGV[10]), 0
-if acks > 0 then ended = ack_leases(S, 11, acks, '', settled) end
+local acks, ended = tonumber(ARGV[13]), 0
+if acks > 0 then ended = ack_leases(S, 14, acks, '', settled) end
+local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
 local random, deliveries, given = ARGV[6], {}, 0
 local function deliver(ticket, record, deadline, element)
@@ -32,8 +42,8 @@ local function deliver(ticket, record, deadline, element)
   given = given + 1
 end
 
-if ARGV[9] ~= '' then
-  local again, first_random = leases_of_attempt(ARGV[9])
+if ARGV[8] ~= '' then
+  local again, first_random = leases_of_attempt(ARGV[8])
   local bytes = 0
   for _, lease in ipairs(again) do
     local element = redis.call('HGET', K.body, lease.ticket)
@@ -51,7 +61,21 @@ end
 local leased = redis.call('ZCARD', K.leases)
 local limit = policy_of(S, 'limit')
 local slots = limit == 0 and math.huge or math.max(0, limit - leased)
-local wait, holder = '', ''
+local wait, holder, ahead = '', '', 0
+local is_owner = ended > 0 and limit > 0   -- of a slot: it keeps it, and does not queue again
+if ARGV[11] ~= '' and given == 0 then
+  local trouble, ms, had = come_back(S, ARGV[11], ended > 0 and math.huge or units_of(S))
+  if trouble then
+    commit(S, false, nil)
+    return { ARGV[1], trouble, ms }
+  end
+  number = had
+end
+if is_owner and number == 0 then number = number_before_all(S) end
+local was_dropped = false
+if WAITER ~= '' and number ~= 0 then
+  was_dropped = redis.call('ZADD', K.consumers, 'NX', number, WAITER) == 1 and ARGV[10] ~= '0'
+end
 if given > 0 then
   wait = ''
 elseif S.closed and S.len == 0 and leased == 0 and redis.call('EXISTS', K.delayed) == 0 then
@@ -60,16 +84,20 @@ elseif S.paused == 1 then
   wait = 'paused'
 elseif not role_is_free('consumer') then
   wait, holder = 'role', holder_of('consumer')
-elseif S.len == 0 or (ARGV[8] == '1' and ended == 0) then
+elseif S.len == 0 then
   wait = S.closed and 'drain' or 'empty'
 elseif slots == 0 then
   wait = 'slot'
+elseif redis.call('EXISTS', K.consumers) == 1 then
+  local units = math.min(S.len, slots)
+  ahead = math.min(count_ahead(S, WAITER ~= '' and WAITER or nil, units), units - math.min(ended, units))
+  if ahead >= units then wait = 'line' end
 end
 status = status or T.OK
 
 -- Takes messages from the head, those whose time is over aside. Returns how many it took, and whether that was all that
 -- the reply can hold.
-local taken = {}
+local taken, taken_tickets = {}, nil
 local function take(most)
   local old, bytes, is_cut, count = {}, 0, false, 0
   while count < most and S.len > 0 and not is_cut do
@@ -113,7 +141,7 @@ local function take(most)
 end
 
 if status == T.OK and wait == '' and given == 0 then
-  take(math.min(tonumber(ARGV[4]), slots))
+  take(math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead))
   if #taken == 0 then wait = S.closed and 'drain' or 'empty' end
   S.made_room = true
 end
@@ -123,6 +151,7 @@ if #taken > 0 then
   if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
   local deadline = text_of(S.now + lease_ms)
   local tickets, leases, records, bodies, counted, counted_bytes = {}, {}, {}, {}, 0, 0
+  taken_tickets = tickets
   for i, message in ipairs(taken) do
     local ticket, record, element = message.ticket, message.record, message.element
     record.nonce = random .. struct.pack('>I4', record.failures + 1)
@@ -142,7 +171,7 @@ if #taken > 0 then
   add_members(K.leases, leases)
   set_fields(K.lease, records)
   set_fields(K.body, bodies)
-  if ARGV[9] ~= '' then keep_attempt(S, ARGV[9], random, tickets) end
+  if ARGV[8] ~= '' then keep_attempt(S, ARGV[8], random, tickets) end
   redis.call('SET', K.consumer, ARGV[3])
   if counted > 0 then
     redis.call('INCRBY', K.consumed_messages, counted)
@@ -151,8 +180,26 @@ if #taken > 0 then
   end
 end
 
+local position, length, poll = 0, 0, { '0', '0', '0' }
+if WAITER ~= '' then
+  if given > 0 or status ~= T.OK then
+    if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
+    if ARGV[11] ~= '' then forget_place(ARGV[11]) end
+    if S.turn_to == WAITER then set(S, 'turn_to', '') end
+    if ARGV[12] ~= '' and #taken > 0 then own_leases(WAITER, taken_tickets, ARGV[12] == '2') end
+  else
+    if number == 0 then number = number_behind_all(S) end
+    redis.call('ZADD', K.consumers, 'NX', number, WAITER)
+    position = redis.call('ZRANK', K.consumers, WAITER) + 1
+    for i, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
+      poll[i] = text_of(policy_of(S, name))
+    end
+  end
+  length = redis.call('ZCARD', K.consumers)
+end
 local due = commit(S, false, nil)
-local reply = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), acks }
+local reply = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), text_of(number), position,
+  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0, acks }
 for i = 1, acks do
   reply[#reply + 1] = settled[i][1]
   reply[#reply + 1] = settled[i][2]

@@ -22,7 +22,7 @@ local function lapse(S, most)
     end
   end
   return_to_head(S, back)
-  drop_leases(tickets)
+  drop_leases(S, tickets, false)
   return #tickets
 end
 
@@ -75,6 +75,7 @@ local function do_what_is_due(S)
   local lapsed = lapse(S, DUE_AT_ONCE)
   local expired = expire_old(S, DUE_AT_ONCE)
   local joined = promote(S, DUE_AT_ONCE)
+  lose_places(S)
   tidy(S)
   return lapsed == DUE_AT_ONCE or expired == DUE_AT_ONCE or joined == DUE_AT_ONCE or S.aged < S.tail
 end

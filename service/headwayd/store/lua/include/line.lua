@@ -1,4 +1,4 @@
--- @include names
+-- @include names kept
 -- Moves messages into and back into the line, and out of it until later.
 
 -- Puts messages back at the head, in ticket order with those that came back before; those whose time is over meanwhile
@@ -103,9 +103,10 @@ local function set_aside(S, element, record, due, from)
   return seq
 end
 
--- Ends leases; what becomes of their messages is the caller's. O(log n) each.
-local function drop_leases(tickets)
+-- Ends leases, `is_settled` by their holders; what becomes of their messages is the caller's. O(log n) each.
+local function drop_leases(S, tickets, is_settled)
   if #tickets == 0 then return end
+  if redis.call('EXISTS', K.owners) == 1 then end_turns(S, tickets, is_settled) end
   remove_members(K.leases, tickets)
   remove_fields(K.lease, tickets)
   remove_fields(K.body, tickets)

@@ -13,14 +13,15 @@
 -- told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that
 -- foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were
 -- given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its
--- making is over), offer_at (ms since when offer_to, a string, has been asked to come), paused, n_* (totals;
+-- making is over), offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in
+-- the consumer line), turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals;
 -- n_departed: what ever left the line at its head), logged (events ever put into x:log), watched_until (ms; events are
 -- logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
-local CORE = { 'gen', 'offer_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
-  'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at', 'paused',
-  'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at',
-  'born', 'n_departed', 'logged', 'watched_until' }
-local FIRST_COUNTER = 4   -- all but the first three are numbers
+local CORE = { 'gen', 'offer_to', 'turn_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps',
+  'n_holes', 'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at',
+  'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at',
+  'born', 'n_departed', 'logged', 'watched_until', 'standing', 'turn_at' }
+local FIRST_COUNTER = 5   -- all but the first four are numbers
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
 local LIFE_MARK_AT = '253402300000000'
@@ -50,12 +51,12 @@ local function load()
               prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
               size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0 }
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
-  S.gen, S.offer_to, S.scan = meta[1], meta[2] or '', meta[3] or '-1'
+  S.gen, S.offer_to, S.turn_to, S.scan = meta[1], meta[2] or '', meta[3] or '', meta[4] or '-1'
   for i = FIRST_COUNTER, #CORE do S[CORE[i]] = tonumber(meta[i] or 0) end
   S.is_new = not S.gen or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST
   if S.is_new then
     S.is_remade = S.gen and true or false
-    S.gen, S.offer_to, S.scan = ARGV[1], '', '-1'
+    S.gen, S.offer_to, S.turn_to, S.scan = ARGV[1], '', '', '-1'
     for i = FIRST_COUNTER, #CORE do S[CORE[i]] = 0 end
     S.tail, S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted = S.size, S.size, S.prod, S.cons, S.size
     S.born, S.adopted_at = S.now, S.now
@@ -320,6 +321,93 @@ local function first_producer(S, me, offers)
   return nil
 end
 
+-- Who stands in the consumer line: a waiter (process name, '#', number) whose process listens to its channel, or a place
+-- kept between two calls ('@…'; include/kept). A kept place has what it waits for held back for it up to its poll_max;
+-- afterwards it only keeps its number, while `place_grace` lasts.
+local PRESENT, ABSENT, GONE = 1, 2, 3
+local function process_of(waiter) return string.match(waiter, '^(.*)#%d+$') or waiter end
+local function is_kept_place(waiter) return string.byte(waiter) == 64 end
+local function is_heard(S, process, calls)
+  local known = calls and 'called' or 'present'
+  S[known] = S[known] or {}
+  if S[known][process] == nil then
+    local channel = ARGV[2] .. WAKE_CHANNEL .. process
+    local listeners = calls and redis.call('PUBLISH', channel, BASE) or redis.call('PUBSUB', 'NUMSUB', channel)[2]
+    S[known][process] = listeners > 0
+  end
+  return S[known][process]
+end
+local function presence_of(S, waiter, calls)
+  if is_kept_place(waiter) then
+    local kept = redis.call('HGET', K.places, waiter)
+    if not kept then return GONE end
+    return tonumber(string.match(kept, '^%d+ (%d+)')) >= S.now and PRESENT or ABSENT
+  end
+  return is_heard(S, process_of(waiter), calls) and PRESENT or GONE
+end
+
+-- How many messages can be leased now.
+local function units_of(S)
+  if S.len == 0 or S.paused == 1 or not role_is_free('consumer') then return 0 end
+  local limit = policy_of(S, 'limit')
+  return limit == 0 and S.len or math.min(S.len, math.max(0, limit - redis.call('ZCARD', K.leases)))
+end
+
+-- Goes over the consumer line from its head on; those who are gone are dropped, those who are absent passed over. Calls
+-- visit(waiter) for each that is present, and for `me`; true ends the walk. `calls`: whom it comes to is called.
+-- O(visited + dropped + absent).
+local LOOK_AT = 32
+local function walk_consumers(S, me, calls, visit)
+  local at = 0
+  while true do
+    local part = redis.call('ZRANGE', K.consumers, at, at + LOOK_AT - 1)
+    for _, waiter in ipairs(part) do
+      local presence = waiter == me and PRESENT or presence_of(S, waiter, calls)
+      if presence == PRESENT and visit(waiter) then return end
+      if presence == GONE then
+        redis.call('ZREM', K.consumers, waiter)
+      else
+        at = at + 1
+      end
+    end
+    if #part < LOOK_AT then return end
+  end
+end
+
+-- How many are present before `me` in the consumer line (nil: in the whole line), counted up to `most`.
+local function count_ahead(S, me, most)
+  local ahead = 0
+  walk_consumers(S, me, false, function(waiter)
+    if waiter == me then return true end
+    ahead = ahead + 1
+    return ahead >= most
+  end)
+  return ahead
+end
+
+-- Calls those whose turn it is in the consumer line: as many as there are messages that can be leased. When the first of
+-- them lets its turn pass for OFFER_MS its process is taken for dead here, and its waiters are dropped; should it live,
+-- they come back with their numbers. O(called + dropped), bounded.
+local CALLED_AT_ONCE = 16
+local function call_consumers(S)
+  local units = math.min(units_of(S), CALLED_AT_ONCE)
+  local first = ''
+  if units > 0 then
+    if S.turn_to ~= '' and S.now - S.turn_at >= OFFER_MS and redis.call('ZREM', K.consumers, S.turn_to) == 1 then
+      S.called = { [process_of(S.turn_to)] = false }
+    end
+    walk_consumers(S, nil, true, function(waiter)
+      if first == '' and not is_kept_place(waiter) then first = waiter end
+      units = units - 1
+      return units == 0
+    end)
+  end
+  if S.turn_to ~= first then
+    set(S, 'turn_to', first)
+    set(S, 'turn_at', S.now)
+  end
+end
+
 -- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
 local function next_due(S)
   local due = S.tidy_at
@@ -330,6 +418,8 @@ local function next_due(S)
   first_of(K.delayed)
   first_of(K.leases)
   if S.expiring == 1 then first_of(K.expiry) end
+  if S.standing > 0 then first_of(K.place_at) end
+  if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end
   if S.aged < S.tail then due = S.now end
   return due
 end
@@ -346,6 +436,7 @@ local function commit(S, made_room, me)
   if room_of(S) > 0 and redis.call('EXISTS', K.producers) == 1 then
     if not me or redis.call('ZSCORE', K.producers, me) == false then first_producer(S, nil, true) end
   end
+  if S.turn_to ~= '' or S.len > 0 and redis.call('EXISTS', K.consumers) == 1 then call_consumers(S) end
   local due = next_due(S)
   if due > 0 and (S.due_said == 0 or due < S.due_said or S.due_said <= S.now) and due ~= S.due_said then
     set(S, 'due_said', due)

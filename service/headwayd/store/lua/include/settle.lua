@@ -75,7 +75,7 @@ local function ack_leases(S, from, count, result, results)
       results[i] = { status, record and record.failures or 0 }
     end
   end)
-  drop_leases(done)
+  drop_leases(S, done, true)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)

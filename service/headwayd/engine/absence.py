@@ -1,0 +1,97 @@
+"""Notices that other processes have gone, and ends what they left standing in line.
+
+No process keeps a heartbeat: the store knows who listens to it. Each looks twice a second who does. One that has been
+missing for a while, and not only between two connections, is gone; then each process tidies the queues that somebody
+waits on here, and the first of them by name tidies all queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+import structlog
+
+from headwayd.domain.errors import HeadwayError
+from headwayd.engine.ports import Store
+
+LOOK_EVERY_S = 0.5
+GONE_AFTER_S = 2.0
+_AT_ONCE = 16
+_BUDGET_S = 2.0
+_BEFORE = ""  # whoever went before the first look
+log = structlog.get_logger(__name__)
+
+Spawn = Callable[[Awaitable[None], str], None]
+
+
+class Absence:
+    """Looks until it is stopped. `waited_on` tells the queues that somebody waits on in this process."""
+
+    def __init__(self, store: Store, spawn: Spawn, *, process: str, waited_on: Callable[[], Iterable[str]]) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._process = process
+        self._waited_on = waited_on
+        self._known: frozenset[str] = frozenset({_BEFORE})
+        self._missing_since: dict[str, float] = {}
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """`run` ends at once."""
+        self._stopped.set()
+
+    async def run(self) -> None:
+        """Runs until stopped."""
+        while not self._stopped.is_set():
+            await self._look()
+            try:
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._stopped.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        try:
+            present = await self._store.processes(budget_s=_BUDGET_S)
+        except HeadwayError:
+            present = frozenset()
+        now = asyncio.get_running_loop().time()
+        if self._process not in present:  # whoever is not heard cannot tell who else is not
+            self._missing_since.clear()
+            return
+        gone = self.gone(present, now)
+        if gone:
+            log.debug("processes.gone", processes=sorted(gone - {_BEFORE}))
+            self._spawn(self._tidy(is_first=self._process == min(present)), "absence")
+
+    def gone(self, present: frozenset[str], now: float) -> set[str]:
+        """Those who have been missing for long enough; each is told once."""
+        missing = self._known - present
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        gone = {name for name, since in self._missing_since.items() if now - since >= GONE_AFTER_S}
+        self._known = (self._known | present) - gone
+        return gone
+
+    async def _tidy(self, *, is_first: bool) -> None:
+        queues = set(self._waited_on())
+        await self._drop_absent(queues)
+        if is_first:
+            try:
+                names = await self._store.names_with_own_keys(budget_s=_BUDGET_S)
+            except HeadwayError as error:
+                log.info("absence.not_listed", reason=error.reason.name)
+                return
+            await self._drop_absent(set(names) - queues)
+
+    async def _drop_absent(self, queues: set[str]) -> None:
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def drop(queue: str) -> None:
+            async with places:
+                try:
+                    await self._store.drop_absent(queue, budget_s=_BUDGET_S)
+                except HeadwayError as error:
+                    log.info("absence.not_tidied", queue=queue, reason=error.reason.name)
+
+        await asyncio.gather(*(drop(queue) for queue in queues))

@@ -1,0 +1,238 @@
+"""Those of this process who want to lease: calls and streams, in one line per queue that all processes share.
+
+The line itself is kept in the store, which says at every try who comes first. Here each waits until the store calls
+this process, and whatever is given to someone who has gone meanwhile is given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+import structlog
+
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDeleted, QueueNotFound, StoreUnavailable
+from headwayd.domain.model import GetOrder
+from headwayd.domain.standing import Waiter
+from headwayd.engine.busyness import Busyness
+from headwayd.engine.lines import Line, Lines
+from headwayd.engine.ports import GetStep, Store, Wait
+
+_BUDGET_S = 2.0
+_TRIES = 3
+_PAUSE_S = 0.2
+_MOST_AT_ONCE = 500
+log = structlog.get_logger(__name__)
+
+Spawn = Callable[[Awaitable[None], str], None]
+
+
+def deleted(queue: str, error: HeadwayError) -> QueueDeleted:
+    """A queue that was there is no more."""
+    return QueueDeleted(f"queue {queue!r} was deleted", metadata=error.metadata)
+
+
+class Consumer:
+    """One call or stream that wants to lease. Without a waiter's name it does not stand in line. `given` is what it
+    gets; an order with an attempt id is repeated when its outcome is unknown. `place` is the name under which its place
+    may be kept when its caller has gone; "" = it is not."""
+
+    def __init__(self, order: GetOrder, waiter: Waiter, consumers: Consumers, budget_s: float) -> None:
+        self.order = order
+        self.waiter = waiter
+        self.place = order.place
+        self._consumers = consumers
+        self._budget_s = budget_s
+        self.last: GetStep | None = None
+        self.given: asyncio.Future[GetStep] = asyncio.get_running_loop().create_future()
+
+    @property
+    def rank(self) -> int:
+        """The number in the line that all processes share."""
+        return self.waiter.number
+
+    async def step(self, budget_s: float) -> GetStep:
+        """Tries once."""
+        waiter = self.waiter if self.waiter.name else None
+        began = asyncio.get_running_loop().time()
+        step = await self._consumers.store.get(self.order, waiter=waiter, budget_s=budget_s)
+        self._consumers.busyness.note(asyncio.get_running_loop().time() - began)
+        self.last = step
+        self.waiter = replace(self.waiter, number=step.number, place="")
+        self._consumers.note(self.order.queue, step)
+        return step
+
+    async def attempt(self) -> bool:
+        """See Waiter of `engine/lines.py`."""
+        if self.given.done():
+            return True
+        try:
+            step = await self.step(self._budget_s)
+        except StoreUnavailable:
+            raise
+        except HeadwayError as error:
+            if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
+                raise StoreUnavailable(error.text, metadata=error.metadata) from error
+            self.fail(deleted(self.order.queue, error) if isinstance(error, QueueNotFound) else error)
+            return True
+        if not step.deliveries:
+            return self.given.done()
+        if self.given.done():
+            self._consumers.give_back(self, step)
+        else:
+            self.given.set_result(step)
+        return True
+
+    def fail(self, error: HeadwayError) -> None:
+        """Ends its wait with an error."""
+        if not self.given.done():
+            self.given.set_exception(error)
+
+    def begin_anew(self, *, number: int, attempt_id: str) -> None:
+        """Waits for its next turn, with the number that it has in line already, if any."""
+        self.order = replace(self.order, attempt_id=attempt_id)
+        self.waiter = replace(self.waiter, number=number)
+        self.given = asyncio.get_running_loop().create_future()
+
+
+class Consumers:
+    """All of them in this process."""
+
+    def __init__(self, store: Store, spawn: Spawn, *, process: str) -> None:
+        self.store = store
+        self._spawn = spawn
+        self._process = process
+        self._numbers = itertools.count(1)
+        self._waits: dict[str, Wait] = {}
+        self._restoring: set[str] = set()
+        self.busyness = Busyness()
+        self.lines = Lines(self._arm, spawn, kind="consumers", on_end=self._line_ended)
+
+    def enter(
+        self, order: GetOrder, *, budget_s: float, waits: bool, owns: bool = False, keeps: bool = False
+    ) -> Consumer:
+        """One more. If it `waits` it stands in line as soon as a try gives it nothing."""
+        name = f"{self._process}#{next(self._numbers)}" if waits else ""
+        waiter = Waiter(name=name, place=order.place, owns_leases=owns, keeps_standing=keeps)
+        return Consumer(order, waiter, self, budget_s)
+
+    def join(self, consumer: Consumer) -> Line:
+        """It waits for its turn."""
+        return self.lines.join(consumer.order.queue, consumer)
+
+    async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
+        """One step that survives its caller: cancelled, it gives back what it is given, and the place."""
+        task = asyncio.ensure_future(consumer.step(budget_s))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._spawn(self._give_up_late(consumer, task), f"late:{consumer.order.queue}")
+            raise
+
+    # -- what the line must know -------------------------------------------------------------------------------------
+
+    def note(self, queue: str, step: GetStep) -> None:
+        """Learns from a try what is waited for on this queue, and that the store has dropped those who wait here."""
+        if step.wait is Wait.NOTHING:
+            self._waits.pop(queue, None)
+        else:
+            self._waits[queue] = step.wait
+        if step.was_dropped:
+            self.restore(queue)
+
+    def restore(self, queue: str) -> None:
+        """The store has dropped some who wait here, so they take their places anew."""
+        if queue not in self._restoring:
+            self._restoring.add(queue)
+            self._spawn(self._stand_again(queue), f"stand:{queue}")
+
+    def _arm(self, queue: str) -> Awaitable[None]:
+        # The last lease of a closed queue ends every wait; else nobody here waits for leases to change: who is next is
+        # called.
+        return self.store.arm(queue, with_leases=self._waits.get(queue) is Wait.DRAIN)
+
+    def _line_ended(self, queue: str) -> None:
+        self._waits.pop(queue, None)
+
+    async def _stand_again(self, queue: str) -> None:
+        """All who wait here take their places anew. Who left meanwhile leaves once more."""
+        try:
+            waiting = [one for one in self.lines.idle_on(queue) if isinstance(one, Consumer) and one.rank]
+            for start in range(0, len(waiting), _MOST_AT_ONCE):
+                part = waiting[start : start + _MOST_AT_ONCE]
+                waiters = [one.waiter for one in part]
+                await self.store.footings(queue, waiters, stand_again=True, budget_s=_BUDGET_S)
+                still = set(self.lines.waiters_on(queue))
+                for one, waiter in zip(part, waiters, strict=True):
+                    if one not in still:
+                        await self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S)
+        except HeadwayError as error:  # whoever is first tells of it again
+            log.info("line.not_restored", queue=queue, reason=error.reason.name)
+        finally:
+            self._restoring.discard(queue)
+
+    # -- giving up ----------------------------------------------------------------------------------------------------
+
+    async def stop_standing(self, consumer: Consumer, *, budget_s: float) -> None:
+        """Leaves the line. Raises what the store does; a queue that is no more, as QueueDeleted."""
+        try:
+            await self.store.stop_standing(consumer.order.queue, consumer.waiter.name, budget_s=budget_s)
+        except QueueNotFound as error:
+            raise deleted(consumer.order.queue, error) from None
+
+    async def _give_up_late(self, consumer: Consumer, answer: asyncio.Future[GetStep]) -> None:
+        """For one whose caller has gone while it tried. A task of its own, so that stopping waits for it."""
+        await asyncio.wait({answer})
+        if answer.cancelled() or answer.exception() is not None:
+            self.give_up(consumer)
+        elif answer.result().deliveries:
+            self.give_back(consumer, answer.result())
+        else:
+            self.give_up(consumer)
+
+    def give_up_all(self, consumer: Consumer, *, has_left: bool) -> None:
+        """The same, with whatever it was given last."""
+        given = consumer.given
+        if given.done() and not given.cancelled() and given.exception() is None:
+            self.give_up(consumer, [delivery.lease for delivery in given.result().deliveries], has_left=has_left)
+        else:
+            given.cancel()
+            self.give_up(consumer, has_left=has_left)
+
+    def give_back(self, consumer: Consumer, step: GetStep) -> None:
+        """Releases, in the background, what was given to one who has gone."""
+        self.give_up(
+            consumer, [delivery.lease for delivery in step.deliveries], has_left=not consumer.waiter.owns_leases
+        )
+
+    def give_up(self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False) -> None:
+        """Ends, in the background, all that it stands for: its place in line, unless it `has_left`, and its leases. A
+        place without leases is kept under its name for as long as the policy's grace says."""
+        has_left = has_left or not consumer.waiter.name
+        if not has_left or leases:
+            self._spawn(self._give_up(consumer, leases, has_left), f"leave:{consumer.order.queue}")
+
+    async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool) -> None:
+        queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
+        if not has_left and place and not leases:
+            await self._surely(queue, lambda: self.store.keep_place(queue, waiter, place, None, budget_s=_BUDGET_S))
+        elif not has_left:
+            await self._surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
+        if leases:
+            owned = waiter.owns_leases
+            await self._surely(queue, lambda: self.store.release(queue, leases, owned=owned, budget_s=_BUDGET_S))
+
+    @staticmethod
+    async def _surely(queue: str, act: Callable[[], Awaitable[object]]) -> None:
+        for attempt in range(_TRIES):
+            try:
+                await act()
+            except (QueueNotFound, QueueDeleted):
+                return
+            except HeadwayError as error:
+                log.info("line.not_left", queue=queue, reason=error.reason.name)
+                await asyncio.sleep(_PAUSE_S * 2**attempt)
+            else:
+                return

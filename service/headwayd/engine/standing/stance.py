@@ -1,0 +1,50 @@
+"""What one stream knows of how it stands, and what it has told last."""
+
+from __future__ import annotations
+
+import asyncio
+
+from headwayd.domain.hints import PollHints
+from headwayd.domain.model import Policy
+from headwayd.domain.places import LineNumbers
+from headwayd.domain.standing import Footing
+from headwayd.engine.consumers import Consumer
+
+
+class Stance:
+    """One stream. Its follower sets `footing`; whoever reads it waits for `news`. Spans of time are by this process's
+    clock."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self.consumer = consumer
+        self.is_holding = False  # its turn has come and is not over
+        self.footing: Footing | None = None
+        self.numbers: LineNumbers | None = None
+        self.known_at = float("-inf")  # when `footing` was asked for
+        self.told_position = 0
+        self.told_at = float("-inf")
+        self.polls = Policy()  # the policy, its poll part at least
+        self.hints = PollHints(poll_min_ms=0, poll_max_ms=0)  # told last
+        self.look_at = float("inf")  # when its follower next looks, whatever happens
+        self.error: Exception | None = None
+        self._news = asyncio.Event()
+
+    def learn(self, footing: Footing, numbers: LineNumbers, asked_at: float) -> None:
+        """How it stood at an instant not before `asked_at`."""
+        self.footing, self.numbers, self.known_at = footing, numbers, asked_at
+
+    def stir(self) -> None:
+        """There is something to tell."""
+        self._news.set()
+
+    def fail(self, error: Exception) -> None:
+        """There will be nothing more to tell."""
+        self.error = self.error or error
+        self._news.set()
+
+    async def news(self) -> None:
+        """Waits until there is something to tell, or its turn has come. Raises what `fail` was given."""
+        await self._news.wait()
+        self._news.clear()
+        if self.error is not None:
+            raise self.error

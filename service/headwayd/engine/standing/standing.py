@@ -1,0 +1,176 @@
+"""One stream in the consumer line, from its first place to its end. Whatever ends it, place and leases are given up."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+from headwayd.domain.errors import QueueDeleted, QueueDrained
+from headwayd.domain.hints import poll_hints
+from headwayd.domain.model import GetOrder
+from headwayd.domain.standing import Standing as Place
+from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
+from headwayd.domain.watching import Eta
+from headwayd.engine.consumers import Consumers
+from headwayd.engine.getting import new_place
+from headwayd.engine.ports import GetStep
+from headwayd.engine.standing.follower import Follower
+from headwayd.engine.standing.stance import Stance
+
+TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
+_TRY_S = 2.0
+
+Spawn = Callable[[Awaitable[None], str], None]
+Estimate = Callable[[str, int], Eta | None]
+
+
+class Standing:
+    """All such streams of this process. `estimate` tells how long one waits at a position of a queue's consumer
+    line."""
+
+    def __init__(
+        self,
+        consumers: Consumers,
+        spawn: Spawn,
+        *,
+        max_bytes: int,
+        estimate: Estimate,
+    ) -> None:
+        self._consumers = consumers
+        self._spawn = spawn
+        self._max_bytes = max_bytes
+        self._estimate = estimate
+        self._followers: dict[str, Follower] = {}
+
+    def __len__(self) -> int:
+        return sum(len(follower) for follower in self._followers.values())
+
+    @property
+    def queues(self) -> list[str]:
+        """Those on which a stream stands, or holds something."""
+        return list(self._followers)
+
+    def kick(self, queue: str | None) -> None:
+        """The line of this queue may have changed; None: any."""
+        if queue is None:
+            for follower in self._followers.values():
+                follower.kick()
+        elif queue in self._followers:
+            self._followers[queue].kick()
+
+    async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
+        """Tells places, then the turn; and so on, if it keeps standing. Ends when the turn is over, or when there will
+        never be one. Raises what the first try does; PlaceLost if the place to come back to is no more."""
+        consumer = self._consumers.enter(
+            self._order(order), budget_s=_TRY_S, waits=True, owns=True, keeps=order.keeps_standing
+        )
+        consumer.place = order.place or new_place()
+        first: GetStep | None = await self._consumers.first_try(consumer, budget_s)
+        stance = Stance(consumer)
+        follower = self._follower(order.queue)
+        follower.join(stance)
+        is_over = False  # whether the last turn is, and there will be no other
+        try:
+            while True:
+                if first is not None and first.deliveries:
+                    step = first
+                    consumer.given.set_result(step)
+                else:
+                    async with aclosing(self._until_turn(stance, follower, first)) as places:
+                        async for place in places:
+                            yield place
+                    step = consumer.given.result()
+                first = None
+                yield ToldTurn(step.at_ms, step.deliveries)
+                await self._until_over(stance, follower)
+                is_over = not order.keeps_standing
+                consumer.begin_anew(number=self._number(stance), attempt_id=secrets.token_hex(16))
+                if is_over:
+                    return
+        except (QueueDrained, QueueDeleted) as error:
+            yield ToldOver(is_deleted=isinstance(error, QueueDeleted))
+        finally:
+            follower.leave(stance)
+            self._consumers.give_up_all(consumer, has_left=is_over)
+
+    async def _until_turn(
+        self, stance: Stance, follower: Follower, first: GetStep | None
+    ) -> AsyncGenerator[ToldPlace, None]:
+        """Stands in line and tells places, until the consumer is given something, or an error."""
+        consumer = stance.consumer
+        line = self._consumers.join(consumer)
+        consumer.given.add_done_callback(lambda _: stance.stir())
+        try:
+            follower.stand(stance)
+            if first is None:
+                follower.ask(stance)
+            else:
+                stance.polls = first.polls
+                yield self._told(stance, first.at_ms, first.position, first.length, first.limit)
+                follower.told(stance)
+            while not consumer.given.done():
+                await stance.news()
+                if consumer.given.done() or stance.footing is None or not stance.footing.position:
+                    continue
+                if asyncio.get_running_loop().time() - stance.known_at > TRUE_FOR_S:
+                    follower.ask(stance)
+                    continue
+                numbers = stance.numbers
+                assert numbers is not None
+                if consumer.last is not None:
+                    stance.polls = consumer.last.polls
+                yield self._told(
+                    stance, numbers.at_ms, stance.footing.position, numbers.consumers_waiting, numbers.limit
+                )
+                follower.told(stance)
+        finally:
+            line.forget(consumer)
+
+    def _told(self, stance: Stance, at_ms: int, position: int, length: int, limit: int) -> ToldPlace:
+        is_moved_back = 0 < stance.told_position < position
+        stance.hints = poll_hints(stance.polls, position, busy=self._consumers.busyness.value)
+        stance.told_position = position
+        stance.told_at = asyncio.get_running_loop().time()
+        standing = Place(
+            place=stance.consumer.place,
+            position=position,
+            length=length,
+            limit=limit,
+            hints=stance.hints,
+            eta=self._estimate(stance.consumer.order.queue, position),
+        )
+        return ToldPlace(at_ms, standing, is_moved_back)
+
+    @staticmethod
+    async def _until_over(stance: Stance, follower: Follower) -> None:
+        """Returns when none of the turn's leases is left."""
+        since = asyncio.get_running_loop().time()
+        follower.hold(stance)
+        while stance.footing is None or stance.known_at < since or stance.footing.owned:
+            await stance.news()
+
+    @staticmethod
+    def _number(stance: Stance) -> int:
+        """The number with which it stands in line again already; 0 if it begins at the end."""
+        return stance.footing.number if stance.footing is not None and stance.footing.position else 0
+
+    def _order(self, order: StandOrder) -> GetOrder:
+        return GetOrder(
+            queue=order.queue,
+            max_messages=order.max_messages,
+            max_bytes=self._max_bytes,
+            lease_ms=order.lease_ms,
+            consumer=order.consumer,
+            attempt_id=secrets.token_hex(16),
+            place=order.place,
+        )
+
+    def _follower(self, queue: str) -> Follower:
+        follower = self._followers.get(queue)
+        if follower is None:
+            follower = self._followers[queue] = Follower(
+                queue, self._consumers, self._spawn, on_end=lambda: self._followers.pop(queue, None)
+            )
+        return follower

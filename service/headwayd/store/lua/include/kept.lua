@@ -1,0 +1,75 @@
+-- @include queue
+-- Places in the consumer line that are kept while nobody is there: between two polls, or for a moment after a stream
+-- broke. x:places keeps of each: when the next poll may come and until when it is waited for (ms), and its strikes;
+-- x:place_at when there is something to do about it.
+
+local function forget_place(place)
+  redis.call('ZREM', K.consumers, place)
+  redis.call('HDEL', K.places, place)
+  redis.call('ZREM', K.place_at, place)
+end
+
+-- Places that nobody came back to in time are waited for no longer; when `place_grace` is over, too, they are lost.
+-- O(k log n), bounded.
+local LOST_AT_ONCE = 500
+local function lose_places(S)
+  if S.standing == 0 then return end
+  local grace = policy_of(S, 'place_grace_ms')
+  for _, place in ipairs(redis.call('ZRANGEBYSCORE', K.place_at, '-inf', S.now, 'LIMIT', 0, LOST_AT_ONCE)) do
+    local kept = redis.call('HGET', K.places, place)
+    local lost_at = kept and tonumber(string.match(kept, '^%d+ (%d+)')) + 1 + grace or 0
+    if lost_at > S.now then
+      redis.call('ZADD', K.place_at, lost_at, place)
+    else
+      forget_place(place)
+    end
+  end
+end
+
+-- A number before all that were given to newcomers, and behind those of this kind that are given already.
+local BEFORE_ALL = 1000000000000000
+local function number_before_all(S)
+  add(S, 'standing', 1)
+  return S.standing - BEFORE_ALL
+end
+local function number_behind_all(S)
+  add(S, 'standing', 1)
+  return S.standing
+end
+
+-- Holders are waiters whose stream owns what they lease: x:owners tells whose lease a ticket is, x:held how many leases a
+-- holder has out; x:turns, of those who keep standing, how many turns in a row each has had.
+local function own_leases(waiter, tickets, keeps_standing)
+  local owners = {}
+  for _, ticket in ipairs(tickets) do
+    owners[#owners + 1] = ticket
+    owners[#owners + 1] = waiter
+  end
+  set_fields(K.owners, owners)
+  redis.call('HINCRBY', K.held, waiter, #tickets)
+  if keeps_standing then redis.call('HINCRBY', K.turns, waiter, 1) end
+end
+
+local function forget_holder(waiter)
+  redis.call('HDEL', K.held, waiter)
+  redis.call('HDEL', K.turns, waiter)
+end
+
+-- Leases ended. When a holder that keeps standing has settled the last of its turn it goes on before all others, up to
+-- `turns` times in a row. O(k log n).
+local function end_turns(S, tickets, is_settled)
+  for i, waiter in ipairs(fields_of(K.owners, tickets)) do
+    if waiter then
+      redis.call('HDEL', K.owners, tickets[i])
+      if redis.call('HINCRBY', K.held, waiter, -1) <= 0 then
+        redis.call('HDEL', K.held, waiter)
+        local had, most = tonumber(redis.call('HGET', K.turns, waiter) or 0), policy_of(S, 'turns')
+        if had > 0 and is_settled and (most == 0 or had < most) and is_heard(S, process_of(waiter)) then
+          redis.call('ZADD', K.consumers, 'NX', number_before_all(S), waiter)
+        else
+          redis.call('HDEL', K.turns, waiter)
+        end
+      end
+    end
+  end
+end

@@ -1,0 +1,25 @@
+-- @include line
+-- Somebody comes back to its place. Returns nil, 0 and its number in line; or why not, and how many ms too early. Whoever
+-- comes when something can be leased for it (`units` in all) is never too early. O(log n).
+local function come_back(S, place, units)
+  local kept = redis.call('HGET', K.places, place)
+  local number = redis.call('ZSCORE', K.consumers, place)
+  if not kept or not number then return T.PLACE_LOST, '0', 0 end
+  local min_at, max_at, strikes = string.match(kept, '^(%d+) (%d+) (%d+)$')
+  min_at, strikes = tonumber(min_at), tonumber(strikes)
+  local early = min_at - policy_of(S, 'poll_tolerance_ms') - S.now
+  if early > 0 and (units == 0 or count_ahead(S, place, units) >= units) then
+    strikes = strikes + 1
+    if strikes >= policy_of(S, 'poll_strikes') then
+      forget_place(place)
+      return T.PLACE_LOST, '0', 0
+    end
+    redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. max_at .. ' ' .. strikes)
+    return T.POLL_TOO_SOON, text_of(min_at - S.now), 0
+  end
+  -- The entry stays, for its strikes, until the call ends; who dies meanwhile loses the place.
+  if early <= 0 then strikes = math.max(0, strikes - 1) end
+  redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. max_at .. ' ' .. strikes)
+  redis.call('ZREM', K.consumers, place)
+  return nil, '0', tonumber(number)
+end

@@ -1,0 +1,82 @@
+"""What those who stand in the consumer line ask. `MessageSteps.get` is how they come to their turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.hints import PollHints
+from headwayd.domain.standing import Footings, Standing, Waiter
+from headwayd.store import keys, replies, stand_replies
+from headwayd.store.asking import Asking
+from headwayd.store.link import Argument
+
+_NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)
+
+
+class StandSteps(Asking):
+    """The part of `engine.ports.Store` for the consumer line."""
+
+    async def stop_standing(self, queue: str, waiter: str, *, budget_s: float) -> None:
+        """Gives up a place in the consumer line. What the waiter's stream owns must be released besides."""
+        reply = await self._ask("leave", queue, waiter, "consumers", budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+
+    async def keep_place(
+        self, queue: str, waiter: Waiter, place: str, hints: PollHints | None, *, budget_s: float
+    ) -> Standing:
+        """Keeps a waiter's place, under this name, while nobody is there for it: until poll_max, or, without hints, for
+        the policy's `place_grace` only."""
+        window = hints or _NOT_WAITED_FOR
+        reply = await self._ask(
+            "keep_place",
+            queue,
+            waiter.name,
+            place,
+            waiter.number,
+            window.poll_min_ms,
+            window.poll_max_ms,
+            budget_s=budget_s,
+        )
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        self._note_due(queue, reply[1], reply[2])
+        position, length, limit = (int(value) for value in reply[3:6])
+        return Standing(place=place, position=position, length=length, limit=limit, hints=window)
+
+    async def footings(self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float) -> Footings:
+        """How these stand, in order; with `stand_again` those who had a number take their places anew if they have lost
+        them."""
+        pairs: list[Argument] = []
+        for waiter in waiters:
+            pairs += (waiter.name, waiter.number if stand_again else 0)
+        reply = await self._ask("stands", queue, *pairs, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return stand_replies.footings(reply)
+
+    async def drop_absent(self, queue: str, *, budget_s: float) -> None:
+        """Ends what processes that are gone left standing in line, and gives back what their streams owned."""
+        reply = await self._ask("drop_absent", queue, budget_s=budget_s)
+        if replies.missing(reply[0], queue) is None:
+            self._note_due(queue, reply[1], reply[2])
+
+    async def processes(self, *, budget_s: float) -> frozenset[str]:
+        """The names of all processes that listen to the store now."""
+        channel = self._channels + keys.WAKE_CHANNEL
+        try:
+            async with asyncio.timeout(budget_s):
+                found = await self._link.command("PUBSUB", "CHANNELS", keys.literal_pattern(channel) + "*")
+        except TimeoutError:
+            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+        return frozenset(replies.text(name)[len(channel) :] for name in found)
+
+    def on_standing(self, listener: Callable[[str], None]) -> None:
+        """Who is told that the consumer line has changed."""
+        self._hints.on_standing = listener
+
+    async def arm_standing(self, queue: str) -> None:
+        """Asks to be told of the next change of this queue's consumer line."""
+        await self._hints.arm_standing(queue)

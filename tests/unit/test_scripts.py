@@ -1,0 +1,50 @@
+"""Scripts are put together without what they do not use, and with their constants written out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from headwayd.store import scripts
+
+_TOP = re.compile(r"^local (?:function )?", re.MULTILINE)
+# Lua's own limit of local variables in one function, of which loops and blocks need some.
+MOST_LOCALS = 180
+
+
+def test_what_nothing_uses_is_left_out_with_what_only_that_used() -> None:
+    lines = [
+        "local function used() return 1 end   -- said of used()",
+        "local function only_by_unused(x)",
+        "  return x",
+        "end",
+        "local function unused()",
+        "  return only_by_unused(unused)",
+        "end",
+        "local kept, gone = 1, 2",
+        "local gone_too = 3",
+        "local made = { used() }",
+        "return used() + kept",
+    ]
+    assert scripts.needed(lines) == [lines[0], lines[7], lines[9], lines[10]]
+
+
+def test_a_value_that_something_makes_stays() -> None:
+    lines = ["local function act() redis.call('PING') end", "local unread = act()", "return 1"]
+    assert scripts.needed(lines) == lines
+
+
+def test_constants_are_written_out_but_not_within_names_and_texts() -> None:
+    lines = ["local MOST, WORD = 10, 'w'   -- why", "return MOST + T.MOST .. 'MOST' .. ALMOST .. WORD .. x.WORD"]
+    assert scripts.with_constants(lines) == ["return 10 + T.MOST .. 'MOST' .. ALMOST .. 'w' .. x.WORD"]
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_every_script_stays_clear_of_luas_limit_of_locals(name: str) -> None:
+    text = scripts.build(name).text.decode()
+    names = 0
+    for line in text.splitlines():
+        if match := _TOP.match(line):
+            names += 1 if "function" in match[0] else len(line.partition("=")[0].split(","))
+    assert names <= MOST_LOCALS
