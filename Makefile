@@ -11,7 +11,7 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench soak stateful truth mutants test-image clean
+.PHONY: help run test check lint types gen verify baseline bench bench-eta soak stateful truth mutants test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; delib
 bench: $(VENV)/.dev-stamp ## measure what waiting costs and what time brings, and how late; prints tables
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
+
+bench-eta: $(VENV)/.dev-stamp ## measure how true estimated waits are, beside the formulas of others; two minutes
+	cd tests && ../$(BIN)/python -m bench.eta $(ARGS)
 
 soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that misbehave; every message accounted for
 	HEADWAY_SOAK_S=300 $(BIN)/python -m pytest tests/soak --stores=valkey -s
