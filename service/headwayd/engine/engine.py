@@ -38,6 +38,7 @@ from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.absence import Absence
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumers
+from headwayd.engine.eta import WaitEstimator
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
@@ -49,7 +50,7 @@ from headwayd.engine.roles import until_done
 from headwayd.engine.standing.standing import Standing
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
-from headwayd.engine.watching.estimates import Estimator, NoEstimator
+from headwayd.engine.watching.estimates import Estimates, Estimator
 from headwayd.engine.watching.watching import Watching
 
 _DRAIN_S = 5.0
@@ -66,7 +67,7 @@ class Engine:
         process: str,
         limits: Limits,
         wall_ms: Callable[[], int] = lambda: 0,
-        make_estimator: Callable[[], Estimator] = NoEstimator,
+        make_estimator: Callable[[], Estimator] = WaitEstimator,
     ) -> None:
         self.limits = limits
         self._store = store
@@ -77,17 +78,18 @@ class Engine:
         self._consumers = Consumers(store, self._tasks.spawn, process=process)
         self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
-        self._getting = Getting(self._consumers)
+        estimates = Estimates(make_estimator)
+        self._getting = Getting(self._consumers, estimates)
         self._standing = Standing(
             self._consumers,
             self._tasks.spawn,
             max_bytes=limits.max_response_bytes,
-            estimate=lambda _queue, _position: None,
+            estimates=estimates,
         )
         self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
-        self._watching = Watching(store, self._tasks.spawn, make_estimator)
+        self._watching = Watching(store, self._tasks.spawn, estimates)
         self._absence = Absence(store, self._tasks.spawn, process=process, waited_on=self._waited_on)
         self._is_draining = False
 

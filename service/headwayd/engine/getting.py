@@ -14,6 +14,7 @@ from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumer, Consumers
 from headwayd.engine.ports import GetStep, Wait
+from headwayd.engine.watching.estimates import Estimates
 
 # The last look must take less than is left of the caller's deadline after the wait: a tenth of it, at least 100 ms.
 _LAST_LOOK_SHARE, _LEAST_LAST_LOOK_S = 0.08, 0.09
@@ -28,8 +29,9 @@ def new_place() -> str:
 class Getting:
     """All Gets of this process."""
 
-    def __init__(self, consumers: Consumers) -> None:
+    def __init__(self, consumers: Consumers, estimates: Estimates) -> None:
         self._consumers = consumers
+        self._estimates = estimates
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""
@@ -112,7 +114,10 @@ class Getting:
             consumer.order.queue, consumer.waiter, place, hints, budget_s=budget_s
         )
         try:
-            return await asyncio.shield(asyncio.ensure_future(keeping))
+            standing, numbers = await asyncio.shield(asyncio.ensure_future(keeping))
         except StoreUnavailable:
             self._consumers.give_up(consumer)
             raise
+        estimator = self._estimates.of(consumer.order.queue)
+        estimator.observe(numbers)
+        return replace(standing, eta=estimator.estimate_slot(standing.position))

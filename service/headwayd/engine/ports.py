@@ -26,7 +26,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
-from headwayd.domain.places import Feed, Places, Progress
+from headwayd.domain.places import Feed, LineNumbers, Places, Progress
 from headwayd.domain.standing import Footings, Standing, Waiter
 
 
@@ -154,7 +154,7 @@ class Store(Protocol):
 
     async def keep_place(
         self, queue: str, waiter: Waiter, place: str, hints: PollHints | None, *, budget_s: float
-    ) -> Standing: ...
+    ) -> tuple[Standing, LineNumbers]: ...
 
     async def footings(
         self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.hints import PollHints
+from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies
 from headwayd.store.asking import Asking
@@ -26,7 +27,7 @@ class StandSteps(Asking):
 
     async def keep_place(
         self, queue: str, waiter: Waiter, place: str, hints: PollHints | None, *, budget_s: float
-    ) -> Standing:
+    ) -> tuple[Standing, LineNumbers]:
         """Keeps a waiter's place, under this name, while nobody is there for it: until poll_max, or, without hints, for
         the policy's `place_grace` only."""
         window = hints or _NOT_WAITED_FOR
@@ -43,8 +44,15 @@ class StandSteps(Asking):
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])
-        position, length, limit = (int(value) for value in reply[3:6])
-        return Standing(place=place, position=position, length=length, limit=limit, hints=window)
+        numbers = replies.line_numbers(reply[4:])
+        standing = Standing(
+            place=place,
+            position=int(reply[3]),
+            length=numbers.consumers_waiting,
+            limit=numbers.limit,
+            hints=window,
+        )
+        return standing, numbers
 
     async def footings(self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float) -> Footings:
         """How these stand, in order; with `stand_again` those who had a number take their places anew if they have lost

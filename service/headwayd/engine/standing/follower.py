@@ -17,6 +17,7 @@ import structlog
 from headwayd.domain.errors import HeadwayError, InternalError, QueueDeleted, QueueNotFound
 from headwayd.engine.consumers import Consumers, deleted
 from headwayd.engine.standing.stance import Stance
+from headwayd.engine.watching.estimates import Estimator
 
 NEAR = 20
 LOOK_EVERY_S = 0.08
@@ -33,10 +34,13 @@ Spawn = Callable[[Awaitable[None], str], None]
 class Follower:
     """Those of one queue in this process. Runs as long as there is one."""
 
-    def __init__(self, queue: str, consumers: Consumers, spawn: Spawn, *, on_end: Callable[[], object]) -> None:
+    def __init__(
+        self, queue: str, consumers: Consumers, estimator: Estimator, spawn: Spawn, *, on_end: Callable[[], object]
+    ) -> None:
         self._queue = queue
         self._consumers = consumers
         self._store = consumers.store
+        self._estimator = estimator
         self._spawn = spawn
         self._on_end = on_end
         self._is_running = False
@@ -182,6 +186,7 @@ class Follower:
         asked_at = self._loop.time()
         waiters = [stance.consumer.waiter for stance in stances]
         found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=_BUDGET_S)
+        self._estimator.observe(found.numbers)
         for stance, footing in zip(stances, found.footings, strict=True):
             if stance not in self._stances:
                 continue

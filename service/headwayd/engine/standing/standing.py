@@ -12,23 +12,21 @@ from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder
 from headwayd.domain.standing import Standing as Place
 from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
-from headwayd.domain.watching import Eta
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.getting import new_place
 from headwayd.engine.ports import GetStep
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
+from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
 
 Spawn = Callable[[Awaitable[None], str], None]
-Estimate = Callable[[str, int], Eta | None]
 
 
 class Standing:
-    """All such streams of this process. `estimate` tells how long one waits at a position of a queue's consumer
-    line."""
+    """All such streams of this process."""
 
     def __init__(
         self,
@@ -36,12 +34,12 @@ class Standing:
         spawn: Spawn,
         *,
         max_bytes: int,
-        estimate: Estimate,
+        estimates: Estimates,
     ) -> None:
         self._consumers = consumers
         self._spawn = spawn
         self._max_bytes = max_bytes
-        self._estimate = estimate
+        self._estimates = estimates
         self._followers: dict[str, Follower] = {}
 
     def __len__(self) -> int:
@@ -139,7 +137,7 @@ class Standing:
             length=length,
             limit=limit,
             hints=stance.hints,
-            eta=self._estimate(stance.consumer.order.queue, position),
+            eta=self._estimates.of(stance.consumer.order.queue).estimate_slot(position),
         )
         return ToldPlace(at_ms, standing, is_moved_back)
 
@@ -171,6 +169,10 @@ class Standing:
         follower = self._followers.get(queue)
         if follower is None:
             follower = self._followers[queue] = Follower(
-                queue, self._consumers, self._spawn, on_end=lambda: self._followers.pop(queue, None)
+                queue,
+                self._consumers,
+                self._estimates.of(queue),
+                self._spawn,
+                on_end=lambda: self._followers.pop(queue, None),
             )
         return follower

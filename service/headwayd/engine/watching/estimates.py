@@ -23,6 +23,10 @@ class Estimator(Protocol):
         """For this position; None if there is no basis."""
         ...
 
+    def estimate_slot(self, position: int) -> Eta | None:
+        """For this position in the consumer line; None if there is no basis."""
+        ...
+
 
 class NoEstimator:
     """Knows nothing, and says so."""
@@ -31,6 +35,10 @@ class NoEstimator:
         """Learns nothing."""
 
     def estimate(self, position: int) -> Eta | None:  # noqa: ARG002 - the same for each
+        """No basis."""
+        return None
+
+    def estimate_slot(self, position: int) -> Eta | None:  # noqa: ARG002 - the same for each
         """No basis."""
         return None
 
@@ -52,6 +60,10 @@ class InOrder:
     def estimate(self, position: int) -> Eta | None:
         """For this position; None if there is no basis."""
         return self._estimator.estimate(position)
+
+    def estimate_slot(self, position: int) -> Eta | None:
+        """For this position in the consumer line; None if there is no basis."""
+        return self._estimator.estimate_slot(position)
 
 
 class Estimates:

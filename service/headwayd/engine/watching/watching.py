@@ -10,7 +10,7 @@ from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.ports import Store
 from headwayd.engine.watching.attended import withdraw_unattended
 from headwayd.engine.watching.board import Board
-from headwayd.engine.watching.estimates import Estimates, Estimator
+from headwayd.engine.watching.estimates import Estimates
 from headwayd.engine.watching.feed import Feed
 from headwayd.engine.watching.watch import Watcher
 
@@ -20,10 +20,10 @@ Spawn = Callable[[Awaitable[None], str], None]
 class Watching:
     """Everybody in this process who watches."""
 
-    def __init__(self, store: Store, spawn: Spawn, make_estimator: Callable[[], Estimator]) -> None:
+    def __init__(self, store: Store, spawn: Spawn, estimates: Estimates) -> None:
         self._store = store
         self._spawn = spawn
-        self._estimates = Estimates(make_estimator)
+        self._estimates = estimates
         self._feeds: dict[str, Feed] = {}
         self._boards: dict[str, Board] = {}
 

@@ -3,9 +3,9 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = none yet; ARGV[6] ms until the next poll may come;
 -- ARGV[7] ms for which it is waited for; '-1' = not at all
--- Reply: echo, OK, now, next due, position, length of the line, limit; or why there is no queue.
+-- Reply: echo, OK, now, next due, position, the numbers (include/numbers); or why there is no queue.
 -- O(log n). Calls the next consumers, if there is something for them.
--- @include kept
+-- @include numbers
 local S, status = open()
 if not S then return { ARGV[1], status } end
 local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
@@ -17,6 +17,8 @@ local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$'
 local min_at, max_at = S.now + tonumber(ARGV[6]), S.now + tonumber(ARGV[7])
 redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
 redis.call('ZADD', K.place_at, max_at + 1, place)
-local position, length = redis.call('ZRANK', K.consumers, place) + 1, redis.call('ZCARD', K.consumers)
+local position = redis.call('ZRANK', K.consumers, place) + 1
 local due = commit(S, false, nil)
-return { ARGV[1], T.OK, text_of(S.now), text_of(due), position, length, text_of(policy_of(S, 'limit')) }
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), position }
+for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
+return reply
