@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -13,7 +12,7 @@ from faults.conftest import Open, Serve
 from faults.moments import at_rest
 from faults.table import BUDGET_S, MARGIN_S, ask, assert_unavailable, assert_unknown, requests
 from faults.wires import ReplyProxy
-from harness import StoreServer, eventually
+from harness import StoreServer
 from headway.v1 import admin_service_pb2
 from wire.calls import Line
 
@@ -53,20 +52,6 @@ async def test_several_steps_have_the_time_of_one(
     else:
         assert_unavailable(answer, "SILENT", within_s=within_s)
     assert answer.took_s > late_s
-
-
-async def test_a_get_that_lets_others_go_first_has_the_time_of_one(slow: Line, proxy: ReplyProxy) -> None:
-    waiting = asyncio.create_task(slow.get(wait_ms=30_000))
-
-    async def waits() -> bool:
-        return (await slow.counts()).consumers_waiting == 1
-
-    await eventually(waits)
-    proxy.late_s, proxy.answers_left = 1.5, 1
-    answer = await ask(slow, "Get", requests("jobs", "")["Get"], timeout=10)
-    assert answer.error.metadata["cause"] == "SILENT", answer
-    assert answer.took_s < BUDGET_S + MARGIN_S
-    waiting.cancel()
 
 
 async def test_a_purge_goes_on_for_as_long_as_the_store_answers(slow: Line, proxy: ReplyProxy) -> None:

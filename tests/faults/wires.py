@@ -11,6 +11,8 @@ from typing import Self
 from harness import FaultProxy
 
 _CHUNK = 65_536
+# In the answer to who listens, which each service asks for twice a second.
+WAKE_CHANNEL = b":x:wake:"
 # The reply of some other script call: its echo is nobody's.
 STRAY = b"*2\r\n$16\r\n0123456789abcdef\r\n$2\r\nok\r\n"
 
@@ -38,7 +40,7 @@ class ReplyProxy(FaultProxy):
 
     async def _count(self, chunk: bytes) -> None:
         """Holds what is beyond `answers_left`."""
-        if self.answers_left is None or not chunk.startswith(b"*"):
+        if self.answers_left is None or not chunk.startswith(b"*") or WAKE_CHANNEL in chunk:
             return
         if self.answers_left == 0:
             self.hold_replies()

@@ -14,7 +14,7 @@ from headwayd.domain.errors import OutcomeUnknown, QueueNotFound, ShuttingDown, 
 from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting, WatchOrder
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Tasks
-from headwayd.engine.watching.estimates import NoEstimator
+from headwayd.engine.watching.estimates import Estimates, NoEstimator
 from headwayd.engine.watching.watching import Watching
 from unit.watching.fake_queue import FakeQueue, FakeStore
 
@@ -36,7 +36,7 @@ async def tasks() -> AsyncIterator[Tasks]:
 
 @pytest.fixture
 def watching(store: FakeStore, tasks: Tasks) -> Watching:
-    return Watching(cast(Store, store), tasks.spawn, NoEstimator)
+    return Watching(cast(Store, store), tasks.spawn, Estimates(NoEstimator))
 
 
 def watch(watching: Watching, *ids: str, budget_s: float = 2.0, attended: bool = False) -> Any:
