@@ -1,5 +1,6 @@
 """The embedded store: one service per folder, nothing lost when it is killed, nothing left when it is gone."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -251,3 +252,24 @@ async def test_a_start_that_fails_says_why_and_gives_the_folder_back(
         await store.start()
     manifest.unlink()
     await make_store(short_dir / "data").start()
+
+
+class DeafToTheFirst(EmbeddedStore):
+    """Its watch over the server loses the first cancellation, as one that meets a timeout of the client's may be."""
+
+    async def _supervise(self) -> None:
+        try:
+            await super()._supervise()
+        except asyncio.CancelledError:
+            await super()._supervise()
+
+
+async def test_closing_does_not_hang_when_a_cancellation_is_lost(short_dir: Path) -> None:
+    store = DeafToTheFirst(short_dir / "data")
+    await store.start()
+    await asyncio.sleep(0)  # the watch begins
+    async with asyncio.timeout(10):
+        await store.close()
+    again = EmbeddedStore(short_dir / "data")
+    await again.start()
+    await again.close()

@@ -36,6 +36,7 @@ from headwayd.store.data_folder import EmbeddedStoreFailed, Lock
 
 _SILENT_S = 20.0  # how long a starting server may not answer at all; loading data may take as long as it takes
 _PROBE_S = 1.0  # for one PING
+_CANCEL_AGAIN_S = 0.5
 _POLL_S = 0.02  # between two PINGs of a starting server
 _STOP_S = 15.0  # from SIGTERM to SIGKILL: a last fsync on a slow disk
 _ORPHAN_S = 10.0  # how long a killed service's server may take to be gone
@@ -114,8 +115,10 @@ class EmbeddedStore:
     async def close(self) -> None:
         """Shuts the server down cleanly (SIGTERM, after 15 s SIGKILL) and gives the folder back."""
         if self._supervisor:
-            self._supervisor.cancel()
-            await asyncio.wait({self._supervisor})
+            # Once may not be enough: a cancellation that meets a timeout of the client's is lost in it.
+            while not self._supervisor.done():
+                self._supervisor.cancel()
+                await asyncio.wait({self._supervisor}, timeout=_CANCEL_AGAIN_S)
             self._supervisor = None
         await self._stop_server()
         self._release()
