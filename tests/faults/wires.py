@@ -23,7 +23,8 @@ class ReplyProxy(FaultProxy):
 
     `delay_s`: every chunk of an answer comes at random 0 to so many seconds late, in order; `late_s`: every one, by so
     many. `answers_left`: after so many answers (of scripts and scans) all are held. `stray`: bytes that come once
-    before the next answer of a script. `passed_at`: when each of the payloads asked for in `watched` passed.
+    before the next answer of a script. `lost_answers`: so many answers of scripts are lost, and their connections cut.
+    `passed_at`: when each of the payloads asked for in `watched` passed.
     """
 
     def __init__(self, upstream: int, *, seed: int = 1) -> None:
@@ -32,6 +33,7 @@ class ReplyProxy(FaultProxy):
         self.late_s = 0.0
         self.answers_left: int | None = None
         self.stray = b""
+        self.lost_answers = 0
         self.watched: set[bytes] = set()
         self.passed_at: dict[bytes, float] = {}
         self._late = random.Random(seed)
@@ -63,7 +65,11 @@ class ReplyProxy(FaultProxy):
             if self.delay_s or self.late_s:
                 await asyncio.sleep(self.late_s + self._late.uniform(0, self.delay_s))
             await self._count(chunk)
-            if self.stray and chunk.startswith(b"*") and b"$16\r\n" in chunk[:12]:
+            is_of_script = chunk.startswith(b"*") and b"$16\r\n" in chunk[:12]
+            if self.lost_answers and is_of_script:
+                self.lost_answers -= 1
+                return
+            if self.stray and is_of_script:
                 chunk, self.stray = self.stray + chunk, b""
             for payload in [one for one in self.watched if one in chunk]:
                 self.passed_at[payload] = time.monotonic()

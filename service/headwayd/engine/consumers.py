@@ -10,22 +10,33 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDeleted, QueueNotFound, StoreUnavailable
-from headwayd.domain.model import GetOrder
+from headwayd.domain.errors import (
+    HeadwayError,
+    OutcomeUnknown,
+    QueueDeleted,
+    QueueNotFound,
+    StoreUnavailable,
+    Unavailable,
+)
+from headwayd.domain.hints import PollHints, poll_hints
+from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.busyness import Busyness
 from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import GetStep, Store, Wait
 
 _BUDGET_S = 2.0
-_TRIES = 3
-_PAUSE_S = 0.2
+_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
+_ON_ITS_WAY_S = 0.5  # a step whose answer was lost may be done by the store so much later
+_NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
 _MOST_AT_ONCE = 500
 log = structlog.get_logger(__name__)
 
+_T = TypeVar("_T")
 Spawn = Callable[[Awaitable[None], str], None]
 
 
@@ -50,8 +61,16 @@ class Consumer:
 
     @property
     def rank(self) -> int:
-        """The number in the line that all processes share."""
-        return self.waiter.number
+        """The number in the line that all processes share. Whoever has none yet is tried first: that gives it one."""
+        return self.waiter.number or _NO_NUMBER
+
+    @property
+    def away_hints(self) -> PollHints | None:
+        """How long its kept place is waited for when its call has broken off. A poller's, until its poll_max."""
+        if not self.order.stands:
+            return None
+        polls, position = (self.last.polls, self.last.position) if self.last else (Policy(), 0)
+        return replace(poll_hints(polls, position, busy=self._consumers.busyness.value), poll_min_ms=0)
 
     async def step(self, budget_s: float) -> GetStep:
         """Tries once."""
@@ -73,17 +92,22 @@ class Consumer:
         except StoreUnavailable:
             raise
         except HeadwayError as error:
+            if self.given.done():
+                if isinstance(error, OutcomeUnknown):
+                    self._consumers.leave(self)
+                return True
             if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
                 raise StoreUnavailable(error.text, metadata=error.metadata) from error
             self.fail(deleted(self.order.queue, error) if isinstance(error, QueueNotFound) else error)
             return True
-        if not step.deliveries:
-            return self.given.done()
-        if self.given.done():
+        if not self.given.done():
+            if step.deliveries:
+                self.given.set_result(step)
+        elif step.deliveries:
             self._consumers.give_back(self, step)
-        else:
-            self.given.set_result(step)
-        return True
+        else:  # it has left, and the store may have heard of that before this try, which made it stand again
+            self._consumers.leave(self)
+        return self.given.done()
 
     def fail(self, error: HeadwayError) -> None:
         """Ends its wait with an error."""
@@ -130,6 +154,10 @@ class Consumers:
         except asyncio.CancelledError:
             self._spawn(self._give_up_late(consumer, task), f"late:{consumer.order.queue}")
             raise
+        except OutcomeUnknown:
+            self.give_up(consumer)
+            self.leave(consumer)
+            raise
 
     # -- what the line must know -------------------------------------------------------------------------------------
 
@@ -159,7 +187,7 @@ class Consumers:
     async def _stand_again(self, queue: str) -> None:
         """All who wait here take their places anew. Who left meanwhile leaves once more."""
         try:
-            waiting = [one for one in self.lines.idle_on(queue) if isinstance(one, Consumer) and one.rank]
+            waiting = [one for one in self.lines.idle_on(queue) if isinstance(one, Consumer) and one.waiter.number]
             for start in range(0, len(waiting), _MOST_AT_ONCE):
                 part = waiting[start : start + _MOST_AT_ONCE]
                 waiters = [one.waiter for one in part]
@@ -186,11 +214,40 @@ class Consumers:
         """For one whose caller has gone while it tried. A task of its own, so that stopping waits for it."""
         await asyncio.wait({answer})
         if answer.cancelled() or answer.exception() is not None:
-            self.give_up(consumer)
+            if answer.cancelled() or isinstance(answer.exception(), OutcomeUnknown):
+                self.give_up(consumer)
+                self.leave(consumer)
         elif answer.result().deliveries:
             self.give_back(consumer, answer.result())
         else:
             self.give_up(consumer)
+
+    async def shielded(self, consumer: Consumer, act: Awaitable[_T]) -> _T:
+        """What ends or keeps its place, to its end even if the caller goes away; if that fails, the place is given
+        up."""
+        task = asyncio.ensure_future(act)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda ended: self._give_up_failed(consumer, ended))
+            raise
+        except Unavailable:
+            self.give_up(consumer)
+            raise
+
+    def _give_up_failed(self, consumer: Consumer, ended: asyncio.Future[_T]) -> None:
+        if not ended.cancelled() and isinstance(ended.exception(), Unavailable):
+            self.give_up(consumer)
+
+    def leave(self, consumer: Consumer) -> None:
+        """Sees to it that it stands there no more, though a try of its own may come to the store late."""
+        if consumer.waiter.name:
+            self._spawn(self._leave_late(consumer), f"leave:{consumer.order.queue}")
+
+    async def _leave_late(self, consumer: Consumer) -> None:
+        queue, name = consumer.order.queue, consumer.waiter.name
+        await asyncio.sleep(_ON_ITS_WAY_S)
+        await self._surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=_BUDGET_S))
 
     def give_up_all(self, consumer: Consumer, *, has_left: bool) -> None:
         """The same, with whatever it was given last."""
@@ -216,23 +273,28 @@ class Consumers:
 
     async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool) -> None:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
-        if not has_left and place and not leases:
-            await self._surely(queue, lambda: self.store.keep_place(queue, waiter, place, None, budget_s=_BUDGET_S))
-        elif not has_left:
-            await self._surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
+        # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
         if leases:
             owned = waiter.owns_leases
             await self._surely(queue, lambda: self.store.release(queue, leases, owned=owned, budget_s=_BUDGET_S))
+        if not has_left and place and not leases:
+            hints = consumer.away_hints
+            await self._surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
+        elif not has_left:
+            await self._surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
 
     @staticmethod
     async def _surely(queue: str, act: Callable[[], Awaitable[object]]) -> None:
-        for attempt in range(_TRIES):
+        """As often as it takes: the others would wait for whoever is left standing, as this process lives."""
+        pause_s = _PAUSE_S
+        while True:
             try:
                 await act()
             except (QueueNotFound, QueueDeleted):
                 return
-            except HeadwayError as error:
+            except Unavailable as error:
                 log.info("line.not_left", queue=queue, reason=error.reason.name)
-                await asyncio.sleep(_PAUSE_S * 2**attempt)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             else:
                 return

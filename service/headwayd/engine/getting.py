@@ -7,7 +7,7 @@ import asyncio
 import secrets
 from dataclasses import replace
 
-from headwayd.domain.errors import HeadwayError, QueuePaused, RoleInUse, StoreUnavailable
+from headwayd.domain.errors import HeadwayError, QueuePaused, RoleInUse
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder, Settlement
 from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
@@ -100,11 +100,7 @@ class Getting:
     async def _leave(self, consumer: Consumer) -> None:
         """Nothing came. That the store takes the leave shows that it is not down."""
         leaving = self._consumers.stop_standing(consumer, budget_s=self._look_s(consumer.order))
-        try:
-            await asyncio.shield(asyncio.ensure_future(leaving))
-        except StoreUnavailable:
-            self._consumers.give_up(consumer)
-            raise
+        await self._consumers.shielded(consumer, leaving)
 
     async def _keep_place(self, consumer: Consumer, place: str, budget_s: float) -> Standing:
         """The place stays when the call ends. A caller who goes away just now does not learn of it, and it lapses."""
@@ -113,11 +109,7 @@ class Getting:
         keeping = self._consumers.store.keep_place(
             consumer.order.queue, consumer.waiter, place, hints, budget_s=budget_s
         )
-        try:
-            standing, numbers = await asyncio.shield(asyncio.ensure_future(keeping))
-        except StoreUnavailable:
-            self._consumers.give_up(consumer)
-            raise
+        standing, numbers = await self._consumers.shielded(consumer, keeping)
         estimator = self._estimates.of(consumer.order.queue)
         estimator.observe(numbers)
         return replace(standing, eta=estimator.estimate_slot(standing.position))

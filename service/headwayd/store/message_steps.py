@@ -172,9 +172,9 @@ class MessageSteps(Asking):
         self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False
     ) -> Sequence[Settlement]:
         """Gives leases back at no attempt's cost. Those stay that a repeated Get has claimed, unless they are `owned`,
-        so that nobody else can have them."""
+        so that nobody else can have them; then their holder does not go on before all others, either."""
         order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
-        return await self._delay(order, "1" if owned else "u", budget_s=budget_s)
+        return await self._delay(order, "o" if owned else "u", budget_s=budget_s)
 
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None

@@ -2,7 +2,8 @@
 -- Gives leased messages back, and postpones waiting and delayed ones.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
--- ARGV[4] '1': no attempt is spent; 'u': neither, and leases of an attempt that was asked again stay
+-- ARGV[4] '1': no attempt is spent; 'o': neither, and their holder's turns are over; 'u': neither, and leases of an
+--         attempt that was asked again stay
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then for each: generation, ticket, nonce
@@ -94,7 +95,7 @@ end, function(i, ticket, outcome, record)
     results[i] = { T.RELEASED, record.failures, '0' }
   end
 end)
-drop_leases(S, dropped, true)
+drop_leases(S, dropped, ARGV[4] ~= 'o')
 return_to_head(S, back)
 
 -- By id: what waits is taken out of the line, what is delayed gets another time.

@@ -1,23 +1,29 @@
 #!lua flags=allow-oom
 -- Keeps the place of someone in the consumer line while nobody is there for it.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
--- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = none yet; ARGV[6] ms until the next poll may come;
+-- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = whatever it is; ARGV[6] ms until the next poll may come;
 -- ARGV[7] ms for which it is waited for; '-1' = not at all
--- Reply: echo, OK, now, next due, position, the numbers (include/numbers); or why there is no queue.
+-- Reply: echo, OK, now, next due, position (0: neither stood there, so nothing is kept), the numbers (include/numbers);
+--        or why there is no queue.
+-- What the waiter's stream may still have leased goes back, as in leave.
 -- O(log n). Calls the next consumers, if there is something for them.
--- @include numbers
+-- @include numbers stands
 local S, status = open()
 if not S then return { ARGV[1], status } end
 local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
-redis.call('ZREM', K.consumers, waiter)
-forget_holder(waiter)
-if number == 0 then number = number_behind_all(S) end
-redis.call('ZADD', K.consumers, number, place)
-local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$') or '0'
-local min_at, max_at = S.now + tonumber(ARGV[6]), S.now + tonumber(ARGV[7])
-redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
-redis.call('ZADD', K.place_at, max_at + 1, place)
-local position = redis.call('ZRANK', K.consumers, place) + 1
+if number == 0 then
+  number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)
+end
+end_waiter(S, waiter)
+local position = 0
+if number then
+  redis.call('ZADD', K.consumers, number, place)
+  local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$') or '0'
+  local min_at, max_at = S.now + tonumber(ARGV[6]), S.now + tonumber(ARGV[7])
+  redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
+  redis.call('ZADD', K.place_at, max_at + 1, place)
+  position = redis.call('ZRANK', K.consumers, place) + 1
+end
 local due = commit(S, false, nil)
 local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), position }
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end

@@ -1,4 +1,32 @@
 -- @include line
+
+-- Gives back, at no attempt's cost, what streams have leased whose waiter is_gone. O(leases owned by streams).
+local function release_owned(S, is_gone)
+  local tickets, owners = {}, redis.call('HGETALL', K.owners)
+  for i = 1, #owners, 2 do
+    if is_gone(owners[i + 1]) then tickets[#tickets + 1] = owners[i] end
+  end
+  if #tickets == 0 then return end
+  local records, elements, back = fields_of(K.lease, tickets), fields_of(K.body, tickets), {}
+  for i, ticket in ipairs(tickets) do
+    local record = unpack_record(records[i])
+    record.flags = with_flag(record.flags, FLAG.RELEASED)
+    back[i] = { ticket = tonumber(ticket), element = elements[i], record = record }
+  end
+  drop_leases(S, tickets, false)
+  return_to_head(S, back)
+end
+
+-- A waiter is no more: its turns, and what it may still have leased because the answer that told of it was lost.
+-- O(log n), and O(leases owned by streams) in that case.
+local function end_waiter(S, waiter)
+  redis.call('ZREM', K.consumers, waiter)
+  if redis.call('HEXISTS', K.held, waiter) == 1 then
+    release_owned(S, function(owner) return owner == waiter end)
+  end
+  forget_holder(waiter)
+end
+
 -- Somebody comes back to its place. Returns nil, 0 and its number in line; or why not, and how many ms too early. Whoever
 -- comes when something can be leased for it (`units` in all) is never too early. O(log n).
 local function come_back(S, place, units)
