@@ -145,6 +145,23 @@ async def test_turns_bound_how_often_a_holder_goes_on(line: Line) -> None:
         await holder.position(1)
 
 
+async def test_a_holder_whose_turns_are_used_up_stands_at_the_end_at_once_though_another_waits_before_all(
+    line: Line,
+) -> None:
+    await line.create(turns=2)
+    async with Standing(line, keep_standing=True) as over, Standing(line, keep_standing=True) as before_all:
+        await line.put(b"1")
+        await line.ack(*leases(await over.granted(1)))
+        await line.put(b"2")
+        last = leases(await over.granted(2))
+        await line.put(b"3")
+        await line.ack(*leases(await before_all.granted(1)))
+        await before_all.position(1)
+        await line.ack(*last)
+        await over.until(lambda one: one.HasField("position") and one.position.position == 2)
+        assert over.positions[-1] == 2
+
+
 async def test_a_holder_whose_lease_lapses_stands_at_the_end(line: Line) -> None:
     await line.create(limit=1)
     await line.put(b"1")

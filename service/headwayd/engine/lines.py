@@ -148,7 +148,7 @@ class Line:
             is_armed = False
 
     async def _try_first(self, width: int) -> bool:
-        """Lets the first waiters try, in order. True if all of them were served."""
+        """Lets the first waiters try, in order. True if that got all of them on: served, or to another rank."""
         first = self._first(width)
         ranks = [waiter.rank for waiter in first]
         loop = asyncio.get_running_loop()
@@ -159,15 +159,18 @@ class Line:
         finally:
             for waiter in first:
                 self._trying.pop(waiter).set_result(None)
+        moved = 0
         for waiter, rank, outcome in zip(first, ranks, outcomes, strict=True):
             if outcome is True:
                 self._waiters.pop(waiter, None)
-            elif waiter in self._waiters and waiter.rank != rank:
-                self._enter(waiter)
+            elif waiter.rank != rank:
+                moved += 1
+                if waiter in self._waiters:
+                    self._enter(waiter)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return all(outcome is True for outcome in outcomes)
+        return outcomes.count(True) + moved == len(first)
 
 
 class Lines:
