@@ -85,7 +85,14 @@ class Service:
         for warning in self._store.facts.warnings:
             log.warning("store", warning=warning)
         await self._engine.start()
-        self._server = RpcServer(self._engine, listen=self._settings.listen, limits=self._settings.limits)
+        settings = self._settings
+        self._server = RpcServer(
+            self._engine,
+            listen=settings.listen,
+            limits=settings.limits,
+            keepalive=settings.keepalive,
+            keepalive_timeout=settings.keepalive_timeout,
+        )
         addresses = await self._server.start()
         self._engine.on_readiness(self._server.set_ready)
         self._server.set_serving(True)

@@ -115,6 +115,21 @@ class Settings(BaseSettings):
         ge=_ms(50),
         le=_ms(2_000),
     )
+    keepalive: Span = _setting(
+        timedelta(seconds=20),
+        "After so much silence a client's connection is asked whether it lives. With the next one this bounds how long "
+        "a client that vanished without a word keeps its place in line and what its streams have leased.",
+        unit="span",
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=2),
+    )
+    keepalive_timeout: Span = _setting(
+        timedelta(seconds=10),
+        "How long a client may take to answer that. Then its connection is closed and its calls are cancelled.",
+        unit="span",
+        ge=_ms(100),
+        le=timedelta(minutes=5),
+    )
     drain_delay: Span = _setting(
         timedelta(0),
         "From saying NOT_SERVING to refusing calls, when told to stop: as long as load balancers take to notice. About "

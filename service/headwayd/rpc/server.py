@@ -24,6 +24,8 @@ QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
 DEFAULT_MAX_RUNNING_CALLS = 20_000
+DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(seconds=10)
+_MS = timedelta(milliseconds=1)
 
 # Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
 # larger still gRPC itself answers while it comes in: RESOURCE_EXHAUSTED with a text of its own, without our details.
@@ -49,13 +51,18 @@ class RpcServer:
         *,
         listen: Sequence[str],
         limits: Limits,
+        keepalive: timedelta = DEFAULT_KEEPALIVE,
+        keepalive_timeout: timedelta = DEFAULT_KEEPALIVE_TIMEOUT,
         max_running_calls: int = DEFAULT_MAX_RUNNING_CALLS,
         reuse_port: bool = False,
     ) -> None:
         self._listen = tuple(listen)
         self._gate = Gate(max_running=max_running_calls)
         self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
-        self._server = grpc.aio.server(options=_channel_options(limits, reuse_port=reuse_port))
+        options = _channel_options(
+            limits, keepalive=keepalive, keepalive_timeout=keepalive_timeout, reuse_port=reuse_port
+        )
+        self._server = grpc.aio.server(options=options)
         servicers = (
             (QueueServicer(engine), QUEUE_SERVICE),
             (AdminServicer(engine), ADMIN_SERVICE),
@@ -107,15 +114,20 @@ class RpcServer:
             log.warning("handlers_left_running", count=self._gate.running_count)
 
 
-def _channel_options(limits: Limits, *, reuse_port: bool) -> list[tuple[str, int]]:
+def _channel_options(
+    limits: Limits, *, keepalive: timedelta, keepalive_timeout: timedelta, reuse_port: bool
+) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
         ("grpc.max_send_message_length", -1),  # answers are bounded by the engine, with items in mind
         ("grpc.server.max_pending_requests", _MAX_PENDING_REQUESTS),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_REQUESTS_HARD_LIMIT),
-        # A dead peer is noticed after 30 s at most; gRPC's own default is 2 h.
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
+        # A dead peer is noticed after the sum of both at most; gRPC's own default is 2 h.
+        ("grpc.keepalive_time_ms", keepalive // _MS),
+        ("grpc.keepalive_timeout_ms", keepalive_timeout // _MS),
+        # This is what gRPC goes by (seen with 1.85: "Set ping timeout timer of 60000ms" in its trace http2_ping), and
+        # its own default is a minute.
+        ("grpc.http2.ping_timeout_ms", keepalive_timeout // _MS),
         ("grpc.keepalive_permit_without_calls", 1),
         # Clients may ping this often, also without calls, and are not told to go away for it.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
