@@ -63,7 +63,8 @@ class Absence:
         gone = self.gone(present, now)
         if gone:
             log.debug("processes.gone", processes=sorted(gone - {_BEFORE}))
-            self._spawn(self._tidy(is_first=self._process == min(present)), "absence")
+            # Whoever else is missing is so for a moment only, and keeps what it has.
+            self._spawn(self._tidy(self._known, is_first=self._process == min(present)), "absence")
 
     def gone(self, present: frozenset[str], now: float) -> set[str]:
         """Those who have been missing for long enough; each is told once."""
@@ -73,24 +74,24 @@ class Absence:
         self._known = (self._known | present) - gone
         return gone
 
-    async def _tidy(self, *, is_first: bool) -> None:
+    async def _tidy(self, spared: frozenset[str], *, is_first: bool) -> None:
         queues = set(self._waited_on())
-        await self._drop_absent(queues)
+        await self._drop_absent(queues, spared)
         if is_first:
             try:
                 names = await self._store.names_with_own_keys(budget_s=_BUDGET_S)
             except HeadwayError as error:
                 log.info("absence.not_listed", reason=error.reason.name)
                 return
-            await self._drop_absent(set(names) - queues)
+            await self._drop_absent(set(names) - queues, spared)
 
-    async def _drop_absent(self, queues: set[str]) -> None:
+    async def _drop_absent(self, queues: set[str], spared: frozenset[str]) -> None:
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def drop(queue: str) -> None:
             async with places:
                 try:
-                    await self._store.drop_absent(queue, budget_s=_BUDGET_S)
+                    await self._store.drop_absent(queue, spared=spared, budget_s=_BUDGET_S)
                 except HeadwayError as error:
                     log.info("absence.not_tidied", queue=queue, reason=error.reason.name)
 

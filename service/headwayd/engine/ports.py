@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -160,7 +160,7 @@ class Store(Protocol):
         self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float
     ) -> Footings: ...
 
-    async def drop_absent(self, queue: str, *, budget_s: float) -> None: ...
+    async def drop_absent(self, queue: str, *, spared: Collection[str] = (), budget_s: float) -> None: ...
 
     async def processes(self, *, budget_s: float) -> frozenset[str]: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.hints import PollHints
@@ -65,9 +65,10 @@ class StandSteps(Asking):
             raise error
         return stand_replies.footings(reply)
 
-    async def drop_absent(self, queue: str, *, budget_s: float) -> None:
-        """Ends what processes that are gone left standing in line, and gives back what their streams owned."""
-        reply = await self._ask("drop_absent", queue, budget_s=budget_s)
+    async def drop_absent(self, queue: str, *, spared: Collection[str] = (), budget_s: float) -> None:
+        """Ends what processes that are gone left standing in line, and gives back what their streams owned; those that
+        are `spared` are taken for present."""
+        reply = await self._ask("drop_absent", queue, *spared, budget_s=budget_s)
         if replies.missing(reply[0], queue) is None:
             self._note_due(queue, reply[1], reply[2])
 

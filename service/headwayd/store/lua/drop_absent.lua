@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
 -- Drops those from the consumer line whose process is gone, and gives back, at no attempt's cost, what its streams owned.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
+-- ARGV[3…] names of processes that are taken for present, though nobody may hear them now
 -- Reply: echo, OK, now, next due; or why there is no queue.
 -- O(length of the consumer line + leases owned by streams). Calls the next consumers.
 -- @include due
 -- @include stands
 local S, status = open()
 if not S then return { ARGV[1], status } end
+S.present = {}
+for i = 3, #ARGV do S.present[ARGV[i]] = true end
 do_what_is_due(S)
 walk_consumers(S, nil, false, function() return false end)
 local function is_gone(waiter) return not is_heard(S, process_of(waiter)) end
