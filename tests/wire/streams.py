@@ -17,12 +17,12 @@ class Standing:
     """Stands from the first use until the block ends. What arrives is kept in order, and read by a task of its own, as
     a client does that is always ready."""
 
-    def __init__(self, line: Line, **stand: object) -> None:
+    def __init__(self, line: Line, *, deadline_s: float | None = None, **stand: object) -> None:
         request = queue_service_pb2.WatchPositionRequest(
             queue=line.name,
             stand=queue_service_pb2.Stand(**stand),  # type: ignore[arg-type]
         )
-        self.call = line.stub.WatchPosition(request)
+        self.call = line.stub.WatchPosition(request, timeout=deadline_s)
         self.seen: list[Response] = []
         self._arrived = asyncio.Event()
         self._reader = asyncio.create_task(self._read())

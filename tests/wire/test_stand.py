@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
@@ -226,7 +227,7 @@ async def test_an_unknown_queue_is_not_found(line: Line) -> None:
         ("stand.max_messages", {"max_messages": 1_000_000}),
     ],
 )
-async def test_bad_input_is_refused_and_nobody_stands(line: Line, field: str, stand: dict[str, object]) -> None:
+async def test_bad_input_is_refused_and_nobody_stands(line: Line, field: str, stand: dict[str, Any]) -> None:
     await line.create()
     standing = Standing(line, **stand)
     code = await standing.ended()

@@ -1,0 +1,287 @@
+"""However a stream in the consumer line ends, it gives up its place and what it has leased, and the next is served."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from faults.conftest import Connect, Open, Serve
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually
+from wire.calls import Line, line_at, span
+from wire.operators import assert_sound
+from wire.streams import Standing
+
+LONG_MS = 3_600_000
+SOON_S = 5.0  # the promises are shorter; this machine does other things, too
+Figure = Callable[[str, str], None]
+
+
+async def stand(line: Line, count: int) -> bool:
+    return (await line.counts()).consumers_waiting == count
+
+
+class Wire(FaultProxy):
+    """Between clients and a service."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        super().__init__(int(service.address.rpartition(":")[2]))
+        self._to_service: set[asyncio.StreamWriter] = set()
+
+    @property
+    def address(self) -> str:
+        """Where clients find it."""
+        return f"127.0.0.1:{self.port}"
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._to_service.add(writer)
+        await super()._ask(reader, writer)
+
+    def reset(self) -> None:
+        """The service sees RST."""
+        for writer in self._to_service:
+            self._reset(writer)
+
+
+@pytest.fixture
+async def service(fresh_store_server: StoreServer, serve: Serve) -> ServiceProcess:
+    """A service that soon notices a silent connection."""
+    return await serve(
+        fresh_store_server.url, HEADWAY_KEEPALIVE="1s", HEADWAY_KEEPALIVE_TIMEOUT="500ms", HEADWAY_LOG_LEVEL="info"
+    )
+
+
+@asynccontextmanager
+async def far_line(service: ServiceProcess, connect: Connect) -> AsyncIterator[tuple[Line, Wire]]:
+    """The queue over a wire of its own."""
+    async with Wire(service) as wire, line_at(wire.address, "jobs", connect) as line:
+        yield line, wire
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline", "close", "reset", "silence"])
+async def test_a_stream_that_ends_gives_up_place_and_leases_and_the_next_is_served(
+    service: ServiceProcess, open_line: Open, connect: Connect, how: str, figure: Figure
+) -> None:
+    """One holder and one waiter of each kind of end; behind them somebody who stays."""
+    line = await open_line(service, "jobs")
+    await line.create(limit=1, lease=span(LONG_MS))
+    await line.put(b"1")
+    deadline_s = 1.5 if how == "deadline" else None
+    async with far_line(service, connect) as (far, wire):
+        holder = Standing(far, deadline_s=deadline_s)
+        await holder.granted()
+        waiter = Standing(far, deadline_s=deadline_s)
+        await waiter.position(1)
+        async with Standing(line) as stays:
+            ended_at = time.monotonic()
+            if how == "cancel":
+                await holder.end()
+                await waiter.end()
+            elif how == "deadline":
+                assert await holder.ended() is grpc.StatusCode.DEADLINE_EXCEEDED
+                ended_at = time.monotonic()
+            elif how == "close":
+                wire.cut()
+            elif how == "reset":
+                wire.reset()
+            else:
+                wire.silent = True
+            [again] = await stays.granted()
+            figure(f"next served after {how}", f"{time.monotonic() - ended_at:.3f} s")
+            assert again.attempt == 1
+            await line.ack(again.lease)
+        await eventually(lambda: stand(line, 0), within=SOON_S)
+        await assert_sound(line)
+        await asyncio.gather(holder.end(), waiter.end())
+
+
+class Holders:
+    """Client processes that hold something until they are killed (`holder.py`)."""
+
+    def __init__(self) -> None:
+        self._program = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("holder.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+
+    def start(self, address: str, queue: str) -> int:
+        """The process id of one more, when it has got something."""
+        assert self._program.stdin is not None
+        assert self._program.stdout is not None
+        self._program.stdin.write(f"{address} {queue}\n".encode())
+        self._program.stdin.flush()
+        return int(self._program.stdout.readline())
+
+    def close(self) -> None:
+        """All end."""
+        self._program.kill()
+        self._program.communicate()
+
+
+@pytest.mark.slow
+async def test_a_client_killed_while_it_holds_a_lease_makes_room_for_the_next_at_once(
+    service: ServiceProcess, open_line: Open, figure: Figure
+) -> None:
+    line = await open_line(service, "jobs")
+    await line.create(limit=1, lease=span(LONG_MS))
+    await line.put(b"1")
+    spans_ms: list[float] = []
+    holders = Holders()
+    try:
+        async with asyncio.timeout(100):
+            for _ in range(100):
+                holder = await asyncio.to_thread(holders.start, service.address, "jobs")
+                async with Standing(line) as following:
+                    await following.position(1)
+                    killed_at = time.monotonic()
+                    os.kill(holder, signal.SIGKILL)
+                    [again] = await following.granted()
+                    spans_ms.append((time.monotonic() - killed_at) * 1_000)
+                    assert again.attempt == 1
+                await eventually(lambda: has_leased(line, 0))
+    finally:
+        holders.close()
+    p50, p99 = statistics.median(spans_ms), sorted(spans_ms)[98]
+    figure("next holds the lease of a client killed -9", f"p50 {p50:.0f} ms, p99 {p99:.0f} ms of {len(spans_ms)} kills")
+    assert p99 < SOON_S * 1_000
+    await assert_sound(line)
+
+
+async def has_leased(line: Line, count: int) -> bool:
+    return (await line.counts()).leased == count
+
+
+async def test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held_comes_back(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
+) -> None:
+    dying = await serve(fresh_store_server.url)
+    there = await open_line(dying, "jobs")
+    line = await open_line(await serve(fresh_store_server.url), "jobs")
+    await line.create(lease=span(LONG_MS))
+    await line.put(b"1", b"2")
+    holders = [Standing(there, keep_standing=True), Standing(there, keep_standing=True)]
+    [done], _ = await holders[0].granted(), await holders[1].granted()
+    await there.ack(done.lease)
+    await holders[0].position(1)  # a holder that goes on before all others
+    before = Standing(there)
+    await before.position(2)
+    async with Standing(line) as stays:
+        await stays.position(3)
+        await asyncio.sleep(3)  # the other service has just begun, and tidies up after all who went before it
+        killed_at = time.monotonic()
+        await asyncio.to_thread(dying.kill)
+        [again] = await stays.granted()
+        figure("leases of a killed service's streams are back", f"{time.monotonic() - killed_at:.3f} s")
+        assert again.attempt == 1
+        await line.ack(again.lease)
+    await asyncio.gather(*(one.ended() for one in (*holders, before)))
+    with fresh_store_server.client() as client:
+        left = {key.rpartition(b":x:")[2] for key in client.keys("__pressure__:jobs:x:*")}
+    assert left & {b"owners", b"held", b"turns", b"consumers", b"places", b"place_at"} == set()
+    await assert_sound(line)
+
+
+async def test_waiters_of_a_killed_service_hold_nobody_up(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
+) -> None:
+    dying = await serve(fresh_store_server.url)
+    there = await open_line(dying, "jobs")
+    line = await open_line(await serve(fresh_store_server.url), "jobs")
+    await line.create()
+    lost = [Standing(there) for _ in range(40)]
+    await eventually(lambda: stand(line, 40))
+    async with Standing(line) as stays:
+        await stays.position(41)
+        await asyncio.to_thread(dying.kill)
+        killed_at = time.monotonic()
+        await line.put(b"1")
+        await stays.granted()
+        figure("served behind 40 waiters of a killed service", f"{time.monotonic() - killed_at:.3f} s")
+    await asyncio.gather(*(one.ended() for one in lost))
+
+
+async def test_a_frozen_service_is_passed_over_and_finds_its_place_again(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
+) -> None:
+    frozen = await serve(fresh_store_server.url)
+    there = await open_line(frozen, "jobs")
+    line = await open_line(await serve(fresh_store_server.url), "jobs")
+    await line.create()
+    async with Standing(there) as first, Standing(line) as second, Standing(line) as third:
+        await third.position(3)
+        frozen.signal(signal.SIGSTOP)
+        try:
+            stopped_at = time.monotonic()
+            await line.put(b"1")
+            await second.granted()
+            figure("passed over when its service was frozen", f"{time.monotonic() - stopped_at:.3f} s")
+        finally:
+            frozen.signal(signal.SIGCONT)
+        await eventually(lambda: stand(line, 2))
+        await third.position(2)
+        await line.put(b"2")
+        assert len(await first.granted()) == 1
+        assert not third.turns
+    await eventually(lambda: has_leased(line, 0))
+    await assert_sound(line)
+
+
+async def test_streams_stand_through_a_restart_of_the_store_in_their_order_and_holders_keep_what_they_hold(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    lines = [await open_line(await serve(fresh_store_server.url), "jobs") for _ in range(2)]
+    await lines[0].create(lease=span(LONG_MS))
+    await lines[0].put(b"held")
+    async with AsyncExitStack() as stack:
+        holder = await stack.enter_async_context(Standing(lines[1]))
+        [held] = await holder.granted()
+        standing = [await stack.enter_async_context(Standing(lines[number % 2])) for number in range(6)]
+        await asyncio.to_thread(fresh_store_server.restart)
+        with fresh_store_server.client() as client:
+            await eventually(lambda: len(client.pubsub_channels("*headway*")) == 2, within=SOON_S)
+        await eventually(lambda: stand(lines[0], 6), within=SOON_S)
+        for number, one in enumerate(standing):
+            await lines[0].put(b"%d" % number)
+            assert [delivery.message.payload for delivery in await one.granted()] == [b"%d" % number]
+        assert (await lines[0].counts()).leased == 7
+        await lines[0].ack(held.lease)
+        assert await holder.ended() is grpc.StatusCode.OK
+
+
+async def test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_service_has_died(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    """Others tidy up after the dead one just when this one is not heard either."""
+    async with FaultProxy(fresh_store_server.port) as proxy:
+        cut_off = await open_line(await serve(proxy.url), "jobs")
+        dying = await serve(fresh_store_server.url)
+        there = await open_line(dying, "jobs")
+        line = await open_line(await serve(fresh_store_server.url), "jobs")
+        await line.create(lease=span(LONG_MS))
+        await line.put(b"1", b"2")
+        async with Standing(cut_off) as holder:
+            await holder.granted()
+            lost = Standing(there)
+            await lost.granted()
+            async with Standing(line) as following:
+                await following.position(1)
+                await asyncio.to_thread(dying.kill)
+                await asyncio.sleep(1.3)  # the dead are buried 2 s after they were missed
+                proxy.cut()
+                [again] = await following.granted()
+                assert again.message.payload == b"2"
+                proxy.restore()
+            await eventually(lambda: has_leased(line, 1), within=SOON_S)
+            assert not holder.call.done()
+        await lost.ended()
