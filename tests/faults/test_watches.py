@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 
+import grpc
+
 from faults.conftest import Open, Serve
 from faults.moments import works, written
 from harness import FaultProxy, StoreServer, eventually, refused
 from wire.calls import UNAVAILABLE, Line, Message
-from wire.watches import DONE, WITHDRAWN, watching, watching_queue
+from wire.watches import DONE, WITHDRAWN, watching, watching_blocked, watching_queue
 
 
 async def put(line: Line) -> None:
     await line.create()
     await line.put(*(Message(id=f"m{number}", payload=b"%d" % number) for number in range(3)))
+
+
+async def is_there(line: Line) -> bool:
+    try:
+        return bool(await line.describe())
+    except grpc.aio.AioRpcError:
+        return False
 
 
 async def test_streams_live_through_a_restart_of_the_store(line: Line, fresh_store_server: StoreServer) -> None:
@@ -62,6 +71,31 @@ async def test_a_silent_store_is_waited_for_and_a_new_stream_is_told_in_time(
             assert time.monotonic() - begun < 3
             proxy.silent = False
             await watched.position(1)
+
+
+async def test_a_blocked_producer_is_followed_through_a_restart_of_the_store(
+    line: Line, fresh_store_server: StoreServer
+) -> None:
+    await line.create(bound=1)
+    await line.put(b"first")
+    waiting = [asyncio.create_task(line.put(b"a", wait_ms=60_000, producer="a"))]
+    async with watching_blocked(line, "a") as first, watching_blocked(line, "b") as second:
+        await first.next(lambda told: told.position.position == 1)
+        waiting.append(asyncio.create_task(line.put(b"b", wait_ms=60_000, producer="b")))
+        await second.next(lambda told: told.position.position == 2)
+        await written(fresh_store_server)
+        fresh_store_server.kill()
+        async with watching_blocked(line, "b") as new:
+            with refused("STORE_UNAVAILABLE", UNAVAILABLE):
+                await new.end(within=4)
+        await asyncio.to_thread(fresh_store_server.start)
+        await eventually(lambda: is_there(line), within=10)
+        await line.take_one()
+        await first.next(lambda told: told.position.position == 0)
+        await second.next(lambda told: told.position.position == 1)
+        await line.take_one(wait_ms=5_000)
+        await second.next(lambda told: told.position.position == 0)
+        await asyncio.gather(*waiting)
 
 
 async def test_who_is_attended_is_withdrawn_when_the_store_is_back(line: Line, fresh_store_server: StoreServer) -> None:

@@ -1,49 +1,23 @@
 """Redrive over a store that is a list: bounded steps, the rate, a full target, and stopping at any moment.
 
-The loop's clock is the test's: it jumps to the next timer, so that hours take no time and spans are exact.
+The clock is the test's (`harness.clocks`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pytest
 
+from harness.clocks import run
 from headwayd.domain.errors import QueueClosed, StoreUnavailable
 from headwayd.domain.model import RedriveOrder, RedriveProgress
 from headwayd.engine.ports import RedriveStep, Store
 from headwayd.engine.redriving import MOST_IN_A_STEP, redrive
-
-Result = TypeVar("Result")
-
-
-class JumpingLoop(asyncio.SelectorEventLoop):
-    """Never waits: what it would have waited is added to its clock."""
-
-    def __init__(self) -> None:
-        self.jumped_s = 0.0
-        loop = self
-
-        class Selector(selectors.DefaultSelector):
-            def select(self, timeout: float | None = None) -> Any:
-                assert timeout is not None, "everybody waits for ever"
-                loop.jumped_s += max(timeout, 0)
-                return super().select(0)
-
-        super().__init__(Selector())
-
-    def time(self) -> float:
-        return self.jumped_s
-
-
-def run(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
-        return runner.run(work())
 
 
 def now() -> float:

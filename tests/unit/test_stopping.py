@@ -45,6 +45,8 @@ class SlowStore:
 
     def on_standing(self, listener: object) -> None: ...
 
+    def on_blocked(self, listener: object) -> None: ...
+
     async def processes(self, *, budget_s: float) -> frozenset[str]:
         return frozenset({"test"})
 

@@ -19,6 +19,7 @@ DEAD_END = queue_service_pb2.OUTCOME_DEAD
 WITHDRAWN = queue_service_pb2.OUTCOME_WITHDRAWN
 EXPIRED = queue_service_pb2.OUTCOME_EXPIRED
 DELETED = queue_service_pb2.OUTCOME_DELETED
+DRAINED = queue_service_pb2.OUTCOME_DRAINED
 NOT_KNOWN = queue_service_pb2.OUTCOME_UNSPECIFIED
 
 LONG_S = 120.0  # the deadline of a stream that a test ends itself
@@ -127,6 +128,19 @@ async def watching(
     """Watches messages of a queue until the end of the block."""
     request = queue_service_pb2.WatchPositionRequest(
         queue=line.name, messages=queue_service_pb2.MessageIds(ids=ids, attended=attended)
+    )
+    watched = Watched(line.stub.WatchPosition(request, timeout=timeout))
+    try:
+        yield watched
+    finally:
+        await watched.cancel()
+
+
+@asynccontextmanager
+async def watching_blocked(line: Line, producer: str, *, timeout: float | None = LONG_S) -> AsyncIterator[Watched]:
+    """Watches a producer's place in the producer line until the end of the block."""
+    request = queue_service_pb2.WatchPositionRequest(
+        queue=line.name, blocked=queue_service_pb2.Blocked(producer=producer)
     )
     watched = Watched(line.stub.WatchPosition(request, timeout=timeout))
     try:

@@ -103,7 +103,7 @@ class ToldTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToldOver:
-    """There will never be a turn: the queue was deleted, or it is closed and nothing is left."""
+    """There will never be a turn: the queue was deleted, or it is closed (and nothing is left to lease)."""
 
     is_deleted: bool
 

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from headwayd.domain import names
+from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
@@ -98,6 +99,7 @@ class Engine:
         self._started_at_ms = self._wall_ms()
         self._store.on_hint(self._kick)
         self._store.on_standing(self._standing.kick)
+        self._store.on_blocked(self._watching.kick_producers)
         self._store.on_due(self._sweeper.note)
         self._store.on_reconnect(self._sweeper.list_anew)
         self._tasks.spawn(self._sweeper.run(), "sweeper")
@@ -129,9 +131,11 @@ class Engine:
         self._watching.kick(queue)
         if queue is None:
             self._standing.kick(None)
+            self._watching.kick_producers(None)
+            self._putting.restore()
 
     def _waited_on(self) -> set[str]:
-        return {*self._getters.queues, *self._standing.queues}
+        return {*self._getters.queues, *self._putters.queues, *self._standing.queues}
 
     def _arm_putters(self, queue: str) -> Awaitable[None]:
         return self._store.arm(queue, with_leases=False)
@@ -288,6 +292,15 @@ class Engine:
             raise ShuttingDown("this process is going down")
         async with aclosing(self._watching.queue(queue, interval_s, budget_s=budget_s)) as shown:
             async for told in shown:
+                yield told
+
+    async def watch_blocked(self, queue: str, producer: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
+        """Where the blocked Put of this producer that has waited longest stands, on whatever process, until the queue
+        is closed or deleted."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        async with aclosing(self._watching.producer(queue, producer, budget_s=budget_s)) as places:
+            async for told in places:
                 yield told
 
     # -- operators ----------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from headwayd.domain.blocked import BlockedPlaces, BlockedPut
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import (
     Checked,
@@ -202,6 +203,12 @@ class Store(Protocol):
 
     async def arm_watch(self, queue: str) -> None: ...
 
+    async def blocked(
+        self, queue: str, producers: Sequence[str], *, again: Sequence[BlockedPut] = (), budget_s: float
+    ) -> BlockedPlaces: ...
+
+    async def arm_blocked(self, queue: str) -> None: ...
+
     async def check(self, queue: str, *, max_entries: int, budget_s: float) -> Checked: ...
 
     async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> Purged | RoleStep: ...
@@ -213,6 +220,8 @@ class Store(Protocol):
     def on_hint(self, listener: HintListener) -> None: ...
 
     def on_standing(self, listener: Callable[[str], None]) -> None: ...
+
+    def on_blocked(self, listener: Callable[[str], None]) -> None: ...
 
     def on_due(self, listener: DueListener) -> None: ...
 

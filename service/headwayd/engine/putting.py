@@ -8,12 +8,22 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueFull, QueueNotFound, RoleInUse, StoreUnavailable
+from headwayd.domain.blocked import BlockedPut
+from headwayd.domain.errors import (
+    HeadwayError,
+    OutcomeUnknown,
+    QueueDeleted,
+    QueueFull,
+    QueueNotFound,
+    RoleInUse,
+    StoreUnavailable,
+)
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 
-_LEAVE_BUDGET_S = 2.0
+_BUDGET_S = 2.0
+_MOST_AT_ONCE = 500
 _ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT, PutCode.REPLACED})
 log = structlog.get_logger(__name__)
 
@@ -43,6 +53,11 @@ class _Waiter:
     @property
     def has_accepted(self) -> bool:
         return any(outcome.code in _ACCEPTED for outcome in self.outcomes)
+
+    @property
+    def blocked(self) -> BlockedPut:
+        """As it stands in that line."""
+        return BlockedPut(waiter=self.name, number=self._line_ticket, producer=self._order.producer)
 
     async def step(self) -> bool:
         """Puts what can be put. True if nothing is left."""
@@ -120,6 +135,9 @@ class Putting:
         except asyncio.CancelledError:
             first.add_done_callback(lambda ended: self._leave_late(order.queue, waiter, ended))
             raise
+        except OutcomeUnknown:  # it may have come to stand there
+            self._leave(order.queue, waiter)
+            raise
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
         return self._result(order, waiter)
@@ -162,7 +180,10 @@ class Putting:
     # -- leaving the line --------------------------------------------------------------------------------------------
 
     def _leave_late(self, queue: str, waiter: _Waiter, ended: asyncio.Future[bool]) -> None:
-        if not ended.cancelled() and ended.exception() is None and not ended.result():
+        if ended.cancelled():
+            return
+        error = ended.exception()
+        if isinstance(error, OutcomeUnknown) or (error is None and not ended.result()):
             self._leave(queue, waiter)
 
     def _leave(self, queue: str, waiter: _Waiter) -> None:
@@ -171,6 +192,26 @@ class Putting:
 
     async def _leave_line(self, queue: str, name: str) -> None:
         try:
-            await self._store.leave_line(queue, name, budget_s=_LEAVE_BUDGET_S)
+            await self._store.leave_line(queue, name, budget_s=_BUDGET_S)
         except HeadwayError as error:  # the others pass over it when its turn comes
             log.info("line.not_left", queue=queue, reason=error.reason.name)
+
+    # -- coming back -------------------------------------------------------------------------------------------------
+
+    def restore(self) -> None:
+        """The store may have dropped those who wait here, because it heard nothing of this process: they take their
+        places anew, with the numbers that they had."""
+        for queue in self._lines.queues:
+            self._spawn(self._stand_again(queue), f"stand:{queue}")
+
+    async def _stand_again(self, queue: str) -> None:
+        waiting = [one for one in self._lines.waiters_on(queue) if isinstance(one, _Waiter) and one.rank]
+        for start in range(0, len(waiting), _MOST_AT_ONCE):
+            part = waiting[start : start + _MOST_AT_ONCE]
+            try:
+                await self._store.blocked(queue, (), again=[one.blocked for one in part], budget_s=_BUDGET_S)
+            except HeadwayError as error:  # whoever comes to be tried takes its place by that
+                log.info("line.not_restored", queue=queue, reason=error.reason.name)
+                return
+            for one in part:  # it may have been served before it was put back: when its wait is over it leaves again
+                one.done.add_done_callback(lambda _, name=one: self._leave(queue, name))  # type: ignore[misc]

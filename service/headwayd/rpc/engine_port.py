@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
+from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -78,6 +79,8 @@ class Engine(Protocol):
     async def peek(self, queue: str, from_position: int, max_messages: int, *, budget_s: float) -> Sequence[Peeked]: ...
 
     def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]: ...
+
+    def watch_blocked(self, queue: str, producer: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]: ...
 
     def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]: ...
 

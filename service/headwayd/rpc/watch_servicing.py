@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from headway.v1 import queue_service_pb2
 from headwayd.rpc import watch_requests
+from headwayd.rpc.blocked import watch_blocked
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -17,10 +18,14 @@ from headwayd.rpc.watch_conversion import position_response, watch_queue_respons
 def watch_position(
     engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
 ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
-    """Streams the places of messages, or stands in the consumer line."""
-    if request.WhichOneof("subject") == "stand":
-        return stand(engine, request, context)
-    return _watch_messages(engine, request, context)
+    """Streams the places of messages or of a blocked producer, or stands in the consumer line."""
+    match request.WhichOneof("subject"):
+        case "stand":
+            return stand(engine, request, context)
+        case "blocked":
+            return watch_blocked(engine, request, context)
+        case _:
+            return _watch_messages(engine, request, context)
 
 
 async def _watch_messages(

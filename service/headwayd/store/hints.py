@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import structlog
@@ -20,7 +20,15 @@ from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
 from headwayd.store.connections import ConnectionSource, ask, send
-from headwayd.store.keys import DUE_CHANNEL, WAKE_CHANNEL, base_key, looked_at_keys, stood_at_keys, watched_keys
+from headwayd.store.keys import (
+    DUE_CHANNEL,
+    WAKE_CHANNEL,
+    base_key,
+    blocked_at_keys,
+    looked_at_keys,
+    stood_at_keys,
+    watched_keys,
+)
 
 _INVALIDATE = b"__redis__:invalidate"
 _KICK = b"kick"
@@ -33,9 +41,23 @@ HintListener = Callable[[str | None], None]
 DueListener = Callable[[str, int], None]
 
 
+class Interest:
+    """Keys whose next change is told to one listener, with the queue's name, whoever else looks at the same queue."""
+
+    def __init__(self, listener: Callable[[str], None] = lambda _queue: None) -> None:
+        self.listener = listener
+        self.queues: dict[bytes, str] = {}  # by key, as long as its change has not been heard
+
+    def tell(self, keys: Iterable[bytes]) -> None:
+        """These have changed."""
+        for queue in {queue for key in keys if (queue := self.queues.pop(key, None)) is not None}:
+            self.listener(queue)
+
+
 class Hints:
     """The two connections, kept open as long as the process serves. Listeners are called on the event loop and must not
-    block: hints with a queue's name (None: any), due times with a queue's name and milliseconds since 1970."""
+    block: hints with a queue's name (None: any), due times with a queue's name and milliseconds since 1970. Changes of
+    the two lines of those who wait are told apart: they give nobody anything to lease, or room."""
 
     def __init__(
         self, source: ConnectionSource, *, prefix: str, channels: str, process: str, call_timeout_s: float
@@ -45,8 +67,10 @@ class Hints:
         self._call_timeout_s = call_timeout_s
         self._wake = f"{channels}{WAKE_CHANNEL}{process}".encode()
         self._due = f"{channels}{DUE_CHANNEL}".encode()
-        self._watched: dict[bytes, str] = {}
-        self._stood_at: dict[bytes, str] = {}
+        self._waited_for = Interest(self._hint)
+        self.standing = Interest()
+        self.blocked = Interest()
+        self._interests = (self._waited_for, self.standing, self.blocked)
         self._reader: AbstractConnection | None = None
         self._reader_lost = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -54,7 +78,6 @@ class Hints:
         self._task: asyncio.Task[None] | None = None
         self._pong = asyncio.Event()
         self.on_hint: HintListener = lambda _queue: None
-        self.on_standing: Callable[[str], None] = lambda _queue: None
         self.on_due: DueListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
 
@@ -82,23 +105,27 @@ class Hints:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
         anyway."""
-        await self._arm(self._watched, queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
+        await self._arm(self._waited_for, queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
 
     async def arm_watch(self, queue: str) -> None:
         """The same for those who only look."""
-        await self._arm(self._watched, queue, looked_at_keys(base_key(self._prefix, queue)))
+        await self._arm(self._waited_for, queue, looked_at_keys(base_key(self._prefix, queue)))
 
     async def arm_standing(self, queue: str) -> None:
-        """The same for the consumer line, whose changes are told apart: they give nobody anything to lease."""
-        await self._arm(self._stood_at, queue, stood_at_keys(base_key(self._prefix, queue)))
+        """The same for the consumer line."""
+        await self._arm(self.standing, queue, stood_at_keys(base_key(self._prefix, queue)))
 
-    async def _arm(self, armed: dict[bytes, str], queue: str, keys: tuple[str, ...]) -> None:
+    async def arm_blocked(self, queue: str) -> None:
+        """The same for the producer line."""
+        await self._arm(self.blocked, queue, blocked_at_keys(base_key(self._prefix, queue)))
+
+    async def _arm(self, interest: Interest, queue: str, keys: tuple[str, ...]) -> None:
         async with self._lock:
             reader = self._reader
             if reader is None:
                 return
             for key in keys:
-                armed[key.encode()] = queue
+                interest.queues[key.encode()] = queue
             try:
                 await ask(reader, "EXISTS", *keys)
             except _TROUBLE:
@@ -139,8 +166,8 @@ class Hints:
                 log.info("hints.lost", error=type(errors.exceptions[0]).__name__)
             finally:
                 self._is_connected.clear()
-                self._watched.clear()
-                self._stood_at.clear()
+                for interest in self._interests:
+                    interest.queues.clear()
                 await self._spoil(reader)
                 with contextlib.suppress(*_TROUBLE):
                     await listener.disconnect(nowait=True)
@@ -176,11 +203,8 @@ class Hints:
             if content is None:
                 self.on_hint(None)
                 return
-            queues = {queue for key in content if (queue := self._watched.pop(key, None)) is not None}
-            for queue in queues:
-                self.on_hint(queue)
-            for queue in {queue for key in content if (queue := self._stood_at.pop(key, None)) is not None}:
-                self.on_standing(queue)
+            for interest in self._interests:
+                interest.tell(content)
         elif channel == self._wake:
             self._tell(content)
         elif channel == self._due:
@@ -189,6 +213,9 @@ class Hints:
                 self._tell(base)
             elif (queue := self._queue_of(base)) is not None and what.isdigit():
                 self.on_due(queue, int(what))
+
+    def _hint(self, queue: str) -> None:
+        self.on_hint(queue)
 
     def _tell(self, base: bytes) -> None:
         queue = self._queue_of(base)

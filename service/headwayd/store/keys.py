@@ -54,6 +54,7 @@ OWN = {
     "attempts": ":x:attempts",  # hash attempt id → what its Get leased; see lua/include/attempts.lua
     "attempt_at": ":x:attempt_at",  # zset attempt id → when it may be forgotten (ms)
     "producers": ":x:producers",  # zset waiter → number in the producer line
+    "blocked": ":x:blocked",  # hash waiter in the producer line → its producer's name, if its caller gave one
     "consumers": ":x:consumers",  # zset waiter, or place kept between calls → number in the consumer line
     "owners": ":x:owners",  # hash ticket → the holder that keeps standing and has its lease; see lua/include/kept.lua
     "held": ":x:held",  # hash such a holder → how many leases it has out
@@ -117,6 +118,11 @@ def looked_at_keys(base: str) -> tuple[str, ...]:
 def stood_at_keys(base: str) -> tuple[str, ...]:
     """The keys one of which changes whenever somebody joins or leaves the consumer line, or a turn is over."""
     return base + OWN["consumers"], base + OWN["held"]
+
+
+def blocked_at_keys(base: str) -> tuple[str, ...]:
+    """The keys one of which changes whenever somebody joins or leaves the producer line, or there will never be one."""
+    return base + OWN["producers"], base + PRESSURE["bound"], base + PRESSURE["closed"]
 
 
 def lua_table() -> str:

@@ -58,6 +58,7 @@ class MessageSteps(Asking):
             line_ticket,
             str(on_duplicate),
             "1" if all_or_nothing else "0",
+            "1" if producer else "0",
             len(messages),
         ]
         for message in messages:

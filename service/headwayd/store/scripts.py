@@ -179,6 +179,7 @@ NAMES = (
     "places",
     "keep_place",
     "stands",
+    "blocked",
     "drop_absent",
     "feed",
     "purge",

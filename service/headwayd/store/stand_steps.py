@@ -84,7 +84,7 @@ class StandSteps(Asking):
 
     def on_standing(self, listener: Callable[[str], None]) -> None:
         """Who is told that the consumer line has changed."""
-        self._hints.on_standing = listener
+        self._hints.standing.listener = listener
 
     async def arm_standing(self, queue: str) -> None:
         """Asks to be told of the next change of this queue's consumer line."""

@@ -1,14 +1,19 @@
-"""What those who watch ask: where messages are, and what happened since."""
+"""What those who watch ask: where messages and blocked producers are, and what happened since."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from headwayd.domain.blocked import BlockedPlaces, BlockedPut
+from headwayd.domain.model import Policy
 from headwayd.domain.places import Feed, Places
 from headwayd.store import replies
 from headwayd.store.asking import Asking
+from headwayd.store.link import Argument
 
 _MOST_TICKETS = 20_000
+_BLOCKED_NUMBERS_AT = 4
 
 
 class WatchSteps(Asking):
@@ -34,3 +39,35 @@ class WatchSteps(Asking):
     async def arm_watch(self, queue: str) -> None:
         """Asks to be told of the next change of this queue that those who watch may see."""
         await self._hints.arm_watch(queue)
+
+    async def blocked(
+        self, queue: str, producers: Sequence[str], *, again: Sequence[BlockedPut] = (), budget_s: float
+    ) -> BlockedPlaces:
+        """Where the Puts of these producers stand in the producer line, in order; those of `again` take their places
+        anew before, if they have lost them."""
+        puts: list[Argument] = []
+        for put in again:
+            puts += (put.waiter, put.number, put.producer)
+        reply = await self._ask("blocked", queue, len(producers), *producers, *puts, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return _blocked_places(reply)
+
+    def on_blocked(self, listener: Callable[[str], None]) -> None:
+        """Who is told that the producer line has changed."""
+        self._hints.blocked.listener = listener
+
+    async def arm_blocked(self, queue: str) -> None:
+        """Asks to be told of the next change of this queue's producer line."""
+        await self._hints.arm_blocked(queue)
+
+
+def _blocked_places(reply: Sequence[Any]) -> BlockedPlaces:
+    """The reply of blocked.lua, from its status on."""
+    base, per_position, longest = (int(value) for value in reply[1:_BLOCKED_NUMBERS_AT])
+    positions_at = _BLOCKED_NUMBERS_AT + replies.NUMBERS
+    return BlockedPlaces(
+        numbers=replies.line_numbers(reply[_BLOCKED_NUMBERS_AT:positions_at]),
+        polls=Policy(poll_base_ms=base, poll_per_position_ms=per_position, poll_max_ms=longest),
+        positions=[int(position) for position in reply[positions_at:]],
+    )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headwayd.domain import names
+from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -147,6 +148,11 @@ class FakeEngine:
     async def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
         default: Sequence[Told] = [ToldFinished(message_id, None, End.UNKNOWN) for message_id in order.message_ids]
         for told in await self._do("watch_messages", order, budget_s, default):
+            yield told
+
+    async def watch_blocked(self, queue: str, producer: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
+        default: Sequence[ToldProducer] = [ToldOver(is_deleted=False)]
+        for told in await self._do("watch_blocked", (queue, producer), budget_s, default):
             yield told
 
     async def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:

@@ -75,7 +75,7 @@ class _OutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     OUTCOME_EXPIRED: _Outcome.ValueType  # 4
     """The message expired before anybody took it."""
     OUTCOME_DRAINED: _Outcome.ValueType  # 5
-    """The queue is closed and nothing is left: there will never be a turn."""
+    """There will never be a turn: the queue is closed and, for those who stand, nothing is left."""
     OUTCOME_DELETED: _Outcome.ValueType  # 6
     """The queue was deleted, or another one has its name now."""
 
@@ -95,7 +95,7 @@ OUTCOME_WITHDRAWN: Outcome.ValueType  # 3
 OUTCOME_EXPIRED: Outcome.ValueType  # 4
 """The message expired before anybody took it."""
 OUTCOME_DRAINED: Outcome.ValueType  # 5
-"""The queue is closed and nothing is left: there will never be a turn."""
+"""There will never be a turn: the queue is closed and, for those who stand, nothing is left."""
 OUTCOME_DELETED: Outcome.ValueType  # 6
 """The queue was deleted, or another one has its name now."""
 Global___Outcome: typing_extensions.TypeAlias = Outcome
@@ -397,7 +397,9 @@ class PutRequest(google.protobuf.message.Message):
     all_or_nothing: builtins.bool
     """Accept all of the messages in one step, or none. A batch that could never fit the bound is refused."""
     producer: builtins.str
-    """Who puts, for people who look at the queue's roles: at most 200 bytes. Empty: the service's own name."""
+    """Who puts, for people who look at the queue's roles, and for who watches where it stands while it is blocked: at most
+    200 bytes. Empty: the service's own name, and nobody can watch.
+    """
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[headway.v1.message_pb2.Message]:
         """The messages: 1 to `Limits.max_batch_messages`."""
@@ -941,6 +943,26 @@ class Stand(google.protobuf.message.Message):
 Global___Stand: typing_extensions.TypeAlias = Stand
 
 @typing.final
+class Blocked(google.protobuf.message.Message):
+    """The blocked producer to watch."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PRODUCER_FIELD_NUMBER: builtins.int
+    producer: builtins.str
+    """As in `PutRequest.producer`: 1 to 200 bytes. If several of its Puts wait, on any process, it is the place of the one
+    that has waited longest.
+    """
+    def __init__(
+        self,
+        *,
+        producer: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["producer", b"producer"]) -> None: ...
+
+Global___Blocked: typing_extensions.TypeAlias = Blocked
+
+@typing.final
 class WatchPositionRequest(google.protobuf.message.Message):
     """Asks for places."""
 
@@ -949,6 +971,7 @@ class WatchPositionRequest(google.protobuf.message.Message):
     QUEUE_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     STAND_FIELD_NUMBER: builtins.int
+    BLOCKED_FIELD_NUMBER: builtins.int
     queue: builtins.str
     """The queue's name."""
     @property
@@ -959,16 +982,21 @@ class WatchPositionRequest(google.protobuf.message.Message):
     def stand(self) -> Global___Stand:
         """My own, in the consumer line."""
 
+    @property
+    def blocked(self) -> Global___Blocked:
+        """A producer's, in the producer line."""
+
     def __init__(
         self,
         *,
         queue: builtins.str = ...,
         messages: Global___MessageIds | None = ...,
         stand: Global___Stand | None = ...,
+        blocked: Global___Blocked | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["messages", b"messages", "stand", b"stand", "subject", b"subject"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["messages", b"messages", "queue", b"queue", "stand", b"stand", "subject", b"subject"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["subject", b"subject"]) -> typing.Literal["messages", "stand"] | None: ...
+    def HasField(self, field_name: typing.Literal["blocked", b"blocked", "messages", b"messages", "stand", b"stand", "subject", b"subject"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["blocked", b"blocked", "messages", b"messages", "queue", b"queue", "stand", b"stand", "subject", b"subject"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["subject", b"subject"]) -> typing.Literal["messages", "stand", "blocked"] | None: ...
 
 Global___WatchPositionRequest: typing_extensions.TypeAlias = WatchPositionRequest
 
@@ -988,7 +1016,9 @@ class WatchPositionResponse(google.protobuf.message.Message):
     """Grows by one with every message of the stream."""
     @property
     def as_of(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """The instant this was true, by the store's clock. Unset with OUTCOME_DELETED: that is noticed later."""
+        """The instant this was true, by the store's clock. Unset with OUTCOME_DELETED, and for those who stand or are blocked
+        with OUTCOME_DRAINED: that is noticed later.
+        """
 
     @property
     def position(self) -> Global___Position:
@@ -1030,6 +1060,7 @@ class Position(google.protobuf.message.Message):
 
     ID_FIELD_NUMBER: builtins.int
     PLACE_FIELD_NUMBER: builtins.int
+    PRODUCER_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     LENGTH_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
@@ -1042,16 +1073,18 @@ class Position(google.protobuf.message.Message):
     """A message's id."""
     place: builtins.str
     """A waiter's place."""
+    producer: builtins.str
+    """A producer's name."""
     position: builtins.int
-    """1-based rank among what waits now; 0 = not waiting (STATE_DELAYED)."""
+    """1-based rank among what waits now; 0 = not waiting (STATE_DELAYED, or no Put of the producer is blocked)."""
     length: builtins.int
-    """How many wait."""
+    """How many wait: messages, consumers, or producers, as the subject is."""
     limit: builtins.int
     """The queue's limit of concurrent leases; 0 = none."""
     moved_back: builtins.bool
-    """The position is larger than the one told before: messages came back ahead of this one."""
+    """The position is larger than the one told before: messages came back ahead of this one. Never set for a producer."""
     state: Global___State.ValueType
-    """The state."""
+    """The state. For a producer STATE_WAITING or, with position 0, STATE_UNSPECIFIED."""
     @property
     def poll_min(self) -> google.protobuf.duration_pb2.Duration:
         """Asking again earlier is not worth it."""
@@ -1062,13 +1095,14 @@ class Position(google.protobuf.message.Message):
 
     @property
     def eta(self) -> headway.v1.message_pb2.Eta:
-        """The expected wait."""
+        """The expected wait. Never known for a producer."""
 
     def __init__(
         self,
         *,
         id: builtins.str = ...,
         place: builtins.str = ...,
+        producer: builtins.str = ...,
         position: builtins.int = ...,
         length: builtins.int = ...,
         limit: builtins.int = ...,
@@ -1078,9 +1112,9 @@ class Position(google.protobuf.message.Message):
         moved_back: builtins.bool = ...,
         state: Global___State.ValueType = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "subject", b"subject"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "length", b"length", "limit", b"limit", "moved_back", b"moved_back", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "position", b"position", "state", b"state", "subject", b"subject"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["subject", b"subject"]) -> typing.Literal["id", "place"] | None: ...
+    def HasField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "producer", b"producer", "subject", b"subject"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "length", b"length", "limit", b"limit", "moved_back", b"moved_back", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "position", b"position", "producer", b"producer", "state", b"state", "subject", b"subject"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["subject", b"subject"]) -> typing.Literal["id", "place", "producer"] | None: ...
 
 Global___Position: typing_extensions.TypeAlias = Position
 
@@ -1144,7 +1178,7 @@ class Finished(google.protobuf.message.Message):
     RESULT_FIELD_NUMBER: builtins.int
     CAUSE_FIELD_NUMBER: builtins.int
     id: builtins.str
-    """The message's id. Empty for a waiter."""
+    """The message's id. Empty for a waiter or a producer."""
     outcome: Global___Outcome.ValueType
     """How it ended."""
     result: builtins.bytes

@@ -285,7 +285,7 @@ class QueueServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WatchPosition(self, request, context):
-        """Streams the places of messages, or stands in the consumer line.
+        """Streams the places of messages or of a blocked producer, or stands in the consumer line.
 
         The first message comes at once, the last one is the end. A later message replaces what an earlier one said. Ending
         the stream, for whatever reason, gives up the place and gives back its leases at once, at no attempt's cost.
@@ -295,8 +295,15 @@ class QueueServiceServicer(object):
         it, tells of the progress, or gives it back, when it is postponed, and when it ends. A reader that is slow gets the
         latest of each id, never a backlog. The stream ends with OK when the last id has been told its end. To resume after
         any error, watch again: an id that ended meanwhile is told its outcome while that is remembered. The stream lives
-        through a restart of the store. Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every
-        id ends with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
+        through a restart of the store.
+
+        Blocked: tells where the Put of a producer stands in the line of those that wait for room, as messages are told;
+        position 0 while none waits, before and after. The stream takes no part in the Put: it may be opened before it, on
+        any process, and goes on until the caller ends it, or with one last message when the queue is closed
+        (OUTCOME_DRAINED) or deleted (OUTCOME_DELETED). The rest is as for messages.
+
+        Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every id, and a producer's place, ends
+        with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,10 +1,12 @@
-"""The door to watching: the feeds and boards of this process, by queue. They live as long as somebody watches."""
+"""The door to watching: the feeds, boards and producer lines of this process, by queue. They live as long as somebody
+watches."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
+from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.ports import Store
@@ -12,6 +14,7 @@ from headwayd.engine.watching.attended import withdraw_unattended
 from headwayd.engine.watching.board import Board
 from headwayd.engine.watching.estimates import Estimates
 from headwayd.engine.watching.feed import Feed
+from headwayd.engine.watching.producers import ProducerLine
 from headwayd.engine.watching.watch import Watcher
 
 Spawn = Callable[[Awaitable[None], str], None]
@@ -26,9 +29,11 @@ class Watching:
         self._estimates = estimates
         self._feeds: dict[str, Feed] = {}
         self._boards: dict[str, Board] = {}
+        self._producers: dict[str, ProducerLine] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._feeds.values())) + sum(map(len, self._boards.values()))
+        watched = (self._feeds.values(), self._boards.values(), self._producers.values())
+        return sum(len(one) for those in watched for one in those)
 
     def kick(self, queue: str | None) -> None:
         """Something may have changed on this queue; None: anything may have."""
@@ -39,12 +44,20 @@ class Watching:
             if board is not None:
                 board.kick()
 
+    def kick_producers(self, queue: str | None) -> None:
+        """The producer line of this queue may have changed; None: any may have."""
+        for producers in self._producers.values() if queue is None else (self._producers.get(queue),):
+            if producers is not None:
+                producers.kick()
+
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
         for feed in tuple(self._feeds.values()):
             feed.fail_all(error)
         for board in tuple(self._boards.values()):
             board.fail_all(error)
+        for producers in tuple(self._producers.values()):
+            producers.fail_all(error)
 
     async def messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
         """What becomes of the messages, until all have ended. The first look takes at most `budget_s`; closed or
@@ -77,3 +90,17 @@ class Watching:
         finally:
             if not len(board) and self._boards.get(name) is board:
                 del self._boards[name]
+
+    async def producer(self, queue: str, name: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
+        """Where this producer stands in the producer line, until there will never be a place. The first look takes at
+        most `budget_s`."""
+        producers = self._producers.get(queue)
+        if producers is None:
+            producers = self._producers[queue] = ProducerLine(queue, self._store, self._spawn)
+        try:
+            async with aclosing(producers.watch(name, budget_s)) as places:
+                async for told in places:
+                    yield told
+        finally:
+            if not len(producers) and self._producers.get(queue) is producers:
+                del self._producers[queue]

@@ -22,7 +22,7 @@ local KINDS = { bound = 'string', producer = 'string', consumer = 'string', dele
   gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
   ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
   owners = 'hash', held = 'hash', turns = 'hash', producers = 'zset', consumers = 'zset', places = 'hash',
-  place_at = 'zset', progress = 'hash', log = 'list' }
+  place_at = 'zset', progress = 'hash', log = 'list', blocked = 'hash' }
 local SIZES = { list = 'LLEN', hash = 'HLEN', zset = 'ZCARD' }
 local entries, has_wrong_kind = 0, false
 for name, kind in pairs(KINDS) do
@@ -236,7 +236,11 @@ end)
 expect_same('acked_at', 'acked')
 expect_same('attempt_at', 'attempts')
 
--- The consumer line.
+-- The lines.
+each_field('blocked', function(waiter, producer)
+  expect(redis.call('ZSCORE', K.producers, waiter), SUFFIX.blocked, 'has %s, which %s has not', waiter, SUFFIX.producers)
+  expect(producer ~= '', SUFFIX.blocked, 'has %s without a name', waiter)
+end)
 expect_same('place_at', 'places')
 each_member('consumers', function(waiter)
   expect(not is_kept_place(waiter) or redis.call('HEXISTS', K.places, waiter) == 1, SUFFIX.consumers,

@@ -10,7 +10,7 @@ if not S then return { ARGV[1], status } end
 if ARGV[4] == 'consumers' then
   end_waiter(S, ARGV[3])
 else
-  redis.call('ZREM', K.producers, ARGV[3])
+  leave_producers(ARGV[3])
 end
 commit(S, false, nil)
 return { ARGV[1], T.OK }

@@ -6,7 +6,8 @@
 -- ARGV[5] the number in line that the waiter had before; '0' = none
 -- ARGV[6] 'keep', 'reject' or 'replace': what to do with known ids
 -- ARGV[7] '1': all of them or none
--- ARGV[8] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time to
+-- ARGV[8] '1': the producer's name is the caller's own, and its place may be watched by that
+-- ARGV[9] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time to
 --         live (ms; '0' = the queue's policy), headers (encoded), payload
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
 --        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
@@ -15,16 +16,16 @@
 --        TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
 -- @include due
-local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[8])
+local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[9])
 local FIELDS = 5
-local function field(i, at) return ARGV[8 + FIELDS * (i - 1) + at] end
+local function field(i, at) return ARGV[9 + FIELDS * (i - 1) + at] end
 
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 
 local function refuse(...)
-  if WAITER ~= '' then redis.call('ZREM', K.producers, WAITER) end
+  if WAITER ~= '' then leave_producers(WAITER) end
   commit(S, false, nil)
   return { ARGV[1], ... }
 end
@@ -214,9 +215,9 @@ if WAITER ~= '' then
       add(S, 'line', 1)
       number = S.line
     end
-    redis.call('ZADD', K.producers, 'NX', number, WAITER)
+    join_producers(number, WAITER, ARGV[8] == '1' and ARGV[3] or '')
   else
-    redis.call('ZREM', K.producers, WAITER)
+    leave_producers(WAITER)
   end
 end
 local due = commit(S, false, WAITER ~= '' and WAITER or nil)

@@ -296,6 +296,19 @@ local function mend_not_full(S, made_room)
   end
 end
 
+-- A waiter takes its place in the producer line, unless it has it already; `producer` is the name by which its place may
+-- be watched, '' = none. O(log n).
+local function join_producers(number, waiter, producer)
+  if redis.call('ZADD', K.producers, 'NX', number, waiter) == 1 and producer ~= '' then
+    redis.call('HSET', K.blocked, waiter, producer)
+  end
+end
+
+-- Whatever the reason, this is how a waiter leaves the producer line. O(log n).
+local function leave_producers(waiter)
+  if redis.call('ZREM', K.producers, waiter) == 1 then redis.call('HDEL', K.blocked, waiter) end
+end
+
 -- Whoever is first in the producer line and whose process still listens to its channel; the others are dropped. If
 -- `offers`, tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. O(dropped),
 -- at most 100.
@@ -316,7 +329,7 @@ local function first_producer(S, me, offers)
         return first
       end
     end
-    redis.call('ZREM', K.producers, first)
+    leave_producers(first)
   end
   return nil
 end
