@@ -11,10 +11,10 @@ ARGS ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench bench-eta soak stateful truth mutants test-image clean
+.PHONY: help run test check lint types gen verify baseline bench bench-watch bench-eta soak stateful truth mutants test-image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds flags)
 	@exec $(BIN)/headwayd serve $(ARGS)
@@ -49,9 +49,15 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure what waiting costs and what time brings, and how late; prints tables
+bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time brings, and how late; prints tables
+	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
+
+bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
+	cd tests && ../$(BIN)/python -m bench.watching
+	cd tests && ../$(BIN)/python -m bench.standing
+	cd tests && ../$(BIN)/python -m bench.position
 
 bench-eta: $(VENV)/.dev-stamp ## measure how true estimated waits are, beside the formulas of others; two minutes
 	cd tests && ../$(BIN)/python -m bench.eta $(ARGS)

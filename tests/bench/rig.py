@@ -1,4 +1,4 @@
-"""What every benchmark stands on: one durable store, two services, and a few words for measuring."""
+"""What every benchmark stands on: one durable store, one or two services, and a few words for measuring."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -39,12 +39,12 @@ LONG = span(timedelta(minutes=10))
 
 @dataclass(frozen=True)
 class Bench:
-    """Two services on one store."""
+    """Services on one store, each with a stub."""
 
     store: StoreServer
     raw: redis.Redis
-    services: tuple[ServiceProcess, ServiceProcess]
-    stubs: tuple[Stub, Stub]
+    services: tuple[ServiceProcess, ...]
+    stubs: tuple[Stub, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,26 @@ class Cost:
     services: tuple[float, ...]
     store: float
     commands: float
+
+
+@dataclass(frozen=True)
+class StoreWork:
+    """What the store did so far: steps (calls of scripts), all commands, those in scripts included, and the time that
+    the steps took."""
+
+    steps: int
+    commands: int
+    steps_us: float
+
+    @classmethod
+    def of(cls, raw: redis.Redis) -> StoreWork:
+        """As INFO commandstats has it. The INFO itself is counted by the next one, so it is left out."""
+        stats = {name: value for name, value in raw.info("commandstats").items() if name != "cmdstat_info"}
+        steps = stats.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
+        return cls(steps["calls"], sum(each["calls"] for each in stats.values()), steps["usec"])
+
+    def __sub__(self, before: StoreWork) -> StoreWork:
+        return StoreWork(self.steps - before.steps, self.commands - before.commands, self.steps_us - before.steps_us)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -79,24 +99,21 @@ async def cost_of(bench: Bench, seconds: float) -> Cost:
 
 
 @asynccontextmanager
-async def started() -> AsyncIterator[Bench]:
-    """Starts the store and two services, and stops them."""
-    with tempfile.TemporaryDirectory(prefix="hw-") as folder:
-        store = StoreServer("valkey", Path(folder), durable=True)
+async def started(count: int = 2) -> AsyncIterator[Bench]:
+    """Starts the store and so many services, and stops them."""
+    async with AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-")))
+        store = StoreServer("valkey", folder, durable=True)
+        stack.callback(store.stop)
         store.start()
-        services = []
-        try:
-            for n in range(2):
-                (Path(folder) / str(n)).mkdir()
-                env = {"HEADWAY_REDIS_URL": store.url, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
-                services.append(ServiceProcess(Path(folder) / str(n), env=env).start())
-            async with (
-                grpc.aio.insecure_channel(services[0].address) as first,
-                grpc.aio.insecure_channel(services[1].address) as second,
-            ):
-                stubs = (QueueServiceStub(first), QueueServiceStub(second))
-                yield Bench(store, store.client(timeout_s=60), (services[0], services[1]), stubs)
-        finally:
-            for service in services:
-                service.stop()
-            store.stop()
+        services, stubs = [], []
+        for n in range(count):
+            (folder / str(n)).mkdir()
+            env = {"HEADWAY_REDIS_URL": store.url, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
+            service = ServiceProcess(folder / str(n), env=env)
+            stack.callback(service.stop)
+            services.append(service.start())
+        for service in services:
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(service.address))
+            stubs.append(QueueServiceStub(channel))
+        yield Bench(store, store.client(timeout_s=60), tuple(services), tuple(stubs))
