@@ -138,7 +138,7 @@ class _Streams:
         opens = [self._watches(ids) for ids in self.order.groups]
         opens += [self._stands() for _ in range(self.order.standing)]
         began = time.perf_counter()
-        wave = self.order.wave or len(opens)
+        wave = self.order.wave or len(opens) or 1
         for start in range(0, len(opens), wave):
             await asyncio.gather(*(self._begin(n, read) for n, read in enumerate(opens[start : start + wave])))
         return Opened(time.perf_counter() - began, self.errors.copy())

@@ -72,7 +72,9 @@ def ask(raw: redis.Redis, ids: dict[int, str], chance: random.Random) -> tuple[l
         return reply[-7]
 
     def theirs(number: int) -> int:
-        return int(raw.execute_command("LPOS", KEY, payload(number), "RANK", -1))
+        found = raw.lpos(KEY, payload(number).decode(), rank=-1)
+        assert isinstance(found, int)
+        return found
 
     for number in asked[:10]:
         assert int(ours(number)) == rank[number], number
