@@ -205,11 +205,15 @@ async def test_a_delayed_message_is_told_so_and_then_its_place(line: Line) -> No
     await line.create()
     await line.put(*named(1), Message(id="later", payload=b"x", delay=span(600)))
     async with watching(line, "later") as watched:
-        place = (await watched.next()).position
+        told = await watched.next()
+        place = told.position
         assert (place.id, place.position, place.state, place.length) == ("later", 0, WAITS_LATER, 1)
+        assert 0 < place.available_at.ToMilliseconds() - told.as_of.ToMilliseconds() <= 600
         await watched.position(2)
         await line.delay(message_ids=["later"], delay_ms=60_000)
-        assert (await watched.next()).position.state == WAITS_LATER
+        told = await watched.next()
+        assert told.position.state == WAITS_LATER
+        assert 59_000 < told.position.available_at.ToMilliseconds() - told.as_of.ToMilliseconds() <= 60_000
 
 
 async def test_a_replaced_message_that_joins_the_tail_has_not_moved_back(line: Line) -> None:

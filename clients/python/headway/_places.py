@@ -70,10 +70,11 @@ class Leased:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delayed:
-    """A message that will join the line later."""
+    """A message that will join the line at `available_at`."""
 
     id: str
     as_of: datetime
+    available_at: datetime | None = None  # None: the service does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +154,8 @@ def read_update(answer: pb.WatchPositionResponse, before: Update | None) -> Upda
         case "position":
             told = answer.position
             if told.state == pb.STATE_DELAYED:
-                return Delayed(id=told.id, as_of=as_of)
+                available_at = read_instant(told.available_at) if told.HasField("available_at") else None
+                return Delayed(id=told.id, as_of=as_of, available_at=available_at)
             if told.state == pb.STATE_LEASED:
                 return Leased(id=told.id, as_of=as_of, attempt=0, progress=None, note="")
             rose = isinstance(before, Waiting) and told.position > before.position

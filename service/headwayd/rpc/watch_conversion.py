@@ -35,6 +35,7 @@ def position_response(told: Told, sequence: int) -> queue_service_pb2.WatchPosit
             set_eta(place.eta, told.eta)
         case ToldDelayed():
             response.position.state = queue_service_pb2.STATE_DELAYED
+            set_timestamp(response.position.available_at, told.due_at_ms)
             _fill_place(response.position, told)
         case ToldLeased():
             response.leased.id = told.id

@@ -23,7 +23,9 @@ def in_words(told: Update) -> str:
         case Waiting():
             return place_in_words(told)
         case Delayed():
-            return "delayed, joins the line later"
+            if told.available_at is None:
+                return "delayed, joins the line later"
+            return f"delayed, joins the line in {span_in_words(told.available_at - told.as_of)}"
         case Leased():
             attempt = f"being worked on, attempt {told.attempt}" if told.attempt else "being worked on"
             fraction = "" if told.progress is None else f", {told.progress:.0%}"
@@ -69,7 +71,8 @@ def as_record(told: Update | Place) -> dict[str, Any]:
         case Place():
             return {"place": told.place, **_place_record(told)}
         case Delayed():
-            return {"id": told.id, "state": "DELAYED", "as_of": instant(told.as_of)}
+            joins = None if told.available_at is None else instant(told.available_at)
+            return {"id": told.id, "state": "DELAYED", "as_of": instant(told.as_of), "available_at": joins}
         case Leased():
             progress = None if told.progress is None else {"fraction": told.progress, "note": told.note}
             return {

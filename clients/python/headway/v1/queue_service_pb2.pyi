@@ -1069,6 +1069,7 @@ class Position(google.protobuf.message.Message):
     ETA_FIELD_NUMBER: builtins.int
     MOVED_BACK_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
+    AVAILABLE_AT_FIELD_NUMBER: builtins.int
     id: builtins.str
     """A message's id."""
     place: builtins.str
@@ -1097,6 +1098,10 @@ class Position(google.protobuf.message.Message):
     def eta(self) -> headway.v1.message_pb2.Eta:
         """The expected wait. Never known for a producer."""
 
+    @property
+    def available_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """STATE_DELAYED: when the message will join the line."""
+
     def __init__(
         self,
         *,
@@ -1111,9 +1116,10 @@ class Position(google.protobuf.message.Message):
         eta: headway.v1.message_pb2.Eta | None = ...,
         moved_back: builtins.bool = ...,
         state: Global___State.ValueType = ...,
+        available_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "producer", b"producer", "subject", b"subject"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["eta", b"eta", "id", b"id", "length", b"length", "limit", b"limit", "moved_back", b"moved_back", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "position", b"position", "producer", b"producer", "state", b"state", "subject", b"subject"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["available_at", b"available_at", "eta", b"eta", "id", b"id", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "producer", b"producer", "subject", b"subject"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["available_at", b"available_at", "eta", b"eta", "id", b"id", "length", b"length", "limit", b"limit", "moved_back", b"moved_back", "place", b"place", "poll_max", b"poll_max", "poll_min", b"poll_min", "position", b"position", "producer", b"producer", "state", b"state", "subject", b"subject"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["subject", b"subject"]) -> typing.Literal["id", "place", "producer"] | None: ...
 
 Global___Position: typing_extensions.TypeAlias = Position

@@ -64,7 +64,7 @@ local slots = limit == 0 and math.huge or math.max(0, limit - leased)
 local wait, holder, ahead = '', '', 0
 local is_owner = ended > 0 and limit > 0   -- of a slot: it keeps it, and does not queue again
 if ARGV[11] ~= '' and given == 0 then
-  local trouble, ms, had = come_back(S, ARGV[11], ended > 0 and math.huge or units_of(S))
+  local trouble, ms, had = come_back(S, ARGV[11], ended == 0 and units_of(S) or nil)
   if trouble then
     commit(S, false, nil)
     return { ARGV[1], trouble, ms }

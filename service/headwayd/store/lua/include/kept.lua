@@ -13,9 +13,9 @@ end
 -- O(k log n), bounded.
 local LOST_AT_ONCE = 500
 local function lose_places(S)
-  if S.standing == 0 then return end
-  local grace = policy_of(S, 'place_grace_ms')
+  if S.standing == 0 or redis.call('EXISTS', K.place_at) == 0 then return end
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', K.place_at, '-inf', S.now, 'LIMIT', 0, LOST_AT_ONCE)) do
+    local grace = policy_of(S, 'place_grace_ms')
     local kept = redis.call('HGET', K.places, place)
     local lost_at = kept and tonumber(string.match(kept, '^%d+ (%d+)')) + 1 + grace or 0
     if lost_at > S.now then

@@ -28,7 +28,7 @@ local function end_waiter(S, waiter)
 end
 
 -- Somebody comes back to its place. Returns nil, 0 and its number in line; or why not, and how many ms too early. Whoever
--- comes when something can be leased for it (`units` in all) is never too early. O(log n).
+-- comes when something can be leased for it (`units` in all; nil: in any case) is never too early. O(log n).
 local function come_back(S, place, units)
   local kept = redis.call('HGET', K.places, place)
   local number = redis.call('ZSCORE', K.consumers, place)
@@ -36,7 +36,7 @@ local function come_back(S, place, units)
   local min_at, max_at, strikes = string.match(kept, '^(%d+) (%d+) (%d+)$')
   min_at, strikes = tonumber(min_at), tonumber(strikes)
   local early = min_at - policy_of(S, 'poll_tolerance_ms') - S.now
-  if early > 0 and (units == 0 or count_ahead(S, place, units) >= units) then
+  if early > 0 and units and (units == 0 or count_ahead(S, place, units) >= units) then
     strikes = strikes + 1
     if strikes >= policy_of(S, 'poll_strikes') then
       forget_place(place)
