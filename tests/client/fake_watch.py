@@ -64,6 +64,8 @@ class FakeWatch(FakeAdmin):
         events = self._stand(queue, request.stand, context)
         if request.WhichOneof("subject") == "messages":
             events = self._watch(queue, request.messages, context)
+        elif request.WhichOneof("subject") == "blocked":
+            events = self._blocked(queue, request.blocked, context)
         self.live_streams += 1
         try:
             sequence = 0
@@ -106,6 +108,14 @@ class FakeWatch(FakeAdmin):
             for message_id in told if asked.attended else ():
                 if queue.find(message_id):
                     await self.finish(queue.name, message_id, "WITHDRAWN")
+
+    async def _blocked(self, queue: FakeQueue, asked: pb.Blocked, context: Any) -> Any:
+        breaks = self._breaks
+        yield pb.WatchPositionResponse(position=pb.Position(producer=asked.producer))  # nobody waits for room here
+        await self.wait_for(lambda: self._breaks > breaks or self.queues.get(queue.name) is not queue)
+        if self._breaks > breaks:
+            await self.abort(context, _CUT)
+        yield pb.WatchPositionResponse(finished=pb.Finished(outcome=pb.OUTCOME_DELETED))
 
     def _where(self, queue: FakeQueue, message_id: str) -> pb.WatchPositionResponse:
         told = pb.WatchPositionResponse()

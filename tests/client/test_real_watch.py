@@ -109,3 +109,38 @@ async def test_command_line_watches_and_shows_queues(line: headway.Queue, real: 
     assert (finished.code, finished.out.splitlines()[-1]) == (0, b"a: done: 42")
     shown = await shell.run("--json", "top", "--once")
     assert json.loads(shown.out)["queue"]["counts"]["acked"] == 1
+
+
+async def test_a_blocked_producer_sees_its_place(line: headway.Queue) -> None:
+    await line.update(bound=1)
+    await line.put(b"1")
+    wait = timedelta(seconds=PATIENCE_SECONDS)
+    async with aclosing(line.watch_blocked("me")) as places:
+        assert (await anext(places)).position == 0
+        putting = asyncio.create_task(line.put(b"2", wait=wait, producer="me"))
+        place = await anext(places)
+        assert (place.producer, place.position, place.length) == ("me", 1, 1)
+        await line.get()
+        await putting
+        assert (await anext(places)).position == 0
+        await line.close()
+        with pytest.raises(StopAsyncIteration):
+            await anext(places)
+
+
+async def test_command_line_tells_who_waits_for_room_where_it_stands(line: headway.Queue, real: ServiceProcess) -> None:
+    shell = CommandLine(real.address)
+    await line.update(bound=1)
+    await line.put(b"1")
+    one = await shell.start("put", "seen", "2", "--wait", "1m", "--show-place")
+    assert one.stderr is not None
+    assert await one.stderr.readline() == b"headway: number 1 of 1 waiting for room\n"
+    other = await shell.start("--json", "put", "seen", "3", "--wait", "1m", "--show-place")
+    assert other.stderr is not None
+    told = json.loads(await other.stderr.readline())
+    assert (told["position"], told["length"]) == (2, 2)
+    await line.get()
+    assert json.loads(await other.stderr.readline())["position"] == 1
+    await line.get()
+    for process in (one, other):
+        assert (await shell.finish(process)).code == 0

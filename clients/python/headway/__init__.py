@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     )
     from headway._lease import Lease
     from headway._places import (
+        Blocked,
         Delayed,
         Eta,
         Finished,
@@ -96,6 +97,7 @@ _HOMES: dict[str, str] = {
     "Turn": "headway._places",
     "Place": "headway._places",
     "Granted": "headway._places",
+    "Blocked": "headway._places",
     "PolicyFields": "headway._policy",
     "Message": "headway.v1.message_pb2",
     "OnDuplicate": "headway.v1.message_pb2",
@@ -121,6 +123,7 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
     "Turn",
     "Place",
     "Granted",
+    "Blocked",
     "PolicyFields",
     "Message",
     "OnDuplicate",

@@ -2,6 +2,7 @@
 
     Update  =  Waiting | Leased | Delayed | Finished     about one message, from `Queue.watch`
     Turn    =  Place | Granted                           about a waiter, from `Queue.stand`
+    Blocked                                              about a producer, from `Queue.watch_blocked`
 
 Every one tells the instant `as_of` when it was true, by the store's clock.
 """
@@ -118,6 +119,19 @@ Turn = Place | Granted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Blocked:
+    """Where a producer stands in the line of those that wait for room: the 1-based rank, among the `length` Puts that
+    wait, of its Put that has waited longest. `position` 0: none of its Puts waits."""
+
+    producer: str
+    as_of: datetime
+    position: int
+    length: int
+    poll_min: timedelta  # as of Waiting
+    poll_max: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueNumbers:
     """A queue at one instant, and the expected wait of a message that is put now."""
 
@@ -196,6 +210,19 @@ def read_place(answer: pb.WatchPositionResponse, before: Place | None) -> Place:
         poll_max=told.poll_max.ToTimedelta(),
         eta=read_eta(told.eta),
         moved_back=told.moved_back or (before is not None and told.position > before.position),
+    )
+
+
+def read_blocked(answer: pb.WatchPositionResponse) -> Blocked:
+    """A producer's place."""
+    told = answer.position
+    return Blocked(
+        producer=told.producer,
+        as_of=read_instant(answer.as_of),
+        position=told.position,
+        length=told.length,
+        poll_min=told.poll_min.ToTimedelta(),
+        poll_max=told.poll_max.ToTimedelta(),
     )
 
 

@@ -1,4 +1,4 @@
-"""Watches: where messages stand until their end, and a queue's numbers as they change."""
+"""Watches: where messages stand until their end, where a blocked producer does, and a queue's numbers."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,6 +10,7 @@ from headway._errors import MessageNotFound, QueueNotFound
 from headway._follow import follow
 from headway._operations import Operations
 from headway._places import (
+    Blocked,
     Delayed,
     Finished,
     Leased,
@@ -17,6 +18,7 @@ from headway._places import (
     QueueNumbers,
     Update,
     Waiting,
+    read_blocked,
     read_eta,
     read_instant,
     read_update,
@@ -82,6 +84,33 @@ class Watching(Operations):
             reason=ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND,
             metadata={"queue": self.name, "id": message_id},
         )
+
+    async def watch_blocked(self, producer: str) -> AsyncGenerator[Blocked, None]:
+        """Yields where a producer stands in the line for room: its put that has waited longest, by whichever client.
+
+        The producer is named as in `put(…, producer=…)`. Tells at once and then whenever that changes, position 0 while
+        none of its puts waits. It asks anew when the stream breaks, and never goes back in time. Ends when the queue is
+        closed or deleted; leaving the loop ends it, too. Raises QueueNotFound, FieldInvalid.
+        """
+        request = pb.WatchPositionRequest(queue=self.name, blocked=pb.Blocked(producer=producer))
+        newest: datetime | None = None
+
+        async def again() -> pb.WatchPositionRequest:
+            return request
+
+        rpc = self._connection.queues.WatchPosition
+        async with aclosing(follow(self._connection, rpc, again, queue_name=self.name)) as answers:
+            try:
+                async for answer in answers:
+                    if answer.HasField("finished"):
+                        return
+                    place = read_blocked(answer)
+                    if newest is None or place.as_of >= newest:
+                        newest = place.as_of
+                        yield place
+            except QueueNotFound:
+                if newest is None:
+                    raise
 
     async def watch_queue(self, *, interval: timedelta | None = None) -> AsyncGenerator[QueueNumbers, None]:
         """Yields the queue's numbers, at once and then when they changed, at most once every `interval` (default 1 s).

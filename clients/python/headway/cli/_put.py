@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +22,7 @@ from headway._errors import HeadwayError, QueueDeleted, QueueExists, QueueFull, 
 from headway._queue import Queue
 from headway.cli._app import app, perform
 from headway.cli._arguments import QueueName, WaitOption, parse_headers, parse_span
+from headway.cli._blocked import name_of_this_run, showing_place
 from headway.cli._exits import ExitCode, exit_code
 from headway.cli._output import Output
 from headway.cli._stdin import read_all, read_lines
@@ -111,13 +113,21 @@ class _Sender:
     """Puts batches into one queue, makes it if need be, and waits for room."""
 
     def __init__(
-        self, queue: Queue, *, wait: timedelta | None, is_patient: bool, creates: bool, on_duplicate: OnDuplicateName
+        self,
+        queue: Queue,
+        *,
+        wait: timedelta | None,
+        is_patient: bool,
+        creates: bool,
+        on_duplicate: OnDuplicateName,
+        producer: str,
     ) -> None:
         self._queue = queue
         self._wait = wait
         self._is_patient = is_patient
         self._creates = creates
         self._on_duplicate = on_duplicate
+        self._producer = producer
         self.accepted_count = 0
 
     async def send(self, messages: Sequence[Message]) -> list[PutResult]:
@@ -127,7 +137,10 @@ class _Sender:
         while rest:
             try:
                 answers = await self._queue.put_many(
-                    [messages[i] for i in rest], wait=self._wait, on_duplicate=self._on_duplicate
+                    [messages[i] for i in rest],
+                    wait=self._wait,
+                    on_duplicate=self._on_duplicate,
+                    producer=self._producer,
                 )
             except QueueFull:
                 if not self._is_patient:
@@ -199,6 +212,9 @@ def put(
         ),
     ] = None,
     wait: WaitOption = None,
+    show_place: Annotated[
+        bool, typer.Option("--show-place", help="Tell the place in line on standard error while waiting for room.")
+    ] = False,
     close: Annotated[bool, typer.Option("--close", help="Close the queue afterwards.")] = False,
     on_duplicate: Annotated[str, typer.Option(help="For a known id: reject, keep or replace.")] = "reject",
     create: Annotated[bool, typer.Option("--create/--no-create", help="Make the queue if there is none.")] = True,
@@ -222,6 +238,9 @@ def put(
     )
     source.check()
     is_patient = wait is None and (lines or json_lines)
+    if show_place and not (is_patient or wait):
+        raise typer.BadParameter("only who waits has a place: give --wait, too", param_hint="--show-place")
+    producer = name_of_this_run() if show_place else ""
 
     async def action(client: Client, output: Output) -> ExitCode | None:
         sender = _Sender(
@@ -230,8 +249,10 @@ def put(
             is_patient=is_patient,
             creates=create,
             on_duplicate=cast("OnDuplicateName", on_duplicate),
+            producer=producer,
         )
-        code = await _send_all(source, sender, output, is_many=lines or json_lines)
+        async with showing_place(client.queue(queue), producer, output) if show_place else nullcontext():
+            code = await _send_all(source, sender, output, is_many=lines or json_lines)
         if close:
             await sender.close()
         return code
