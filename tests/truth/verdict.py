@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from truth.witness import LineWitness, State
+from truth.witness import State, Witness
 
 TRUE_FOR_S = 1.0  # the promise
 AS_OF_S = 0.002  # instants are told in milliseconds
@@ -31,7 +31,7 @@ class Heard:
 class Verdict:
     """Judges what was heard when the witness has seen all of its time."""
 
-    witness: LineWitness
+    witness: Witness
     judged: int = 0
     false: list[str] = field(default_factory=list)
     ages_ms: Counter[int] = field(default_factory=Counter)  # how old positions were when they came, in steps of 10 ms

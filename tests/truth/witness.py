@@ -1,9 +1,9 @@
-"""A witness of the line that asks nobody but the store: every change of the list, as the store did it.
+"""A witness of one queue that asks nobody but the store: every change of a line, as the store did it.
 
 MONITOR shows each command with its instant, those of scripts right behind the script that did them. What stands in the
-list after each script, or each command of a foreign client, is kept with the instant from which it was true. Nothing is
-known here of tickets, logs or looks: a message's rank is its place in the list, from the head. (The lines are kept far
-shorter than the reach within which elements leave the list at once: there are no holes in it. docs/storage.md)
+line after each script, or each command of a foreign client, is kept with the instant from which it was true. Nothing is
+known here of tickets, logs or looks. (The lines of messages are kept far shorter than the reach within which elements
+leave the list at once: there are no holes in it. docs/storage.md)
 """
 
 from __future__ import annotations
@@ -37,33 +37,26 @@ class State:
     line: Sequence[bytes]
 
 
-class LineWitness(threading.Thread):
-    """The line of one queue at every instant. `wrong` says what it could not follow."""
+class Witness(threading.Thread):
+    """A line of one queue at every instant. `wrong` says what it could not follow."""
 
     def __init__(self, port: int, base: str) -> None:
-        super().__init__(name="line witness", daemon=True)
+        super().__init__(name=f"witness of {base}", daemon=True)
         self.wrong: list[str] = []
         self.changes = 0
         self.seen_until = 0.0
         self._states = [State(0.0, ())]
-        self._line: list[bytes] = []  # the head last, as pops are there
         self._since = 0.0
         self._has_changed = False
         self._key = base.encode()
-        self._marker = f'"{base}"'.encode()
         self._tick = f'"the witness of {base}"'.encode()
+        self._markers = [f'"{base}"'.encode(), self._tick]
         self._lock = threading.Lock()
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=5)
         self._socket.sendall(b"MONITOR\r\n")
         self._stream = self._socket.makefile("rb", buffering=1 << 20)
         assert self._stream.readline() == b"+OK\r\n"
         self._socket.settimeout(None)
-        self.start()
-
-    @property
-    def length(self) -> int:
-        """How many messages wait now, about."""
-        return len(self._line)
 
     def tick(self, client: redis.Redis) -> None:
         """Lets it know what time it is, should nothing happen."""
@@ -92,7 +85,7 @@ class LineWitness(threading.Thread):
     def run(self) -> None:
         """Reads until closed."""
         for line in self._stream:
-            if self._marker in line or self._tick in line:
+            if any(marker in line for marker in self._markers):
                 self._note(line)
 
     def _note(self, line: bytes) -> None:
@@ -101,23 +94,54 @@ class LineWitness(threading.Thread):
             self.wrong.append(f"not understood: {line[:200]!r}")
             return
         at, source = float(match[1]), match[2]
+        command, *arguments = _ARGUMENT.findall(match[3])
         if source != b"lua":  # a script, or a foreign client's command: what was done before is whole
             self._publish()
             self._since = at
             self.seen_until = at
-        command, *arguments = _ARGUMENT.findall(match[3])
-        if not arguments or arguments[0] != self._key:
-            return
-        self._apply(command.upper(), arguments[1:])
+            self._begin(command.upper(), arguments)
+        if arguments:
+            self._apply(command.upper(), arguments[0], arguments[1:])
 
     def _publish(self) -> None:
         if self._has_changed:
+            line = self._in_order()
             with self._lock:
-                self._states.append(State(self._since, tuple(self._line[::-1])))
+                self._states.append(State(self._since, line))
             self._has_changed = False
             self.changes += 1
 
-    def _apply(self, command: bytes, arguments: Sequence[bytes]) -> None:
+    def _in_order(self) -> Sequence[bytes]:
+        """The line as it stands, the head first."""
+        raise NotImplementedError
+
+    def _begin(self, command: bytes, arguments: Sequence[bytes]) -> None:
+        """A script, or a command of a client, begins."""
+
+    def _apply(self, command: bytes, key: bytes, arguments: Sequence[bytes]) -> None:
+        """What it does, one command after the other. Sets `_has_changed`."""
+        raise NotImplementedError
+
+
+class LineWitness(Witness):
+    """The messages: a message's rank is its place in the list, from the head."""
+
+    def __init__(self, port: int, base: str) -> None:
+        super().__init__(port, base)
+        self._line: list[bytes] = []  # the head last, as pops are there
+        self.start()
+
+    @property
+    def length(self) -> int:
+        """How many messages wait now, about."""
+        return len(self._line)
+
+    def _in_order(self) -> Sequence[bytes]:
+        return tuple(self._line[::-1])
+
+    def _apply(self, command: bytes, key: bytes, arguments: Sequence[bytes]) -> None:
+        if key != self._key:
+            return
         line = self._line
         match command:
             case b"LPUSH":
