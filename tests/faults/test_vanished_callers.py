@@ -12,9 +12,10 @@ import pytest
 
 from faults.conftest import Connect, Open, Serve
 from faults.wires import ReplyProxy
-from harness import ServiceProcess, StoreServer, eventually
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually
 from headway.v1 import message_pb2, queue_service_pb2, queue_service_pb2_grpc
 from wire.calls import ACKED, Line, payloads, span
+from wire.watches import watching_blocked
 
 LONG_MS = 3_600_000
 TRIES, ROUNDS = 50, 2
@@ -171,3 +172,30 @@ async def test_messages_that_fell_due_while_no_service_ran_are_delivered_after_t
     got = await late.take(5)
     assert payloads(got) == [b"leased", b"500-1", b"500-3", b"600-2", b"700-0"]
     assert [one.attempt for one in got] == [2, 1, 1, 1, 1]
+
+
+async def test_a_put_that_the_store_could_not_be_told_to_forget_waits_no_more_when_it_can(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    direct = await open_line(await serve(fresh_store_server.url), "jobs")
+    await direct.create(bound=1)
+    await direct.put(b"first")
+    async with FaultProxy(fresh_store_server.port) as proxy:
+        service = await serve(proxy.url)
+        line = await open_line(service, "jobs")
+        vanishing = asyncio.create_task(line.put(b"gone", wait_ms=60_000, producer="gone"))
+        await eventually(lambda: waits(direct, 1))
+        staying = asyncio.create_task(direct.put(b"stays", wait_ms=60_000, producer="stays"))
+        async with watching_blocked(direct, "stays") as watched:
+            await watched.next(lambda told: told.position.position == 2)
+            proxy.cut()
+            vanishing.cancel()
+            await eventually(lambda: "line.not_left" in service.log.read_text(), within=10)
+            proxy.restore()
+            await watched.next(lambda told: told.position.position == 1, within=10)
+        await direct.take_one()
+        await asyncio.wait_for(staying, 10)
+
+
+async def waits(line: Line, count: int) -> bool:
+    return (await line.describe()).counts.producers_waiting == count

@@ -26,12 +26,11 @@ from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.busyness import Busyness
+from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import GetStep, Store, Wait
 
 _BUDGET_S = 2.0
-_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
-_ON_ITS_WAY_S = 0.5  # a step whose answer was lost may be done by the store so much later
 _NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
 _MOST_AT_ONCE = 500
 log = structlog.get_logger(__name__)
@@ -246,8 +245,8 @@ class Consumers:
 
     async def _leave_late(self, consumer: Consumer) -> None:
         queue, name = consumer.order.queue, consumer.waiter.name
-        await asyncio.sleep(_ON_ITS_WAY_S)
-        await self._surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=_BUDGET_S))
+        await asyncio.sleep(ON_ITS_WAY_S)
+        await surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=_BUDGET_S))
 
     def give_up_all(self, consumer: Consumer, *, has_left: bool) -> None:
         """The same, with whatever it was given last."""
@@ -276,25 +275,9 @@ class Consumers:
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
         if leases:
             owned = waiter.owns_leases
-            await self._surely(queue, lambda: self.store.release(queue, leases, owned=owned, budget_s=_BUDGET_S))
+            await surely(queue, lambda: self.store.release(queue, leases, owned=owned, budget_s=_BUDGET_S))
         if not has_left and place and not leases:
             hints = consumer.away_hints
-            await self._surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
+            await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
         elif not has_left:
-            await self._surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
-
-    @staticmethod
-    async def _surely(queue: str, act: Callable[[], Awaitable[object]]) -> None:
-        """As often as it takes: the others would wait for whoever is left standing, as this process lives."""
-        pause_s = _PAUSE_S
-        while True:
-            try:
-                await act()
-            except (QueueNotFound, QueueDeleted):
-                return
-            except Unavailable as error:
-                log.info("line.not_left", queue=queue, reason=error.reason.name)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            else:
-                return
+            await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))

@@ -19,6 +19,7 @@ from headwayd.domain.errors import (
     StoreUnavailable,
 )
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 
@@ -135,8 +136,8 @@ class Putting:
         except asyncio.CancelledError:
             first.add_done_callback(lambda ended: self._leave_late(order.queue, waiter, ended))
             raise
-        except OutcomeUnknown:  # it may have come to stand there
-            self._leave(order.queue, waiter)
+        except OutcomeUnknown as error:
+            self._leave(order.queue, waiter, error)
             raise
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
@@ -162,7 +163,7 @@ class Putting:
         except QueueDeleted:
             raise
         except HeadwayError as error:
-            self._leave(order.queue, waiter)
+            self._leave(order.queue, waiter, error)
             if not waiter.has_accepted:
                 raise
             waiter.cut_off(error)
@@ -184,17 +185,17 @@ class Putting:
             return
         error = ended.exception()
         if isinstance(error, OutcomeUnknown) or (error is None and not ended.result()):
-            self._leave(queue, waiter)
+            self._leave(queue, waiter, error)
 
-    def _leave(self, queue: str, waiter: _Waiter) -> None:
+    def _leave(self, queue: str, waiter: _Waiter, error: BaseException | None = None) -> None:
+        """Sees to it that it stands there no more, though its last try, if nothing is known of that, may come late."""
         if waiter.name:
-            self._spawn(self._leave_line(queue, waiter.name), f"leave:{queue}")
+            is_on_its_way = isinstance(error, OutcomeUnknown)
+            self._spawn(self._leave_line(queue, waiter.name, ON_ITS_WAY_S if is_on_its_way else 0), f"leave:{queue}")
 
-    async def _leave_line(self, queue: str, name: str) -> None:
-        try:
-            await self._store.leave_line(queue, name, budget_s=_BUDGET_S)
-        except HeadwayError as error:  # the others pass over it when its turn comes
-            log.info("line.not_left", queue=queue, reason=error.reason.name)
+    async def _leave_line(self, queue: str, name: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await surely(queue, lambda: self._store.leave_line(queue, name, budget_s=_BUDGET_S))
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
