@@ -8,7 +8,7 @@
 -- ARGV[7] most bytes of elements in the reply; one message is always given
 -- ARGV[8] attempt id; '' = none
 -- ARGV[9] waiter (process name, '#', number) that stands in the consumer line if it gets nothing; '' = does not wait
--- ARGV[10] the number in line that the waiter had before; '0' = none
+-- ARGV[10] the number in line that the waiter had before; '0' = none that it knows of
 -- ARGV[11] a place kept between calls that the waiter comes back to; '' = none
 -- ARGV[12] '1': the waiter's stream owns what it gets; '2': and when that is settled it goes on before all others; '' =
 --        neither
@@ -63,6 +63,9 @@ local limit = policy_of(S, 'limit')
 local slots = limit == 0 and math.huge or math.max(0, limit - leased)
 local wait, holder, ahead = '', '', 0
 local is_owner = ended > 0 and limit > 0   -- of a slot: it keeps it, and does not queue again
+if number == 0 and ARGV[12] ~= '' then   -- the answer that told its number may have been lost
+  number = tonumber(redis.call('ZSCORE', K.consumers, WAITER) or 0)
+end
 if ARGV[11] ~= '' and given == 0 then
   local trouble, ms, had = come_back(S, ARGV[11], ended == 0 and units_of(S) or nil)
   if trouble then

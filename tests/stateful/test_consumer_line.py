@@ -1,0 +1,355 @@
+"""Model and scripts, driven together through the consumer line: whatever Hypothesis thinks of, both must say the same.
+
+The scripts run with one include replaced: the clock, which reads a key that the machine moves. Two processes are heard
+in the store or not, as the machine likes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from functools import cache
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from harness import StoreServer
+from headwayd.domain.errors import HeadwayError
+from headwayd.domain.hints import PollHints
+from headwayd.domain.model import GetOrder, NewMessage, OnDuplicate, Policy
+from headwayd.domain.standing import Waiter
+from headwayd.store import keys, scripts
+from headwayd.store.redis_store import RedisStore
+from stateful.line_model import Lease, LineModel
+
+T = TypeVar("T")
+CLOCK_KEY = "stateful:line:now"
+CLOCK = {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (
+    os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1"
+)
+BUDGET: dict[str, Any] = {"budget_s": 5.0}
+PREFIX = "stateful"
+HERE, THERE = "headway/line/1", "headway/line/2"
+LEASE_MS = 3_000
+
+
+@cache
+def built() -> dict[str, scripts.Script]:
+    """The scripts with the machine's clock."""
+    return {name: scripts.build(name, CLOCK) for name in scripts.NAMES}
+
+
+def text(value: Any) -> str:
+    """What the store has, as text."""
+    return str(value, "utf-8")
+
+
+class LineMachine(RuleBasedStateMachine):
+    """One queue, waiters of two processes, pollers, and a clock."""
+
+    server: ClassVar[StoreServer]
+    steps: ClassVar[int] = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.name = f"l{uuid.uuid4().hex[:12]}"
+        self.raw = self.server.client()
+        self.store = RedisStore(
+            self.server.url,
+            prefix=PREFIX,
+            process=HERE,
+            embedded=False,
+            call_timeout=timedelta(seconds=5),
+            scripts=built(),
+        )
+        self.now = 1_700_000_000_000
+        self.raw.set(CLOCK_KEY, self.now)
+        self.ears = {process: self.raw.pubsub() for process in (HERE, THERE)}  # type: ignore[no-untyped-call]
+        self.waiters: list[Waiter] = []  # all that ever were, as their processes know them
+        self.tokens: list[str] = []
+        self.places: list[str] = []
+        self.count = 0
+        self.model: LineModel
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.loop.run_until_complete(work)
+
+    def teardown(self) -> None:
+        async def end() -> None:
+            await self.store.delete(self.name, **BUDGET)
+            await self.store.close()
+
+        self.run(end())
+        for ear in self.ears.values():
+            ear.close()
+        left = list(self.raw.scan_iter(f"{keys.base_key(PREFIX, self.name)}*"))
+        self.raw.close()
+        self.loop.close()
+        assert left == []
+
+    @initialize(
+        limit=st.sampled_from([0, 1, 2, 3]),
+        turns=st.sampled_from([0, 1, 2]),
+        grace_ms=st.sampled_from([0, 0, 1_500]),
+        strikes=st.sampled_from([1, 2, 3]),
+        tolerance_ms=st.sampled_from([0, 100]),
+    )
+    def create(self, limit: int, turns: int, grace_ms: int, strikes: int, tolerance_ms: int) -> None:
+        policy = Policy(
+            limit=limit,
+            turns=turns,
+            place_grace_ms=grace_ms,
+            poll_strikes=strikes,
+            poll_tolerance_ms=tolerance_ms,
+            lease_ms=LEASE_MS,
+        )
+        self.run(self.store.create(self.name, policy, **BUDGET))
+        self.model = LineModel(
+            now=self.now,
+            limit=limit,
+            turns_most=turns,
+            grace_ms=grace_ms,
+            strikes_most=strikes,
+            tolerance_ms=tolerance_ms,
+        )
+        for process in (HERE, THERE):
+            self.hear(process, is_heard=True)
+
+    def hear(self, process: str, *, is_heard: bool) -> None:
+        channel = f"{PREFIX}{keys.WAKE_CHANNEL}{process}"
+        ear = self.ears[process]
+        (ear.subscribe if is_heard else ear.unsubscribe)(channel)
+        wanted = "subscribe" if is_heard else "unsubscribe"
+        while (message := ear.get_message(timeout=5)) is not None and message["type"] != wanted:
+            pass
+        (self.model.present.add if is_heard else self.model.present.discard)(process)
+
+    # -- what consumers do --------------------------------------------------------------------------------------------
+
+    @rule(
+        process=st.sampled_from([HERE, HERE, THERE]),
+        kind=st.sampled_from(["plain", "waits", "waits", "owns", "keeps", "keeps"]),
+        most=st.sampled_from([1, 1, 2, 3]),
+        ack=st.lists(st.integers(0, 3), max_size=2),
+        place=st.sampled_from([None, None, 0, 1, 2]),
+    )
+    def a_new_one_gets(self, process: str, kind: str, most: int, ack: list[int], place: int | None) -> None:
+        self.count += 1
+        waiter = Waiter(
+            name="" if kind == "plain" else f"{process}#{self.count}",
+            place=self.places[-1 - place] if place is not None and place < len(self.places) and kind != "plain" else "",
+            owns_leases=kind in {"owns", "keeps"},
+            keeps_standing=kind == "keeps",
+        )
+        self._get(waiter, most, self._live(ack) if kind in {"plain", "waits"} else [])
+
+    @precondition(lambda self: self.waiters)
+    @rule(pick=st.integers(0, 5), most=st.sampled_from([1, 1, 2]))
+    def one_that_waits_tries_again(self, pick: int, most: int) -> None:
+        waiter = self.waiters[-1 - pick % len(self.waiters)]
+        if not self.model.held(waiter.name):
+            self._get(waiter, most, [])
+
+    def _live(self, picks: list[int]) -> list[str]:
+        """Leases that are out, and are when their deadlines are looked at first."""
+        live = [token for token in self.tokens if token in self.model.leases]
+        live = [token for token in live if self.model.leases[token].deadline > self.now]
+        return list(dict.fromkeys(live[pick] for pick in picks if pick < len(live)))
+
+    def _get(self, waiter: Waiter, most: int, ack: list[str]) -> None:
+        order = GetOrder(queue=self.name, max_messages=most, ack=ack, max_bytes=10**7)
+        keeps = waiter.keeps_standing if waiter.owns_leases else None
+        given = self.model.get(waiter.name, number=waiter.number, place=waiter.place, most=most, ack=ack, keeps=keeps)
+        self.waiters = [one for one in self.waiters if one.name != waiter.name]
+        try:
+            step = self.run(self.store.get(order, waiter=waiter, **BUDGET))
+        except HeadwayError as error:
+            assert error.reason.name == given.refused
+            return
+        assert given.refused == ""
+        assert len(step.deliveries) == given.count
+        owner = waiter.name if waiter.owns_leases else None
+        for delivery in step.deliveries:
+            self.model.leases[delivery.lease] = Lease(self.now + LEASE_MS, owner)
+            self.tokens.append(delivery.lease)
+        self.model.commit()
+        if not waiter.name:
+            return
+        told = (step.position, step.length, step.was_dropped)
+        assert told == (given.position, given.length, given.was_dropped)
+        if not given.count:
+            assert step.number == given.number
+        number = 0 if given.count else step.number
+        if not given.count or waiter.owns_leases:
+            self.waiters.append(
+                Waiter(
+                    name=waiter.name,
+                    number=number,
+                    owns_leases=waiter.owns_leases,
+                    keeps_standing=waiter.keeps_standing,
+                )
+            )
+
+    @rule(count=st.integers(1, 3))
+    def put(self, count: int) -> None:
+        self.model.put(count)
+        self.run(
+            self.store.put(
+                self.name,
+                [NewMessage(payload=b"x")] * count,
+                producer="p",
+                waiter="",
+                line_ticket=0,
+                on_duplicate=OnDuplicate.REJECT,
+                all_or_nothing=False,
+                **BUDGET,
+            )
+        )
+
+    @rule(picks=st.lists(st.integers(0, 3), min_size=1, max_size=3), how=st.sampled_from(["ack", "ack", "give", "own"]))
+    def settle(self, picks: list[int], how: str) -> None:
+        tokens = self._live(picks)
+        self.model.do_due()
+        self.model.end(tokens, back=how != "ack", is_settled=how != "own")
+        self.model.commit()
+        if how == "ack":
+            self.run(self.store.ack(self.name, tokens, **BUDGET))
+        else:
+            self.run(self.store.release(self.name, tokens, owned=how == "own", **BUDGET))
+
+    @precondition(lambda self: self.waiters)
+    @rule(pick=st.integers(0, 5))
+    def leave(self, pick: int) -> None:
+        waiter = self.waiters.pop(-1 - pick % len(self.waiters))
+        self.model.leave(waiter.name)
+        self.model.commit()
+        self.run(self.store.stop_standing(self.name, waiter.name, **BUDGET))
+
+    @precondition(lambda self: self.waiters)
+    @rule(
+        pick=st.integers(0, 5),
+        window=st.sampled_from([None, (100, 1_000), (500, 4_000), (1_000, 4_000)]),
+        old=st.booleans(),
+        is_number_known=st.booleans(),
+    )
+    def keep_a_place(self, pick: int, window: tuple[int, int] | None, old: bool, is_number_known: bool) -> None:
+        waiter = self.waiters.pop(-1 - pick % len(self.waiters))
+        if not is_number_known:
+            waiter = Waiter(name=waiter.name)
+        spare = [place for place in self.places if place not in self.model.line]
+        place = spare[-1] if old and spare else f"@{len(self.places)}"
+        if place not in self.places:
+            self.places.append(place)
+        hints = None if window is None else PollHints(*window)
+        min_ms, max_ms = window or (0, -1)
+        told = self.model.keep(waiter.name, place, number=waiter.number, min_ms=min_ms, max_ms=max_ms)
+        standing = self.run(self.store.keep_place(self.name, waiter, place, hints, **BUDGET))
+        assert (standing.position, standing.length) == told
+
+    @rule(stand_again=st.booleans())
+    def look_at_all(self, stand_again: bool) -> None:
+        waiters = self.waiters
+        if stand_again:
+            for waiter in waiters:
+                if waiter.number:
+                    self.model.line.setdefault(waiter.name, waiter.number)
+        self.model.commit()
+        found = self.run(self.store.footings(self.name, waiters, stand_again=stand_again, **BUDGET))
+        assert found.numbers.consumers_waiting == len(self.model.line)
+        for waiter, footing in zip(waiters, found.footings, strict=True):
+            assert footing.position == self.model.position(waiter.name)
+            assert footing.number == self.model.line.get(waiter.name, 0)
+            assert footing.owned == self.model.held(waiter.name)
+
+    # -- processes and time -------------------------------------------------------------------------------------------
+
+    @rule(process=st.sampled_from([HERE, THERE, THERE]), is_heard=st.sampled_from([True, True, False]))
+    def a_process_comes_or_goes(self, process: str, is_heard: bool) -> None:
+        if (process in self.model.present) != is_heard:
+            self.hear(process, is_heard=is_heard)
+
+    @rule(spared=st.sampled_from([set(), {THERE}, {HERE, THERE}]))
+    def tidy_up_after_the_gone(self, spared: set[str]) -> None:
+        self.model.drop_absent(spared)
+        self.run(self.store.drop_absent(self.name, spared=spared, **BUDGET))
+
+    @rule(ms=st.sampled_from([1, 99, 400, 999, 1_000, 1_001, 2_000, 3_000]), sweeps=st.booleans())
+    def time_passes(self, ms: int, sweeps: bool) -> None:
+        self.now += ms
+        self.model.now = self.now
+        self.raw.set(CLOCK_KEY, self.now)
+        if sweeps:
+            self.model.do_due()
+            self.model.commit()
+            self.run(self.store.sweep(self.name, **BUDGET))
+
+    # -- what must always hold ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_line_is_the_models(self) -> None:
+        type(self).steps += 1
+        if not hasattr(self, "model"):
+            return
+        base = keys.base_key(PREFIX, self.name)
+        order = [text(member) for member in self.raw.zrange(f"{base}:x:consumers", 0, -1)]
+        assert order == self.model.order()
+        assert int(self.raw.llen(base)) == self.model.ready
+        assert int(self.raw.zcard(f"{base}:x:leases")) == len(self.model.leases)
+        turns = {text(waiter): int(count) for waiter, count in self.raw.hgetall(f"{base}:x:turns").items()}
+        assert turns == self.model.turns
+        places = {text(place) for place in self.raw.hkeys(f"{base}:x:places")}
+        assert places == set(self.model.kept)
+        assert not self.model.limit or len(self.model.leases) <= self.model.limit
+
+    @invariant()
+    def a_check_finds_nothing(self) -> None:
+        if hasattr(self, "model"):
+            findings = self.run(self.store.check(self.name, max_entries=10**6, **BUDGET)).findings
+            assert [finding for finding in findings if "does no service sweep" not in finding] == []
+
+
+@pytest.fixture
+def machine(store_server: StoreServer) -> type[LineMachine]:
+    class OnThisServer(LineMachine):
+        server = store_server
+
+    return OnThisServer
+
+
+EXAMPLES = int(os.environ.get("HEADWAY_STATEFUL_EXAMPLES", "75"))
+STEPS_AT_MOST, STEPS_AT_LEAST = 80, 60
+
+
+@pytest.mark.timeout(60 + 3 * EXAMPLES)
+def test_the_consumer_line_does_what_the_model_says(
+    machine: type[LineMachine], figure: Callable[[str, str], None]
+) -> None:
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS_AT_MOST,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            report_multiple_bugs=False,
+            phases=PHASES,
+        ),
+    )
+    figure("steps that model and scripts of the consumer line did alike", f"{machine.steps:,} in {EXAMPLES:,} examples")
+    assert machine.steps >= STEPS_AT_LEAST * EXAMPLES
