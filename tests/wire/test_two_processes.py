@@ -6,13 +6,15 @@ import asyncio
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 
 import grpc
 import pytest
 
 from harness import ServiceProcess, StoreServer, eventually
-from headway.v1 import admin_service_pb2
+from headway.v1 import admin_service_pb2, queue_service_pb2
 from wire.calls import ACKED, Keys, Line, Message, leases, line_at, now_ms, payloads, span
+from wire.streams import Standing
 
 Connect = Callable[[str], grpc.aio.Channel]
 
@@ -126,6 +128,32 @@ async def test_a_resume_on_one_process_wakes_a_get_on_another(line: Line, other:
     await eventually(lambda: consumers_wait(other, 1))
     await line.admin.Resume(admin_service_pb2.ResumeRequest(queue=line.name), timeout=10)
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"1"]
+
+
+async def test_two_free_slots_serve_the_first_two_in_line_though_others_watch_and_peek(line: Line, other: Line) -> None:
+    await line.create(limit=2)
+    await line.put(*(b"%d" % number for number in range(4)))
+    held = await line.take(2)
+    ids = [one.message.id for one in await line.peek(2)]
+    async with AsyncExitStack() as stack:
+        for through in (line, other):
+            watch = queue_service_pb2.WatchPositionRequest(
+                queue=line.name, messages=queue_service_pb2.MessageIds(ids=ids)
+            )
+            watching = through.stub.WatchPosition(watch, timeout=30)
+            stack.callback(watching.cancel)
+            await watching.read()
+            looking = through.stub.WatchQueue(queue_service_pb2.WatchQueueRequest(queue=line.name), timeout=30)
+            stack.callback(looking.cancel)
+            await looking.read()
+        standing = [await stack.enter_async_context(Standing((other, line)[number % 2])) for number in range(4)]
+        for _ in range(20):
+            await asyncio.gather(line.peek(5), other.peek(5))
+        await line.ack(*leases(held))
+        await asyncio.gather(standing[0].granted(), standing[1].granted())
+        await standing[2].position(1)
+        await standing[3].position(2)
+        assert (await line.counts()).leased == 2
 
 
 async def test_waiting_producers_of_two_processes_stand_in_one_order(line: Line, other: Line) -> None:
