@@ -258,7 +258,7 @@ class LineMachine(RuleBasedStateMachine):
         hints = None if window is None else PollHints(*window)
         min_ms, max_ms = window or (0, -1)
         told = self.model.keep(waiter.name, place, number=waiter.number, min_ms=min_ms, max_ms=max_ms)
-        standing = self.run(self.store.keep_place(self.name, waiter, place, hints, **BUDGET))
+        standing, _ = self.run(self.store.keep_place(self.name, waiter, place, hints, **BUDGET))
         assert (standing.position, standing.length) == told
 
     @rule(stand_again=st.booleans())
