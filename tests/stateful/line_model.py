@@ -223,9 +223,8 @@ class LineModel:
             self.line[place] = found
             strikes = self.kept[place].strikes if place in self.kept else 0
             self.kept[place] = Kept(self.now + min_ms, self.now + max_ms, strikes)
-        told = self.position(place) if found else 0, len(self.line)
         self.commit()
-        return told
+        return self.position(place) if found else 0, len(self.line)
 
     def drop_absent(self, spared: set[str]) -> None:
         """Processes that are gone leave nothing behind."""

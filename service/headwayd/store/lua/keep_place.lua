@@ -15,16 +15,15 @@ if number == 0 then
   number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)
 end
 end_waiter(S, waiter)
-local position = 0
 if number then
   redis.call('ZADD', K.consumers, number, place)
   local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$') or '0'
   local min_at, max_at = S.now + tonumber(ARGV[6]), S.now + tonumber(ARGV[7])
   redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
   redis.call('ZADD', K.place_at, max_at + 1, place)
-  position = redis.call('ZRANK', K.consumers, place) + 1
 end
 local due = commit(S, false, nil)
+local position = number and redis.call('ZRANK', K.consumers, place) + 1 or 0
 local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), position }
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
 return reply
