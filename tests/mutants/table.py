@@ -13,6 +13,8 @@ LUA = "store/lua/"
 INCLUDE = "store/lua/include/"
 EXACT = "tests/integration/test_exact_instants.py::"
 WIRE = "tests/wire/"
+LOST = "tests/faults/test_line_answers_lost.py::"
+ENDS = "tests/faults/test_streams_end.py::"
 
 
 class MutantDoesNotFit(Exception):
@@ -497,6 +499,71 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if early <= 0 then strikes = math.max(0, strikes - 1) end",
         new="",
         test=WIRE + "test_poll.py::test_a_poll_in_time_forgives_a_strike",
+    ),
+    # Who leaves the consumer line, and what is given up then.
+    Mutant(
+        name="left-standing-by-a-lost-answer",
+        defect="A Get whose answer from the store was lost leaves a waiter in line that nobody stands for.",
+        file="engine/consumers.py",
+        old="        except OutcomeUnknown:\n            self.give_up(consumer)\n            self.leave(consumer)\n",
+        new="        except OutcomeUnknown:\n",
+        test=LOST + "test_a_get_whose_answer_was_lost_is_not_left_standing",
+    ),
+    Mutant(
+        name="owned-leases-of-the-gone-kept",
+        defect="What a stream was granted by an answer that was lost stays leased until it lapses.",
+        file=INCLUDE + "stands.lua",
+        old="release_owned(S, function(owner) return owner == waiter end)",
+        new="redis.call('HDEL', K.held, waiter)",
+        test=LOST + "test_what_a_stream_was_granted_by_an_answer_that_was_lost_is_given_back",
+    ),
+    Mutant(
+        name="place-to-the-end-when-its-number-is-not-known",
+        defect="A place whose number the process was never told is not found again.",
+        file="store/lua/keep_place.lua",
+        old="  number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)\n",
+        new="  number = number_behind_all(S)\n",
+        test=LOST + "test_a_stream_that_comes_back_when_the_answer_is_lost_may_come_back_once_more",
+    ),
+    Mutant(
+        name="leaving-given-up",
+        defect="Who leaves while the store is away for some seconds stays in line.",
+        file="engine/consumers.py",
+        old="                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)\n",
+        new="                return\n",
+        test=LOST + "test_who_leaves_while_the_store_is_away_has_left_when_it_is_back",
+    ),
+    Mutant(
+        name="silence-noticed-late",
+        defect="A client that vanished without a word keeps what it holds for a minute longer.",
+        file="rpc/server.py",
+        old='        ("grpc.http2.ping_timeout_ms", keepalive_timeout // _MS),\n',
+        new="",
+        test=ENDS + "test_a_stream_that_ends_gives_up_place_and_leases_and_the_next_is_served",
+    ),
+    Mutant(
+        name="missing-for-a-moment-is-gone",
+        defect="A process that is not heard for a moment loses what its streams hold when another one is found dead.",
+        file="store/lua/drop_absent.lua",
+        old="for i = 3, #ARGV do S.present[ARGV[i]] = true end\n",
+        new="",
+        test=ENDS + "test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_service_has_died",
+    ),
+    Mutant(
+        name="no-number-no-place",
+        defect="A holder that begins at the end gets its place only when those before it have had their turn.",
+        file="engine/consumers.py",
+        old="return self.waiter.number or _NO_NUMBER",
+        new="return self.waiter.number",
+        test=WIRE + "test_stand.py::test_a_holder_whose_turns_are_used_up_has_its_place_at_the_end_at_once",
+    ),
+    Mutant(
+        name="turns-of-the-dead-kept",
+        defect="What a killed process's holders had of turns is kept for ever.",
+        file="store/lua/drop_absent.lua",
+        old="  if is_gone(waiter) then redis.call('HDEL', K.turns, waiter) end\n",
+        new="",
+        test=ENDS + "test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held_comes_back",
     ),
     Mutant(
         name="readiness-at-a-hiccup",

@@ -26,6 +26,8 @@ class Standing:
         self.seen: list[Response] = []
         self._arrived = asyncio.Event()
         self._reader = asyncio.create_task(self._read())
+        # Nobody need ask how it ended. (Told by the garbage collector, it could end a run: it may come amid a parse.)
+        self._reader.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
 
     async def _read(self) -> None:
         try:

@@ -146,7 +146,7 @@ async def test_turns_bound_how_often_a_holder_goes_on(line: Line) -> None:
         await holder.position(1)
 
 
-async def test_a_holder_whose_turns_are_used_up_stands_at_the_end_at_once_though_another_waits_before_all(
+async def test_a_holder_whose_turns_are_used_up_has_its_place_at_the_end_at_once(
     line: Line,
 ) -> None:
     await line.create(turns=2)
@@ -238,13 +238,14 @@ async def test_bad_input_is_refused_and_nobody_stands(line: Line, field: str, st
     assert (await line.describe()).counts.consumers_waiting == 0
 
 
-async def test_with_grace_a_broken_stream_may_come_back_to_its_place(line: Line) -> None:
+async def test_with_grace_a_broken_stream_may_come_back_to_its_place(line: Line, keys: Keys) -> None:
     await line.create(place_grace=span(5_000))
     first = Standing(line)
     await first.position(1)
     async with Standing(line) as second:
         await second.position(2)
         await first.end()
+        await eventually(lambda: keys.client.exists(keys["x:places"]))  # the service has noticed
         async with Standing(line, place=first.place) as again:
             await again.position(1)
             assert again.place == first.place
