@@ -92,6 +92,7 @@ class Service:
             limits=settings.limits,
             keepalive=settings.keepalive,
             keepalive_timeout=settings.keepalive_timeout,
+            max_running_calls=settings.max_running_calls,
         )
         addresses = await self._server.start()
         self._engine.on_readiness(self._server.set_ready)

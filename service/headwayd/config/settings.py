@@ -130,6 +130,14 @@ class Settings(BaseSettings):
         ge=_ms(100),
         le=timedelta(minutes=5),
     )
+    max_running_calls: int = _setting(
+        20_000,
+        "The most calls and streams at a time; streams leave a tenth to calls. One that watches takes about 31 KB: "
+        "more need more memory, or more processes.",
+        unit="calls",
+        ge=10,
+        le=1_000_000,
+    )
     drain_delay: Span = _setting(
         timedelta(0),
         "From saying NOT_SERVING to refusing calls, when told to stop: as long as load balancers take to notice. About "

@@ -33,10 +33,11 @@ SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
 
 class Gate:
     """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in. Draining
-    ends the streams."""
+    ends the streams, which leave a tenth to other calls: those who watch must not keep out those who work."""
 
     def __init__(self, *, max_running: int) -> None:
         self._max_running = max_running
+        self._max_streams = max_running - max_running // 10
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -71,12 +72,14 @@ class Gate:
         if self.running_count == 0:
             self._idle.set()
 
-    def admit(self, *, is_settling: bool) -> None:
+    def admit(self, *, is_settling: bool, is_stream: bool = False) -> None:
         """Raises ShuttingDown or Overloaded if the call, which has entered, must not go on."""
         if is_settling:
             return
         if self._is_draining:
             raise ShuttingDown("this service process is going down")
+        if is_stream and len(self._streams) >= self._max_streams:
+            raise Overloaded("the service has more streams open than it can take")
         if self.running_count > self._max_running:
             raise Overloaded("the service has more calls running than it can take")
 
@@ -169,7 +172,7 @@ def _stream(
         try:
             if type(request) is Undecodable:
                 raise request.error
-            gate.admit(is_settling=False)
+            gate.admit(is_settling=False, is_stream=True)
             stream = Stream(behaviour(request, context), context, name)
             with gate.ending(stream):
                 await stream.run()

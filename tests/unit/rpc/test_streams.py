@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -18,9 +19,10 @@ from harness.errors import refused
 from headway.v1 import queue_pb2, queue_service_pb2_grpc
 from headway.v1.message_pb2 import PutResult
 from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse, WatchQueueRequest, WatchQueueResponse
-from headwayd.domain.errors import QueueNotFound, ShuttingDown
+from headwayd.domain.errors import Overloaded, QueueNotFound, ShuttingDown
 from headwayd.rpc.edge import CallRouter, Gate, service_handlers
 from headwayd.rpc.server import QUEUE_SERVICE
+from headwayd.rpc.streams import Stream
 
 BAD = b"\x0a\x02\xff\xfe"  # a queue's name that is no UTF-8
 MOST_RUNNING = 3
@@ -140,6 +142,24 @@ async def counting(most: int, error: Exception | None = None) -> AsyncGenerator[
         yield number
     if error is not None:
         raise error
+
+
+async def test_streams_leave_a_tenth_to_other_calls() -> None:
+    gate = Gate(max_running=10)
+    with ExitStack() as opened:
+        for _ in range(9):
+            gate.enter()
+            gate.admit(is_settling=False, is_stream=True)
+            opened.enter_context(gate.ending(cast("Stream", object())))
+        gate.enter()
+        with pytest.raises(Overloaded):
+            gate.admit(is_settling=False, is_stream=True)
+        gate.admit(is_settling=False)
+        gate.enter()
+        with pytest.raises(Overloaded):
+            gate.admit(is_settling=False)
+    gate.leave()
+    gate.admit(is_settling=False, is_stream=True)
 
 
 async def test_a_stream_brings_all_and_ends_well(streams: Streams, gate: Gate, channel: grpc.aio.Channel) -> None:
