@@ -99,8 +99,8 @@ async def cost_of(bench: Bench, seconds: float) -> Cost:
 
 
 @asynccontextmanager
-async def started(count: int = 2) -> AsyncIterator[Bench]:
-    """Starts the store and so many services, and stops them."""
+async def started(count: int = 2, **settings: str) -> AsyncIterator[Bench]:
+    """Starts the store and so many services with these settings, and stops them."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-")))
         store = StoreServer("valkey", folder, durable=True)
@@ -110,7 +110,7 @@ async def started(count: int = 2) -> AsyncIterator[Bench]:
         for n in range(count):
             (folder / str(n)).mkdir()
             env = {"HEADWAY_REDIS_URL": store.url, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
-            service = ServiceProcess(folder / str(n), env=env)
+            service = ServiceProcess(folder / str(n), env=env | settings)
             stack.callback(service.stop)
             services.append(service.start())
         for service in services:
