@@ -31,8 +31,8 @@ from wire.streams import Standing
 
 RUNS = 3
 STANDING = (10, 100, 1_000)
-GRANTS, GRANTS_PER_S = 500, 50
-IDLE_S = 15.0
+GRANTS, GRANTS_PER_S = 300, 50
+IDLE_S = 10.0
 KILLS, LEASES = 100, 10
 AHEAD = 3  # so many processes are starting while another is killed
 KILL_TARGET_MS = 500.0
