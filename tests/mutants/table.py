@@ -528,9 +528,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="leaving-given-up",
         defect="Who leaves while the store is away for some seconds stays in line.",
-        file="engine/consumers.py",
-        old="                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)\n",
-        new="                return\n",
+        file="engine/leaving.py",
+        old="            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)\n",
+        new="            return\n",
         test=LOST + "test_who_leaves_while_the_store_is_away_has_left_when_it_is_back",
     ),
     Mutant(
