@@ -9,13 +9,10 @@ from headway.v1 import queue_service_pb2
 from wire.calls import SLACK_S, UNIMPLEMENTED, Line
 
 
-@pytest.mark.parametrize("method", ["Produce", "Consume"])
+@pytest.mark.parametrize("method", ["Consume"])
 async def test_streams_are_not_served_yet(line: Line, method: str) -> None:
     with refused("NOT_IMPLEMENTED", UNIMPLEMENTED) as said:
         match method:
-            case "Produce":
-                produce = [queue_service_pb2.ProduceRequest(queue=line.name)]
-                await anext(aiter(line.stub.Produce(iter(produce), timeout=SLACK_S)))
             case "Consume":
                 consume = [queue_service_pb2.ConsumeRequest()]
                 await anext(aiter(line.stub.Consume(iter(consume), timeout=SLACK_S)))

@@ -232,6 +232,15 @@ class Engine:
         self._getters.kick(order.queue)
         return outcomes
 
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        """The same for a batch on a stream: what befell every message is told of each. Raises what ended it before
+        anything was accepted."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        outcomes = await self._putting.put_each(order, budget_s=budget_s)
+        self._getters.kick(order.queue)
+        return outcomes
+
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """Leases what there is, waiting up to `wait_ms` for the first. If the caller is cancelled, its leases are given
         back."""

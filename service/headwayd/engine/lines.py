@@ -191,6 +191,7 @@ class Lines:
         self._most_at_once = most_at_once
         self._on_end = on_end
         self._lines: dict[str, Line] = {}
+        self._over: HeadwayError | None = None
 
     def __len__(self) -> int:
         return sum(len(line) for line in self._lines.values())
@@ -221,6 +222,8 @@ class Lines:
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
         else:
             line.join(waiter)
+        if self._over is not None:
+            line.fail_all(self._over)
         return line
 
     async def _serve(self, queue: str, line: Line) -> None:
@@ -243,6 +246,7 @@ class Lines:
             self._lines[queue].kick()
 
     def fail_all(self, error: HeadwayError) -> None:
-        """Ends everybody's wait."""
+        """Ends everybody's wait, also that of whoever comes later."""
+        self._over = error
         for line in list(self._lines.values()):
             line.fail_all(error)

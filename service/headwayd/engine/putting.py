@@ -128,6 +128,14 @@ class Putting:
 
     async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
         """See Engine.put."""
+        outcomes = await self.put_each(order, budget_s=budget_s)
+        first = outcomes[0].error
+        if first is not None and all(one.error is not None and one.error.reason is first.reason for one in outcomes):
+            raise first
+        return outcomes
+
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        """The same, but what befell every message is told of each."""
         name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
         waiter = _Waiter(order, self._store, budget_s, name)
         first = asyncio.ensure_future(waiter.step())
@@ -141,7 +149,9 @@ class Putting:
             raise
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
-        return self._result(order, waiter)
+        if waiter.rest:
+            waiter.cut_off(_why_it_waits(order.queue, waiter))
+        return waiter.outcomes
 
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)
@@ -167,16 +177,6 @@ class Putting:
             if not waiter.has_accepted:
                 raise
             waiter.cut_off(error)
-
-    @staticmethod
-    def _result(order: PutOrder, waiter: _Waiter) -> list[PutOutcome]:
-        if waiter.rest:
-            waiter.cut_off(_why_it_waits(order.queue, waiter))
-        errors = [outcome.error for outcome in waiter.outcomes]
-        first = errors[0]
-        if first is not None and all(error is not None and error.reason is first.reason for error in errors):
-            raise first
-        return waiter.outcomes
 
     # -- leaving the line --------------------------------------------------------------------------------------------
 

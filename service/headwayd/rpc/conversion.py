@@ -73,14 +73,28 @@ def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
 def put_response(outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutResponse:
     """One result per message, in order."""
     response = queue_service_pb2.PutResponse()
+    _fill_results(response, outcomes)
+    return response
+
+
+def produce_response(batch: int, outcomes: Iterable[PutOutcome]) -> queue_service_pb2.ProduceResponse:
+    """The answer to a batch: one result per message, in order."""
+    response = queue_service_pb2.ProduceResponse(batch=batch)
+    _fill_results(response, outcomes)
+    return response
+
+
+def _fill_results(
+    response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Iterable[PutOutcome]
+) -> None:
+    add = response.results.add
     for outcome in outcomes:
-        result = response.results.add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
+        result = add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
         if outcome.code is PutCode.KEPT:
             result.deduplicated = True
             result.body_differs = outcome.body_differs
         elif outcome.error is not None:
             result.error.CopyFrom(item_status(outcome.error))
-    return response
 
 
 def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:

@@ -135,7 +135,7 @@ def _handler(
             stream = _stream(behaviour, method.name, gate)
             return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=decode, response_serializer=encode)
         case True, True:
-            stream = _stream(lambda requests, context: behaviour(Requests(requests), context), method.name, gate)
+            stream = _stream(behaviour, method.name, gate, takes_stream=True)
             return grpc.stream_stream_rpc_method_handler(
                 stream, request_deserializer=decode, response_serializer=encode
             )
@@ -164,7 +164,7 @@ def _unary(
 
 
 def _stream(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], name: str, gate: Gate
+    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], name: str, gate: Gate, *, takes_stream: bool = False
 ) -> Callable[[Any, Context], Awaitable[None]]:
     # A coroutine function, which grpc.aio leaves to write by itself.
     async def handle(request: Any, context: Context) -> None:
@@ -173,7 +173,8 @@ def _stream(
             if type(request) is Undecodable:
                 raise request.error
             gate.admit(is_settling=False, is_stream=True)
-            stream = Stream(behaviour(request, context), context, name)
+            requests = Requests(request) if takes_stream else None
+            stream = Stream(behaviour(requests or request, context), context, name, requests=requests)
             with gate.ending(stream):
                 await stream.run()
         except Exception as error:  # noqa: BLE001 - the one guard of streams, as above

@@ -6,7 +6,7 @@ Errors pass through as they are: `edge` makes them statuses. What is not overrid
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
@@ -24,6 +24,7 @@ from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.policies import in_paths
+from headwayd.rpc.producing import produce
 from headwayd.rpc.watch_servicing import watch_position, watch_queue
 
 
@@ -147,6 +148,12 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         from_position, max_messages = requests.peek_range(request, self._limits)
         messages = await self._engine.peek(request.queue, from_position, max_messages, budget_s=store_budget_s(context))
         return peek_response(messages, without_payloads=request.without_payloads)
+
+    def Produce(
+        self, requests: AsyncIterator[queue_service_pb2.ProduceRequest], context: Context
+    ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
+        """Puts batches on one stream, answered in order."""
+        return produce(self._engine, requests, context)
 
     def WatchPosition(
         self, request: queue_service_pb2.WatchPositionRequest, context: Context

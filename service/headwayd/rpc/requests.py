@@ -93,17 +93,24 @@ def put_order(request: queue_service_pb2.PutRequest, limits: Limits) -> PutOrder
     """What Put asks for."""
     checks = Checks(limits)
     on_duplicate = _on_duplicate(request.on_duplicate, checks)
-    messages: list[NewMessage] = []
-    if checks.batch_size("messages", len(request.messages)):
-        messages = [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
     order = PutOrder(
         queue=request.queue,
-        messages=messages,
+        messages=_new_messages(request, checks),
         wait_ms=_wait_ms(request, checks),
         on_duplicate=on_duplicate,
         all_or_nothing=request.all_or_nothing,
         producer=checks.text("producer", request.producer, max_bytes=MAX_ROLE_NAME_BYTES),
     )
+    checks.finish()
+    return order
+
+
+def batch_order(request: queue_service_pb2.ProduceRequest, queue: str, limits: Limits) -> PutOrder:
+    """What a batch of a Produce stream asks for, on the queue that it is for; how long it may wait is not decided
+    here."""
+    checks = Checks(limits)
+    on_duplicate = _on_duplicate(request.on_duplicate, checks)
+    order = PutOrder(queue=queue, messages=_new_messages(request, checks), on_duplicate=on_duplicate)
     checks.finish()
     return order
 
@@ -211,6 +218,14 @@ def _on_duplicate(value: int, checks: Checks) -> OnDuplicate:
         checks.invalid("on_duplicate", f"{value} is no value of OnDuplicate")
         return OnDuplicate.REJECT
     return known
+
+
+def _new_messages(
+    request: queue_service_pb2.PutRequest | queue_service_pb2.ProduceRequest, checks: Checks
+) -> list[NewMessage]:
+    if not checks.batch_size("messages", len(request.messages)):
+        return []
+    return [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
 
 
 def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> NewMessage:

@@ -5,6 +5,9 @@ cancelled it drops the generator where it stands, and the clean-up is left to th
 driven here, in a task of its own. That is cancelled once, however often the call is, and the call ends when the
 generator's clean-up has ended. Only a clean-up that began by itself, because the generator came to its end, may meet
 that one cancellation: what has to be done in any case it must shield.
+
+Where the requests are a stream, too, going down first ends that one, with ShuttingDown: so what was asked before is
+still done and answered, and the caller knows how far it came.
 """
 
 from __future__ import annotations
@@ -23,29 +26,61 @@ from headwayd.rpc.incidents import incident
 
 # A reply on its way has this long to leave before a stream ends over it: gRPC can send no status behind it otherwise.
 _REPLY_ON_ITS_WAY_S = 1.0
+# What was asked before the requests were ended has this long to be done: longer than any step of the store takes.
+_LAST_ANSWERS_S = 3.0
 
 
 class Requests:
-    """The requests of a stream, one by one. Raises the error of the first that could not be read."""
+    """The requests of a stream, one by one. Raises the error of the first that could not be read, and ShuttingDown
+    after `end`."""
 
     def __init__(self, requests: AsyncIterator[Any]) -> None:
         self._requests = aiter(requests)
+        self._is_ended = False
+        self._reading: asyncio.Timeout | None = None
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
 
     async def __anext__(self) -> Any:
-        request = await anext(self._requests)
+        if self._is_ended:
+            raise _going_down()
+        try:
+            async with asyncio.timeout(None) as self._reading:
+                request = await anext(self._requests)
+        except TimeoutError:
+            raise _going_down() from None
+        finally:
+            self._reading = None
         if type(request) is Undecodable:
             raise request.error
         return request
 
+    def end(self) -> None:
+        """No more requests are taken: the service goes down."""
+        self._is_ended = True
+        if self._reading is not None:
+            self._reading.reschedule(asyncio.get_running_loop().time())
+
+
+def _going_down() -> ShuttingDown:
+    return ShuttingDown("this service process is going down")
+
 
 class Stream:
-    """One stream of `replies`. `run` it once; `end` may be called at any time."""
+    """One stream of `replies`, to `requests` if these are a stream, too. `run` it once; `end` may be called at any
+    time."""
 
-    def __init__(self, replies: AsyncGenerator[Any, None], context: ServicerContext[Any, Any], method: str) -> None:
+    def __init__(
+        self,
+        replies: AsyncGenerator[Any, None],
+        context: ServicerContext[Any, Any],
+        method: str,
+        *,
+        requests: Requests | None = None,
+    ) -> None:
         self._replies = replies
+        self._requests = requests
         self._context = context
         self._method = method
         self._is_writing = False
@@ -68,14 +103,20 @@ class Stream:
                 incident(error, self._method)
             raise
         if self._task.cancelled() and self._is_told_to_end:
-            raise ShuttingDown("this service process is going down")
+            raise _going_down()
         self._task.result()
 
     def end(self) -> None:
-        """The service goes down: no further reply, SHUTTING_DOWN."""
+        """The service goes down: no further reply, but to requests that were taken, and SHUTTING_DOWN."""
         self._is_told_to_end = True
+        loop = asyncio.get_running_loop()
+        if self._requests is not None:
+            self._requests.end()
+            loop.call_later(_LAST_ANSWERS_S, self._cancel)
         if self._is_writing:
-            asyncio.get_running_loop().call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply)
+            loop.call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply)
+        elif self._requests is not None:
+            return
         else:
             self._cancel()
 
@@ -99,6 +140,6 @@ class Stream:
                     raise asyncio.CancelledError from error
                 finally:
                     self._is_writing = False
-                if self._is_told_to_end:
+                if self._is_told_to_end and self._requests is None:
                     self._is_ending = True
                     raise asyncio.CancelledError

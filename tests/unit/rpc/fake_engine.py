@@ -119,6 +119,10 @@ class FakeEngine:
         outcomes = [PutOutcome(PutCode.QUEUED, m.id or f"~{i}", i, i) for i, m in enumerate(order.messages, 1)]
         return await self._do("put", order, budget_s, outcomes)
 
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        outcomes = [PutOutcome(PutCode.QUEUED, m.id or f"~{i}", i, i) for i, m in enumerate(order.messages, 1)]
+        return await self._do("put_each", order, budget_s, outcomes)
+
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         return await self._do("get", order, budget_s, GetOutcome())
 

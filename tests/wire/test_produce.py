@@ -1,0 +1,353 @@
+"""Produce: batches on one stream, stored and answered in order, held back by a full queue, and ended in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+import pytest
+
+from harness import ServiceProcess, StoreServer, eventually, refused
+from headway.v1 import error_reason_pb2, message_pb2
+from wire.calls import INVALID_ARGUMENT, UNAVAILABLE, Line, Message, line_at, payloads
+from wire.flows import Producing
+
+KEEP = message_pb2.ON_DUPLICATE_KEEP
+
+
+def reasons(results: list[message_pb2.PutResult]) -> list[str]:
+    """Why each message was not accepted; empty if it was."""
+    return [
+        error_reason_pb2.ErrorReason.Name(one.error.reason).removeprefix("ERROR_REASON_")
+        if one.HasField("error")
+        else ""
+        for one in results
+    ]
+
+
+async def producers_wait(line: Line, count: int) -> bool:
+    return (await line.describe()).counts.producers_waiting == count
+
+
+async def length_is(line: Line, length: int) -> bool:
+    return (await line.counts()).length == length
+
+
+async def waiting_payloads(line: Line) -> list[bytes]:
+    return [one.message.payload for one in await line.peek(1_000)]
+
+
+async def test_batches_are_stored_and_answered_in_order(line: Line) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        for number in range(50):
+            await stream.send(b"%d a" % number, b"%d b" % number)
+        await stream.done()
+        await stream.ended()
+        assert stream.answered == list(range(1, 51))
+        results = [result for one in stream.seen for result in one.results]
+        assert [one.ticket for one in results] == list(range(1, 101))
+        assert [one.position for one in results] == list(range(1, 101))
+        assert len({one.id for one in results}) == 100
+    assert await waiting_payloads(line) == [b"%d %c" % (number, which) for number in range(50) for which in b"ab"]
+
+
+async def test_the_batch_number_is_the_senders_own(line: Line) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        for number in (7, 7, 0, 2**64 - 1):
+            await stream.send(b"x", batch=number)
+        await stream.done()
+        await stream.ended()
+        assert stream.answered == [7, 7, 0, 2**64 - 1]
+
+
+async def test_messages_are_as_those_of_a_put(line: Line) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        results = await stream.put(Message(id="a", payload=b"1", headers={"k": "v"}), Message(id="a", payload=b"2"))
+        assert reasons(results) == ["", "DUPLICATE_MESSAGE"]
+        assert results[1].error.metadata == {"queue": line.name, "id": "a"}
+        [kept] = await stream.put(Message(id="a", payload=b"3"), on_duplicate=KEEP)
+        assert (kept.deduplicated, kept.body_differs, kept.ticket) == (True, True, 1)
+        every = await stream.put(Message(id="a", payload=b"4"), Message(id="a", payload=b"5"))
+        assert reasons(every) == ["DUPLICATE_MESSAGE"] * 2
+    delivery = await line.take_one()
+    assert (delivery.message.payload, dict(delivery.message.headers)) == (b"1", {"k": "v"})
+
+
+async def test_different_queues_take_turns_on_one_stream(line: Line) -> None:
+    other, missing = Line(line.stub, f"{line.name}-other"), f"{line.name}-missing"
+    await line.create()
+    await other.create()
+    try:
+        async with Producing(line) as stream:
+            await stream.put(b"1")
+            await stream.put(b"2", queue=other.name)
+            await stream.put(b"3")  # the queue of the one before
+            results = await stream.put(b"4", b"5", queue=missing)
+            assert reasons(results) == ["QUEUE_NOT_FOUND"] * 2
+            assert results[0].error.metadata == {"queue": missing}
+            await stream.put(b"6", queue=line.name)
+        assert await waiting_payloads(line) == [b"1", b"6"]
+        assert await waiting_payloads(other) == [b"2", b"3"]
+    finally:
+        await other.delete()
+
+
+async def test_a_closed_queue_is_told_of_each_message_and_ends_nothing(line: Line) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        await stream.put(b"1")
+        await line.close()
+        assert reasons(await stream.put(b"2", b"3")) == ["QUEUE_CLOSED"] * 2
+        await line.delete()
+        assert reasons(await stream.put(b"4")) == ["QUEUE_NOT_FOUND"]
+        await line.create()
+        assert reasons(await stream.put(b"5")) == [""]
+
+
+async def test_a_full_queue_holds_the_stream_back_and_is_never_overfilled(line: Line) -> None:
+    await line.create(bound=3)
+    async with Producing(line) as stream:
+        for number in range(4):
+            await stream.send(b"%d a" % number, b"%d b" % number)
+        await stream.answer(1)
+        await eventually(lambda: producers_wait(line, 1))
+        assert stream.answered == [1]
+        taken: list[bytes] = []
+        while len(taken) < 8:
+            assert (await line.counts()).length <= 3
+            [one] = await line.take(1, wait_ms=5_000)
+            taken.append(one.message.payload)
+            await line.ack(one.lease)
+        await stream.answer(4)
+        assert taken == [b"%d %c" % (number, which) for number in range(4) for which in b"ab"]
+        assert stream.answered == [1, 2, 3, 4]
+        assert all(not one.HasField("error") for answer in stream.seen for one in answer.results)
+
+
+async def test_a_full_queue_keeps_the_sender_from_sending_on(line: Line) -> None:
+    await line.create(bound=1)
+    async with Producing(line) as stream:
+        sent = 0
+
+        async def flood() -> None:
+            nonlocal sent
+            for _ in range(1_000):
+                await stream.send(b"x" * 100_000)
+                sent += 1
+
+        flooding = asyncio.create_task(flood())
+        await stream.answer(1)
+        before = -1
+        while before != sent:  # until it can send no more
+            before = sent
+            await asyncio.sleep(0.3)
+        assert sent < 100
+        flooding.cancel()
+    await eventually(lambda: producers_wait(line, 0))
+
+
+async def test_streams_and_puts_wait_for_room_in_the_order_in_which_they_came(line: Line) -> None:
+    await line.create(bound=1)
+    await line.put(b"full")
+    async with Producing(line) as first, Producing(line) as third:
+        await first.send(b"1")
+        await eventually(lambda: producers_wait(line, 1))
+        second = asyncio.create_task(line.put(b"2", wait_ms=10_000))
+        await eventually(lambda: producers_wait(line, 2))
+        await third.send(b"3")
+        await eventually(lambda: producers_wait(line, 3))
+        got = [(await line.take_one(wait_ms=5_000)).message.payload for _ in range(4)]
+        assert got == [b"full", b"1", b"2", b"3"]
+        await second
+
+
+async def test_a_caller_that_goes_leaves_the_line_and_what_was_accepted_stays(line: Line) -> None:
+    await line.create(bound=2)
+    async with Producing(line) as stream:
+        await stream.send(b"1", b"2", b"3")
+        await stream.send(b"4")
+        await eventually(lambda: producers_wait(line, 1))
+    await eventually(lambda: producers_wait(line, 0))
+    assert payloads(await line.take(2)) == [b"1", b"2"]
+    assert (await line.put(b"next")).results[0].ticket == 3
+    counts = await line.counts()
+    assert (counts.length, counts.accepted) == (1, 3)
+
+
+async def test_a_connection_that_breaks_leaves_the_line(
+    line: Line, service: ServiceProcess, connect: Callable[[str], grpc.aio.Channel]
+) -> None:
+    await line.create(bound=1)
+    async with line_at(service.address, line.name, connect) as there:
+        stream = Producing(there)
+        await stream.send(b"1", b"2")
+        await eventually(lambda: producers_wait(line, 1))
+    await eventually(lambda: producers_wait(line, 0))
+    await stream.cancel()
+    assert await waiting_payloads(line) == [b"1"]
+
+
+async def test_the_streams_deadline_bounds_its_wait_for_room(line: Line) -> None:
+    await line.create(bound=1)
+    async with Producing(line, timeout=2) as stream:
+        results = await stream.put(b"1", b"2", b"3")
+        assert reasons(results) == ["", "QUEUE_FULL", "QUEUE_FULL"]
+        assert results[1].error.metadata == {"queue": line.name, "bound": "1"}
+    assert await waiting_payloads(line) == [b"1"]
+
+
+async def test_a_queue_that_is_deleted_while_the_stream_waits_is_told(line: Line) -> None:
+    await line.create(bound=1)
+    async with Producing(line) as stream:
+        number = await stream.send(b"1", b"2")
+        await eventually(lambda: producers_wait(line, 1))
+        await line.delete()
+        assert reasons(await stream.answer(number)) == ["QUEUE_DELETED"] * 2
+        await line.create()
+        assert reasons(await stream.put(b"3")) == [""]
+
+
+async def test_a_queue_that_is_closed_while_the_stream_waits_keeps_what_was_accepted(line: Line) -> None:
+    await line.create(bound=1)
+    async with Producing(line) as stream:
+        number = await stream.send(b"1", b"2")
+        await eventually(lambda: producers_wait(line, 1))
+        await line.close()
+        assert reasons(await stream.answer(number)) == ["", "QUEUE_CLOSED"]
+    assert await waiting_payloads(line) == [b"1"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "field"),
+    [
+        ({"queue": "q:bound"}, "NAME_REFUSED", "queue"),
+        ({"queue": ""}, "NAME_REFUSED", "queue"),
+        ({"on_duplicate": 9}, "FIELD_INVALID", "on_duplicate"),
+    ],
+    ids=str,
+)
+async def test_a_bad_first_request_ends_the_stream(line: Line, fields: dict[str, Any], reason: str, field: str) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        await stream.send(b"x", **fields)
+        with refused(reason, INVALID_ARGUMENT) as said:
+            await stream.ended()
+        assert list(said.violations) == [field]
+    assert (await line.counts()).accepted == 0
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "FIELD_INVALID"),
+        ([b"x"] * 1_001, "TOO_LARGE"),
+        ([b"x" * (1024 * 1024 + 1)], "TOO_LARGE"),
+        ([b"fine", Message(id="~mine", payload=b"x")], "FIELD_INVALID"),
+    ],
+    ids=["empty", "too many", "too large", "bad id"],
+)
+async def test_a_bad_request_ends_the_stream_behind_the_answers_to_those_before(
+    line: Line, messages: list[bytes | message_pb2.Message], reason: str
+) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        await stream.send(b"before")
+        await stream.send(*messages)
+        with refused(reason, INVALID_ARGUMENT):
+            await stream.ended()
+        assert stream.answered == [1]
+    assert await waiting_payloads(line) == [b"before"]
+
+
+async def test_bytes_that_are_no_request_end_the_stream(line: Line, channel: grpc.aio.Channel) -> None:
+    await line.create()
+    raw: Callable[..., grpc.aio.StreamStreamCall[bytes, bytes]] = channel.stream_stream(
+        "/headway.v1.QueueService/Produce"
+    )
+    for broken in (b"\x0a\xff\x01short", b"\xff" * 40):
+        with refused("FIELD_INVALID", INVALID_ARGUMENT):
+            async for _ in raw(iter([broken]), timeout=10):
+                pytest.fail("nothing was asked")
+
+
+async def test_a_stream_without_a_batch_ends_well(line: Line) -> None:
+    async with Producing(line) as stream:
+        await stream.done()
+        assert await stream.ended() == []
+
+
+async def test_a_reader_that_is_slow_holds_its_own_stream_back_and_nobody_else(line: Line) -> None:
+    await line.create()
+    async with Producing(line, reads=False) as slow, Producing(line) as other:
+        sending = asyncio.create_task(flood(slow, 3_000))
+        before = -1
+        while before != (accepted := (await line.counts()).accepted):  # until it is held back
+            assert reasons(await other.put(b"other")) == [""]
+            before = accepted + 1
+            await asyncio.sleep(0.3)
+        assert accepted < 3_000 * 1_000
+        await slow.cancel()
+        sending.cancel()
+
+
+async def flood(stream: Producing, batches: int) -> None:
+    for _ in range(batches):
+        await stream.send(*([b""] * 1_000))
+
+
+async def test_draining_answers_what_was_accepted_and_ends_with_shutting_down(
+    store_server: StoreServer,
+    make_service: Callable[..., ServiceProcess],
+    connect: Callable[[str], grpc.aio.Channel],
+) -> None:
+    prefix = f"p{uuid.uuid4().hex[:8]}"
+    service = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
+    async with line_at(service.address, "jobs", connect) as line:
+        await line.create(bound=2)
+        async with Producing(line) as waiting, Producing(line) as idle:
+            await idle.put(b"0")
+            number = await waiting.send(b"1", b"2")
+            await waiting.send(b"3")
+            await eventually(lambda: producers_wait(line, 1))
+            stopping = asyncio.create_task(asyncio.to_thread(service.stop))
+            assert reasons(await waiting.answer(number)) == ["", "SHUTTING_DOWN"]
+            for stream in (waiting, idle):
+                with refused("SHUTTING_DOWN", UNAVAILABLE):
+                    await stream.ended()
+            assert waiting.answered == [number]
+            await stopping
+
+
+async def test_two_processes_share_one_bound_and_one_line(
+    line: Line,
+    prefix: str,
+    store_server: StoreServer,
+    make_service: Callable[..., ServiceProcess],
+    connect: Callable[[str], grpc.aio.Channel],
+) -> None:
+    await line.create(bound=5)
+    other = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
+    async with (
+        line_at(other.address, line.name, connect) as there,
+        Producing(line) as here_stream,
+        Producing(there) as there_stream,
+    ):
+        for number in range(20):
+            await here_stream.send(*(b"h %d" % at for at in range(3 * number, 3 * number + 3)))
+            await there_stream.send(*(b"t %d" % at for at in range(3 * number, 3 * number + 3)))
+        got: list[bytes] = []
+        while len(got) < 120:
+            assert (await line.counts()).length <= 5
+            for one in (await line.get(4, wait_ms=10_000)).deliveries:
+                got.append(one.message.payload)
+                await there.ack(one.lease)
+        for which in (b"h", b"t"):
+            assert [one for one in got if one.startswith(which)] == [b"%b %d" % (which, at) for at in range(60)]
+        await here_stream.answer(20)
+        await there_stream.answer(20)
