@@ -15,7 +15,7 @@ from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import admin_service_pb2, queue_service_pb2, queue_service_pb2_grpc
 from properties.hostile import COLLIDING, IMPROPER, PROPER_AND_HARMLESS
 from wire.calls import INVALID_ARGUMENT, SLACK_S, Keys, Line, Message, assert_balanced, payloads
-from wire.every_call import ADMIN_SERVICE, BOTH_WAYS, ENDLESS, QUEUE_SERVICE, REQUESTS, UNSERVED, WITHOUT_QUEUE, short
+from wire.every_call import ADMIN_SERVICE, BOTH_WAYS, ENDLESS, QUEUE_SERVICE, REQUESTS, WITHOUT_QUEUE, short
 
 MARKER = "MARKER"
 
@@ -53,7 +53,7 @@ def test_the_table_of_calls_has_every_call_of_the_schema() -> None:
         for service in file.DESCRIPTOR.services_by_name.values()
         for method in service.methods
     }
-    assert described == set(REQUESTS) | WITHOUT_QUEUE | BOTH_WAYS | UNSERVED
+    assert described == set(REQUESTS) | WITHOUT_QUEUE | BOTH_WAYS
 
 
 @pytest.mark.parametrize("method", REQUESTS, ids=short)

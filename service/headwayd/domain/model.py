@@ -154,11 +154,12 @@ class PutOutcome:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GetOrder:
     """Leases asked for, and earlier ones to be settled in the same step. `lease_ms` 0 means the queue's policy;
-    `max_bytes` bounds the answer, but one message is always given."""
+    `max_bytes` bounds the answer, but one message is always given, unless it `must_fit`."""
 
     queue: str
     max_messages: int = 1
     max_bytes: int = 3 * 1024 * 1024
+    must_fit: bool = False  # not even one larger message is given
     wait_ms: int = 0
     lease_ms: int = 0
     consumer: str = ""

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -100,7 +101,7 @@ class Consumer:
             self.fail(deleted(self.order.queue, error) if isinstance(error, QueueNotFound) else error)
             return True
         if not self.given.done():
-            if step.deliveries:
+            if step.deliveries or step.wait is Wait.LARGE:
                 self.given.set_result(step)
         elif step.deliveries:
             self._consumers.give_back(self, step)
@@ -273,11 +274,13 @@ class Consumers:
     async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool) -> None:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
-        if leases:
-            owned = waiter.owns_leases
-            await surely(queue, lambda: self.store.release(queue, leases, owned=owned, budget_s=_BUDGET_S))
+        for start in range(0, len(leases), _MOST_AT_ONCE):
+            await surely(queue, partial(self._release, queue, leases[start : start + _MOST_AT_ONCE], waiter))
         if not has_left and place and not leases:
             hints = consumer.away_hints
             await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
         elif not has_left:
             await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
+
+    async def _release(self, queue: str, leases: Sequence[str], waiter: Waiter) -> None:
+        await self.store.release(queue, leases, owned=waiter.owns_leases, budget_s=_BUDGET_S)

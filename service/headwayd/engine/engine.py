@@ -7,12 +7,13 @@ and gives up is here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
 from headwayd.domain import names
 from headwayd.domain.blocked import ToldProducer
+from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
 from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
@@ -39,6 +40,7 @@ from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.absence import Absence
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumers
+from headwayd.engine.consuming.consuming import Consuming
 from headwayd.engine.eta import WaitEstimator
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
@@ -254,6 +256,26 @@ class Engine:
         if self._is_draining:
             raise ShuttingDown("this process is going down")
         async with aclosing(self._standing.stand(order, budget_s=budget_s)) as told:
+            async for one in told:
+                yield one
+
+    async def consume(
+        self, order: ConsumeOrder, steps: AsyncIterator[ConsumeStep], *, budget_s: float
+    ) -> AsyncGenerator[ToldConsumer, None]:
+        """Leases within the credit and does the steps, until these end; what is leased and not settled is given back
+        when the generator is closed."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        stream = Consuming(
+            order,
+            steps,
+            consumers=self._consumers,
+            standing=self._standing,
+            spawn=self._tasks.spawn,
+            limits=self.limits,
+            budget_s=budget_s,
+        )
+        async with aclosing(stream.run()) as told:
             async for one in told:
                 yield one
 

@@ -38,6 +38,7 @@ class Wait(Enum):
     EMPTY = "empty"  # no message waits
     SLOT = "slot"  # every slot is out
     DRAIN = "drain"  # nothing waits, and the queue is closed: only what is leased or delayed may still come
+    LARGE = "large"  # the next message is larger than what it must fit into; such a one does not stand in line
     LINE = "line"  # others stand before
     ROOM = "room"  # the line is full, or other producers wait before
     ROLE = "role"  # a foreign client holds the role

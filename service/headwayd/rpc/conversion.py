@@ -24,7 +24,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
-from headwayd.domain.standing import GetOutcome
+from headwayd.domain.standing import GetOutcome, Standing
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
@@ -103,14 +103,19 @@ def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:
     for delivery in outcome.deliveries:
         fill_delivery(response.deliveries.add(), delivery)
     response.settled.extend(settle_results(outcome.settled))
-    if (standing := outcome.standing) is not None:
-        response.standing.place = standing.place
-        response.standing.position = standing.position
-        response.standing.length = standing.length
-        response.standing.limit = standing.limit
-        set_hints(response.standing, standing.hints)
-        set_eta(response.standing.eta, standing.eta)
+    if outcome.standing is not None:
+        fill_standing(response.standing, outcome.standing)
     return response
+
+
+def fill_standing(entry: message_pb2.Standing, standing: Standing) -> None:
+    """A place in line."""
+    entry.place = standing.place
+    entry.position = standing.position
+    entry.length = standing.length
+    entry.limit = standing.limit
+    set_hints(entry, standing.hints)
+    set_eta(entry.eta, standing.eta)
 
 
 def peek_response(messages: Sequence[Peeked], *, without_payloads: bool) -> queue_service_pb2.PeekResponse:

@@ -6,10 +6,11 @@ besides; it is cut to the call's deadline before it comes here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
 from headwayd.domain.blocked import ToldProducer
+from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -63,6 +64,10 @@ class Engine(Protocol):
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome: ...
 
     def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]: ...
+
+    def consume(
+        self, order: ConsumeOrder, steps: AsyncIterator[ConsumeStep], *, budget_s: float
+    ) -> AsyncGenerator[ToldConsumer, None]: ...
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float

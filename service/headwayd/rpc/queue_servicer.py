@@ -12,6 +12,7 @@ from dataclasses import replace
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.domain.errors import QueueExists
 from headwayd.rpc import requests
+from headwayd.rpc.consuming import consume
 from headwayd.rpc.conversion import (
     get_response,
     peek_response,
@@ -154,6 +155,12 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
     ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
         """Puts batches on one stream, answered in order."""
         return produce(self._engine, requests, context)
+
+    def Consume(
+        self, requests: AsyncIterator[queue_service_pb2.ConsumeRequest], context: Context
+    ) -> AsyncGenerator[queue_service_pb2.ConsumeResponse, None]:
+        """Leases and settles on one stream."""
+        return consume(self._engine, requests, context)
 
     def WatchPosition(
         self, request: queue_service_pb2.WatchPositionRequest, context: Context

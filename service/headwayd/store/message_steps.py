@@ -102,7 +102,7 @@ class MessageSteps(Asking):
             order.max_messages,
             order.lease_ms,
             random,
-            order.max_bytes,
+            -order.max_bytes if order.must_fit else order.max_bytes,
             order.attempt_id,
             who.name,
             who.number,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headwayd.domain import names
 from headwayd.domain.blocked import ToldProducer
+from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -143,6 +144,13 @@ class FakeEngine:
         default: Sequence[Settlement] = [Settlement(lease, Settled.EXTENDED, 0, 1_700_000_000_001) for lease in leases]
         asked = (queue, leases, lease_ms) if progress is None else (queue, leases, lease_ms, progress)
         return await self._do("extend", asked, budget_s, default)
+
+    async def consume(
+        self, order: ConsumeOrder, steps: AsyncIterator[ConsumeStep], *, budget_s: float
+    ) -> AsyncGenerator[ToldConsumer, None]:
+        default: Sequence[ToldConsumer] = [ToldConsumer(is_drained=True)]
+        for told in await self._do("consume", (order, [step async for step in steps]), budget_s, default):
+            yield told
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         default: Sequence[ToldStander] = [ToldOver(is_deleted=False)]

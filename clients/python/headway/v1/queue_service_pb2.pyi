@@ -1337,7 +1337,7 @@ class ConsumeStart(google.protobuf.message.Message):
 
     @property
     def credit(self) -> Global___Credit:
-        """The first credit."""
+        """The first credit. Unset: a pause until one is given."""
 
     def __init__(
         self,
@@ -1361,9 +1361,11 @@ class Credit(google.protobuf.message.Message):
     MESSAGES_FIELD_NUMBER: builtins.int
     BYTES_FIELD_NUMBER: builtins.int
     messages: builtins.int
-    """Most messages leased and not settled; 0 = pause."""
+    """Most messages leased and not settled: 0 to 100,000; 0 = pause."""
     bytes: builtins.int
-    """Most bytes leased and not settled; 0 = no such limit. One message always fits."""
+    """Most bytes leased and not settled: payloads, headers and given ids. 0 = no such limit. One message always fits if
+    nothing is outstanding.
+    """
     def __init__(
         self,
         *,
@@ -1442,7 +1444,9 @@ class ConsumeResponse(google.protobuf.message.Message):
 
     @property
     def standing(self) -> headway.v1.message_pb2.Standing:
-        """The place while waiting."""
+        """The place while waiting; `Standing.place` is empty, it ends with the stream. Told when the stream has waited for
+        50 ms, and when it changes.
+        """
 
     def __init__(
         self,

@@ -338,6 +338,12 @@ class QueueServiceServicer(object):
     def Consume(self, request_iterator, context):
         """Leases and settles on one stream, within the credit that the consumer gives. The end of the stream gives back its
         leases at once, at no attempt's cost.
+
+        Deliveries come in batches as large as credit, slots and `Limits.max_response_bytes` allow. If there is nothing to
+        lease the stream stands in the consumer line and is told its place. Steps are done in the order sent, their results
+        told in that order. Half-closing ends the stream with OK once all steps are answered. Ends with `drained` and OK when
+        the queue is closed and nothing is left. Trouble with the store ends it only if it meets a settle or the start. To
+        resume after any error, begin anew. Errors: QUEUE_NOT_FOUND, QUEUE_DELETED, SHUTTING_DOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

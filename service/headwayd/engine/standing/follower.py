@@ -23,7 +23,6 @@ NEAR = 20
 LOOK_EVERY_S = 0.08
 _STEPS = 10  # farther back a place is told when it has changed by this part
 _MOST_AT_ONCE = 500
-_CHECK_EVERY_S = 5.0
 _TROUBLE_PAUSE_S = 0.25
 _BUDGET_S = 2.0
 log = structlog.get_logger(__name__)
@@ -35,13 +34,21 @@ class Follower:
     """Those of one queue in this process. Runs as long as there is one."""
 
     def __init__(
-        self, queue: str, consumers: Consumers, estimator: Estimator, spawn: Spawn, *, on_end: Callable[[], object]
+        self,
+        queue: str,
+        consumers: Consumers,
+        estimator: Estimator,
+        spawn: Spawn,
+        *,
+        check_s: Callable[[], float],
+        on_end: Callable[[], object],
     ) -> None:
         self._queue = queue
         self._consumers = consumers
         self._store = consumers.store
         self._estimator = estimator
         self._spawn = spawn
+        self._check_s = check_s
         self._on_end = on_end
         self._is_running = False
         self._loop = asyncio.get_running_loop()
@@ -104,7 +111,7 @@ class Follower:
         (self._close.add if is_close else self._close.discard)(stance)
         self._ripe.discard(stance)
         wait_ms = stance.hints.poll_max_ms if is_close else stance.hints.poll_min_ms
-        self._plan(stance, stance.told_at + wait_ms / 1000)
+        self._plan(stance, float("inf") if is_close and stance.is_quiet else stance.told_at + wait_ms / 1000)
 
     def _plan(self, stance: Stance, at: float) -> None:
         stance.look_at = at
@@ -124,15 +131,14 @@ class Follower:
                     await self._look()
                     continue
                 now = self._loop.time()
-                until = self._checked_at + _CHECK_EVERY_S
-                if self._times:
-                    until = min(until, self._times[0][0])
+                check_at = self._checked_at + self._check_s()
+                until = min(check_at, self._times[0][0]) if self._times else check_at
                 try:
                     async with asyncio.timeout(max(until - now, 0.0)):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
-                if self._loop.time() >= self._checked_at + _CHECK_EVERY_S:  # hints may be lost
+                if self._loop.time() >= check_at:  # hints may be lost
                     self._checked_at = self._loop.time()
                     self._is_changed = True
         finally:  # without an await between: nobody can join a follower that does not run
@@ -196,16 +202,16 @@ class Follower:
                     stance.stir()
             elif not footing.position:
                 self._consumers.restore(self._queue)  # the store has dropped it, unless its turn has come just now
-            elif stance in asked or self._is_worth_telling(stance, footing.position):
+            elif stance in asked or is_worth_telling(stance.told_position, footing.position):
                 stance.stir()
             elif stance in self._ripe:
                 self._ripe.discard(stance)
                 must_at = stance.told_at + stance.hints.poll_max_ms / 1000
                 self._plan(stance, min(asked_at + stance.hints.poll_min_ms / 1000, must_at))
 
-    @staticmethod
-    def _is_worth_telling(stance: Stance, position: int) -> bool:
-        told = stance.told_position
-        if told <= NEAR or position <= NEAR:
-            return position != told
-        return abs(position - told) * _STEPS >= told
+
+def is_worth_telling(told: int, position: int) -> bool:
+    """Whether a place has changed by so much that it is told at once; `told` 0: none was."""
+    if told <= NEAR or position <= NEAR:
+        return position != told
+    return abs(position - told) * _STEPS >= told

@@ -15,8 +15,9 @@ class Stance:
     """One stream. Its follower sets `footing`; whoever reads it waits for `news`. Spans of time are by this process's
     clock."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer, *, is_quiet: bool = False) -> None:
         self.consumer = consumer
+        self.is_quiet = is_quiet  # near the head it is told when its place has changed, and not by time
         self.is_holding = False  # its turn has come and is not over
         self.footing: Footing | None = None
         self.numbers: LineNumbers | None = None

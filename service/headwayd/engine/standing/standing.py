@@ -21,6 +21,8 @@ from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
+_SHORTEST_CHECK_S = 5.0
+_CHECKS_PER_S = 10
 
 Spawn = Callable[[Awaitable[None], str], None]
 
@@ -67,7 +69,7 @@ class Standing:
         consumer.place = order.place or new_place()
         first: GetStep | None = await self._consumers.first_try(consumer, budget_s)
         stance = Stance(consumer)
-        follower = self._follower(order.queue)
+        follower = self.follower(order.queue)
         follower.join(stance)
         is_over = False  # whether the last turn is, and there will be no other
         try:
@@ -106,7 +108,7 @@ class Standing:
                 follower.ask(stance)
             else:
                 stance.polls = first.polls
-                yield self._told(stance, first.at_ms, first.position, first.length, first.limit)
+                yield self.told(stance, first.at_ms, first.position, first.length, first.limit)
                 follower.told(stance)
             while not consumer.given.done():
                 await stance.news()
@@ -119,14 +121,15 @@ class Standing:
                 assert numbers is not None
                 if consumer.last is not None:
                     stance.polls = consumer.last.polls
-                yield self._told(
+                yield self.told(
                     stance, numbers.at_ms, stance.footing.position, numbers.consumers_waiting, numbers.limit
                 )
                 follower.told(stance)
         finally:
             line.forget(consumer)
 
-    def _told(self, stance: Stance, at_ms: int, position: int, length: int, limit: int) -> ToldPlace:
+    def told(self, stance: Stance, at_ms: int, position: int, length: int, limit: int) -> ToldPlace:
+        """What is told of a place just now; the stance remembers it."""
         is_moved_back = 0 < stance.told_position < position
         stance.hints = poll_hints(stance.polls, position, busy=self._consumers.busyness.value)
         stance.told_position = position
@@ -165,7 +168,8 @@ class Standing:
             place=order.place,
         )
 
-    def _follower(self, queue: str) -> Follower:
+    def follower(self, queue: str) -> Follower:
+        """The one that follows this queue's line."""
         follower = self._followers.get(queue)
         if follower is None:
             follower = self._followers[queue] = Follower(
@@ -173,6 +177,7 @@ class Standing:
                 self._consumers,
                 self._estimates.of(queue),
                 self._spawn,
+                check_s=lambda: max(_SHORTEST_CHECK_S, len(self._followers) / _CHECKS_PER_S),
                 on_end=lambda: self._followers.pop(queue, None),
             )
         return follower

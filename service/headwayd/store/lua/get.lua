@@ -5,7 +5,8 @@
 -- ARGV[4] most messages
 -- ARGV[5] lease (ms); '0' = the queue's policy
 -- ARGV[6] random part of the new leases' nonces, 16 bytes
--- ARGV[7] most bytes of elements in the reply; one message is always given
+-- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
+--         larger stays, and who asks does not stand in line for it
 -- ARGV[8] attempt id; '' = none
 -- ARGV[9] waiter (process name, '#', number) that stands in the consumer line if it gets nothing; '' = does not wait
 -- ARGV[10] the number in line that the waiter had before; '0' = none that it knows of
@@ -13,8 +14,8 @@
 -- ARGV[12] '1': the waiter's stream owns what it gets; '2': and when that is settled it goes on before all others; '' =
 --        neither
 -- ARGV[13] count of leases to ack, then for each: generation, ticket, nonce
--- Reply: echo, status, now, generation, wait ('' | 'empty' | 'drain' | 'slot' | 'line' | 'role' | 'paused'), holder,
---        random part of the nonces, next due, number in line, position in line, length of the line, limit, poll_base,
+-- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
+--        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit, poll_base,
 --        poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of settled, then status and failures for each, then for each
 --        message: ticket, attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then
 --        only ms to go follows), PLACE_LOST, or why there is no queue.
@@ -25,7 +26,7 @@
 -- @include settle
 -- @include stands
 local CHUNK_OUT = 64
-local MOST_BYTES = tonumber(ARGV[7])
+local MOST_BYTES, MUST_FIT = math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
@@ -98,8 +99,8 @@ elseif redis.call('EXISTS', K.consumers) == 1 then
 end
 status = status or T.OK
 
--- Takes messages from the head, those whose time is over aside. Returns how many it took, and whether that was all that
--- the reply can hold.
+-- Takes messages from the head, those whose time is over aside. Returns whether the next one is more than the reply can
+-- hold.
 local taken, taken_tickets = {}, nil
 local function take(most)
   local old, bytes, is_cut, count = {}, 0, false, 0
@@ -109,7 +110,7 @@ local function take(most)
     local tickets, elements = {}, {}
     local passed = walk(S, #part, function(i, ticket)
       bytes = bytes + #part[i]
-      if bytes > MOST_BYTES and (#taken > 0 or #tickets > 0) then return false end
+      if bytes > MOST_BYTES and (MUST_FIT or #taken > 0 or #tickets > 0) then return false end
       tickets[#tickets + 1], elements[#elements + 1] = ticket, part[i]
     end)
     if passed.count < #part then
@@ -141,11 +142,12 @@ local function take(most)
     if #expiries > 0 then remove_members(K.expiry, tickets) end
   end
   for _, entry in ipairs(old) do expire(S, entry[1], entry[2], entry[3]) end
+  return is_cut
 end
 
 if status == T.OK and wait == '' and given == 0 then
-  take(math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead))
-  if #taken == 0 then wait = S.closed and 'drain' or 'empty' end
+  local is_cut = take(math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead))
+  if #taken == 0 then wait = MUST_FIT and is_cut and 'large' or S.closed and 'drain' or 'empty' end
   S.made_room = true
 end
 
@@ -185,7 +187,7 @@ end
 
 local position, length, poll = 0, 0, { '0', '0', '0' }
 if WAITER ~= '' then
-  if given > 0 or status ~= T.OK then
+  if given > 0 or status ~= T.OK or wait == 'large' then
     if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
     if ARGV[11] ~= '' then forget_place(ARGV[11]) end
     if S.turn_to == WAITER then set(S, 'turn_to', '') end

@@ -1,0 +1,316 @@
+"""One consumer's stream, from its start to its end. Whatever ends it, place and leases are given up.
+
+It does one thing at a time: what the consumer asked for, in order; then, as far as the credit goes, the next messages.
+Acks and the leasing of what comes next are one step of the store. If there is nothing to lease the stream stands in the
+consumer line like everybody, and settles on while it stands there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credit, ExtendOrder, ToldConsumer
+from headwayd.domain.errors import (
+    OutcomeUnknown,
+    QueueDeleted,
+    QueueDrained,
+    QueueNotFound,
+    StoreUnavailable,
+)
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import GetOrder, Settled, Settlement
+from headwayd.engine.consumers import Consumers, deleted
+from headwayd.engine.consuming.inbox import Inbox
+from headwayd.engine.consuming.outstanding import Outstanding, Room
+from headwayd.engine.lines import Line
+from headwayd.engine.ports import GetStep, Wait
+from headwayd.engine.standing.follower import Follower, is_worth_telling
+from headwayd.engine.standing.stance import Stance
+from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
+
+# A place is told when the stream has stood there for so long: on a busy queue it would be nothing but noise.
+_TELL_AFTER_S = 0.05
+
+Answer = TypeVar("Answer")
+Spawn = Callable[[Awaitable[None], str], None]
+
+
+class Consuming:
+    """One stream. `run` it once."""
+
+    def __init__(
+        self,
+        order: ConsumeOrder,
+        steps: AsyncIterator[ConsumeStep],
+        *,
+        consumers: Consumers,
+        standing: Standing,
+        spawn: Spawn,
+        limits: Limits,
+        budget_s: float,
+    ) -> None:
+        self._queue = order.queue
+        self._consumers = consumers
+        self._standing = standing
+        self._spawn = spawn
+        self._limits = limits
+        self._budget_s = budget_s
+        self._loop = asyncio.get_running_loop()
+        asked = GetOrder(queue=order.queue, lease_ms=order.lease_ms, consumer=order.consumer)
+        self._consumer = consumers.enter(asked, budget_s=budget_s, waits=True, owns=True)
+        self._stance = Stance(self._consumer, is_quiet=True)
+        self._held = Outstanding(order.credit)
+        self._inbox = Inbox(steps, self._stance.stir)
+        self._line: Line | None = None  # where it waits, if it does
+        self._follower: Follower | None = None  # who tells its place there
+        self._tell_at = float("inf")
+        self._told_known_at = float("-inf")
+        self._is_begun = False  # the store has answered once
+        self._too_large_at = -1  # `freed` when the next message did not fit into what was left of the credit
+        self._clock_ahead_ms = 0.0  # the store's clock before this process's, at most
+        self._under_way: asyncio.Future[Any] | None = None
+
+    async def run(self) -> AsyncGenerator[ToldConsumer, None]:
+        """Tells what there is to tell, until the consumer has said its last, or the queue is drained."""
+        try:
+            while (told := await self._next()) is not None:
+                yield told
+        except QueueDrained:
+            yield ToldConsumer(is_drained=True)
+        finally:
+            self._give_up()
+
+    async def _next(self) -> ToldConsumer | None:
+        """What is to be told next; None if that was all."""
+        while True:
+            self._held.lapse(self._loop.time())
+            told: ToldConsumer | None
+            if (step := self._turn()) is not None:
+                told = self._leased(step, ())
+            elif (asked := self._inbox.take()) is not None:
+                told = await self._do(asked)
+            elif self._inbox.is_over:
+                return None
+            elif self._line is None and (room := self._room()) is not None:
+                told = await self._lease(room)
+            elif self._line is not None and self._consumer.given.done():
+                self._consumer.given.result()  # an error: it was no turn
+            elif (told := self._place()) is None:
+                await self._news()
+            if told is not None:
+                return told
+
+    async def _news(self) -> None:
+        """Waits until something comes, is given, or is over, or it is time to tell the place."""
+        at = self._held.lapses_at if self._line is None else self._tell_at
+        try:
+            async with asyncio.timeout_at(at if at < float("inf") else None):
+                await self._stance.news()
+        except TimeoutError:
+            pass
+
+    # -- leasing ------------------------------------------------------------------------------------------------------
+
+    def _room(self, ending: Sequence[str] = ()) -> Room | None:
+        if not ending and self._held.freed == self._too_large_at:
+            return None
+        return self._held.room(ending)
+
+    def _asked_for(self, room: Room, ack: Sequence[str], attempt_id: str) -> GetOrder:
+        most = self._limits.max_response_bytes
+        return replace(
+            self._consumer.order,
+            max_messages=min(room.messages, self._limits.max_batch_messages),
+            max_bytes=min(room.bytes or most, most),
+            must_fit=room.is_strict,
+            ack=ack,
+            attempt_id=attempt_id,
+        )
+
+    async def _lease(self, room: Room, ack: Sequence[str] = ()) -> ToldConsumer | None:
+        """Tries once; if nothing can be leased the stream waits for its turn from then on."""
+        consumer = self._consumer
+        consumer.begin_anew(number=0, attempt_id="")
+        consumer.order = self._asked_for(room, ack, secrets.token_hex(16))
+        try:
+            step = await self._call(consumer.step(self._budget_s))
+        except (StoreUnavailable, OutcomeUnknown):
+            if ack or not self._is_begun:
+                raise
+            self._wait_in_line()  # which goes on trying, by the same attempt id
+            return None
+        except (QueueNotFound, QueueDeleted) as error:
+            if ack:  # that is told first; the next try tells of the queue
+                return await self._settle(self._consumers.store.ack(self._queue, ack, budget_s=self._budget_s))
+            raise (deleted(self._queue, error) if self._is_begun else error) from None
+        self._is_begun = True
+        return self._leased(step, ack)
+
+    def _leased(self, step: GetStep, ack: Sequence[str]) -> ToldConsumer | None:
+        """Takes over what a step gave."""
+        now = self._loop.time()
+        self._clock_ahead_ms = step.at_ms - now * 1_000
+        self._note(step.settled)
+        if step.deliveries:
+            last = max(delivery.lease_expires_at_ms for delivery in step.deliveries)
+            self._held.add(step.deliveries, now + (last - step.at_ms) / 1_000)
+        elif step.wait is Wait.LARGE:
+            self._too_large_at = self._held.freed
+        elif step.wait is not Wait.NOTHING:  # nothing to wait for: drained, which the next try tells
+            self._wait_in_line()
+        if not step.deliveries and not ack:
+            return None
+        return ToldConsumer(deliveries=step.deliveries, settled=step.settled)
+
+    def _turn(self) -> GetStep | None:
+        """What its turn in line has brought; then it stands there no longer."""
+        given = self._consumer.given
+        if self._line is None or not given.done() or given.exception() is not None:
+            return None
+        step = given.result()
+        self._stop_waiting()
+        return step
+
+    def _wait_in_line(self) -> None:
+        consumer = self._consumer
+        consumer.order = replace(consumer.order, ack=())
+        self._line = self._consumers.join(consumer)
+        self._told_known_at = self._loop.time()  # what was known before was true of another wait
+        self._tell_at = self._told_known_at + _TELL_AFTER_S
+        consumer.given.add_done_callback(lambda _: self._stance.stir())
+
+    def _stop_waiting(self) -> None:
+        """It has its turn, or has left the line."""
+        if self._line is not None:
+            self._line.forget(self._consumer)
+        self._line, self._tell_at = None, float("inf")
+        if self._follower is not None:
+            self._follower.leave(self._stance)
+            self._follower = None
+            self._stance.footing, self._stance.told_position = None, 0
+        self._consumer.begin_anew(number=0, attempt_id="")
+
+    async def _ask_for_less(self) -> None:
+        """The credit has changed while it waits: no turn may bring more than the new one."""
+        if self._line is None:
+            return
+        consumer = self._consumer
+        await self._line.leave(consumer)
+        if consumer.given.done():
+            return
+        room = self._held.room()
+        if room is not None:
+            consumer.order = self._asked_for(room, (), consumer.order.attempt_id)
+            self._line = self._consumers.join(consumer)
+            return
+        self._stop_waiting()
+        try:
+            await self._call(self._consumers.stop_standing(consumer, budget_s=self._budget_s))
+        except (StoreUnavailable, OutcomeUnknown):
+            self._consumers.give_up(consumer)
+
+    # -- what the consumer asks for -----------------------------------------------------------------------------------
+
+    async def _do(self, asked: ConsumeStep) -> ToldConsumer | None:
+        store = self._consumers.store
+        match asked:
+            case Credit():
+                self._held.give_credit(asked)
+                await self._ask_for_less()
+                return None
+            case AckOrder() if asked.result:
+                work = store.ack(self._queue, asked.leases, result=asked.result, budget_s=self._budget_s)
+            case AckOrder():
+                asked = self._inbox.take_more(asked, self._limits.max_batch_messages)
+                room = self._room(asked.leases)
+                if self._line is None and room is not None and not self._inbox.is_read:
+                    return await self._lease(room, asked.leases)
+                work = store.ack(self._queue, asked.leases, budget_s=self._budget_s)
+            case ExtendOrder():
+                work = store.extend(
+                    self._queue, asked.leases, asked.lease_ms, progress=asked.progress, budget_s=self._budget_s
+                )
+            case _:
+                work = store.delay(asked, budget_s=self._budget_s)
+        return await self._settle(work)
+
+    async def _settle(self, work: Awaitable[Sequence[Settlement]]) -> ToldConsumer:
+        settled = await self._call(work)
+        self._note(settled)
+        if self._line is not None and (room := self._held.room()) is not None:
+            self._consumer.order = self._asked_for(room, (), self._consumer.order.attempt_id)
+        return ToldConsumer(settled=settled)
+
+    def _note(self, settled: Sequence[Settlement]) -> None:
+        for one in settled:
+            if one.settled is Settled.EXTENDED and one.available_at_ms is not None:
+                self._held.extend(one.lease, (one.available_at_ms - self._clock_ahead_ms) / 1_000)
+            else:  # whatever the answer, it is no lease of this stream any more
+                self._held.end(one.lease)
+
+    # -- its place ----------------------------------------------------------------------------------------------------
+
+    def _place(self) -> ToldConsumer | None:
+        """Its place in line, if it is time to tell it."""
+        if self._line is None:
+            return None
+        stance = self._stance
+        if self._follower is None:
+            if self._loop.time() >= self._tell_at:
+                self._tell_at = float("inf")
+                self._follower = self._standing.follower(self._queue)
+                self._follower.join(stance)
+                self._follower.stand(stance)
+                self._follower.ask(stance)
+            return None
+        footing, numbers = stance.footing, stance.numbers
+        if footing is None or numbers is None or not footing.position or stance.known_at <= self._told_known_at:
+            return None
+        self._told_known_at = stance.known_at
+        if not is_worth_telling(stance.told_position, footing.position):
+            return None
+        if self._loop.time() - stance.known_at > TRUE_FOR_S:
+            self._follower.ask(stance)
+            return None
+        told = self._standing.told(stance, numbers.at_ms, footing.position, numbers.consumers_waiting, numbers.limit)
+        self._follower.told(stance)
+        return ToldConsumer(standing=told.standing)
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    async def _call(self, work: Awaitable[Answer]) -> Answer:
+        """A step of the store, which runs to its end also if the stream ends first."""
+        under_way: asyncio.Future[Answer] = asyncio.ensure_future(work)
+        self._under_way = under_way
+        answer = await asyncio.shield(under_way)
+        self._under_way = None
+        return answer
+
+    def _give_up(self) -> None:
+        """Ends, in the background, all that it stands for; after the step under way, which may be settling."""
+        self._inbox.close()
+        consumer, leases = self._consumer, self._held.leases
+        given, stands = consumer.given, self._line is not None
+        if self._line is not None:
+            if given.done() and not given.cancelled() and given.exception() is None:
+                leases += [delivery.lease for delivery in given.result().deliveries]
+            given.cancel()
+            self._line.forget(consumer)
+        if self._follower is not None:
+            self._follower.leave(self._stance)
+        under_way = self._under_way  # it may be done, and its answer not taken yet
+        if under_way is None:
+            self._consumers.give_up(consumer, leases, has_left=not stands)
+        else:
+            self._spawn(self._give_up_late(under_way, leases), f"late:{self._queue}")
+
+    async def _give_up_late(self, under_way: asyncio.Future[Any], leases: Sequence[str]) -> None:
+        await asyncio.wait({under_way})
+        late: Sequence[str] = ()
+        if not under_way.cancelled() and under_way.exception() is None and isinstance(under_way.result(), GetStep):
+            late = [delivery.lease for delivery in under_way.result().deliveries]
+        self._consumers.give_up(self._consumer, [*leases, *late])

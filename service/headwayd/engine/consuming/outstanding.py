@@ -1,0 +1,119 @@
+"""What is leased to one stream and not settled, against the credit that its consumer gave.
+
+Times are by the clock of this process. A lease ends here no earlier than in the store, so the credit is never exceeded.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from headwayd.domain.consuming import Credit
+from headwayd.domain.model import Delivery
+
+OWN_ID_MARK = "~"  # ids made by the service are no part of a message's size
+_MOST_LAPSED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """How much more may be leased. `bytes` 0 = no limit; it is strict, so that not even one larger message is given, if
+    something is outstanding."""
+
+    messages: int
+    bytes: int
+    is_strict: bool
+
+
+def size_of(delivery: Delivery) -> int:
+    """What a message takes of a credit: payload, headers and an id that was given."""
+    given_id = 0 if delivery.id.startswith(OWN_ID_MARK) else len(delivery.id.encode())
+    return len(delivery.payload) + len(delivery.headers) + given_id
+
+
+class Outstanding:
+    """The leases of one stream. `freed` grows whenever there may be more room than before."""
+
+    def __init__(self, credit: Credit) -> None:
+        self._credit = credit
+        self._held: dict[str, tuple[int, float]] = {}  # lease: its bytes, and when it lapses
+        self._bytes = 0
+        self._lapsed: dict[str, int] = {}  # those that its consumer may still take up again
+        self._lapses: list[tuple[float, int, Sequence[str]]] = []
+        self._numbers = itertools.count()
+        self.freed = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    @property
+    def leases(self) -> list[str]:
+        """All of them."""
+        return list(self._held)
+
+    @property
+    def lapses_at(self) -> float:
+        """When the next may lapse."""
+        return self._lapses[0][0] if self._lapses else float("inf")
+
+    def give_credit(self, credit: Credit) -> None:
+        """Replaces the credit before."""
+        self._credit = credit
+        self.freed += 1
+
+    def room(self, ending: Iterable[str] = ()) -> Room | None:
+        """How much more may be leased once the leases in `ending` are settled; None if that is nothing."""
+        count, size = len(self._held), self._bytes
+        for lease in set(ending):
+            if lease in self._held:
+                count -= 1
+                size -= self._held[lease][0]
+        messages, most = self._credit.messages - count, self._credit.bytes
+        if messages <= 0:
+            return None
+        if most == 0 or count == 0:
+            return Room(messages, most, is_strict=False)
+        return Room(messages, most - size, is_strict=True) if most > size else None
+
+    def add(self, deliveries: Sequence[Delivery], lapses_at: float) -> None:
+        """Leased to the stream just now."""
+        for delivery in deliveries:
+            self._hold(delivery.lease, size_of(delivery), lapses_at)
+        self._note_lapse(lapses_at, [delivery.lease for delivery in deliveries])
+
+    def _hold(self, lease: str, size: int, lapses_at: float) -> None:
+        self._bytes += size - self._held.get(lease, (0, 0.0))[0]
+        self._held[lease] = (size, lapses_at)
+
+    def _note_lapse(self, at: float, leases: Sequence[str]) -> None:
+        heapq.heappush(self._lapses, (at, next(self._numbers), leases))
+
+    def end(self, lease: str) -> None:
+        """Settled, or known to be no lease any more."""
+        held = self._held.pop(lease, None)
+        self._lapsed.pop(lease, None)
+        if held is not None:
+            self._bytes -= held[0]
+            self.freed += 1
+        if not self._held:
+            self._lapses.clear()
+
+    def extend(self, lease: str, lapses_at: float) -> None:
+        """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
+        size = self._held[lease][0] if lease in self._held else self._lapsed.pop(lease, None)
+        if size is not None:
+            self._hold(lease, size, lapses_at)
+            self._note_lapse(lapses_at, [lease])
+
+    def lapse(self, now: float) -> None:
+        """Those whose time is over do not count any more."""
+        while self._lapses and self._lapses[0][0] <= now:
+            for lease in heapq.heappop(self._lapses)[2]:
+                size, at = self._held.get(lease, (0, float("inf")))
+                if at <= now:
+                    self.end(lease)
+                    self._lapsed[lease] = size
+        while len(self._lapsed) > _MOST_LAPSED:
+            del self._lapsed[next(iter(self._lapsed))]

@@ -1,0 +1,441 @@
+"""Consume: leases within the credit, settled on the same stream, in turns with everybody, and given back at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+
+from harness import eventually, refused
+from headway.v1 import admin_service_pb2, queue_service_pb2
+from wire.calls import (
+    ACKED,
+    ALREADY_ACKED,
+    DELAYED,
+    EXTENDED,
+    GONE,
+    NOT_FOUND,
+    RELEASED,
+    STALE,
+    Line,
+    Message,
+    Settled,
+    leases,
+    payloads,
+)
+from wire.flows import Consuming
+from wire.streams import Standing
+
+
+async def consumers_wait(line: Line, count: int) -> bool:
+    return (await line.describe()).counts.consumers_waiting == count
+
+
+async def leased(line: Line, count: int) -> bool:
+    return (await line.counts()).leased == count
+
+
+def ends(results: list[Any]) -> list[Settled]:
+    return [one.settled for one in results]
+
+
+async def test_what_waits_is_delivered_within_the_credit_and_goes_on_with_every_ack(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(10)))
+    async with Consuming(line, 4) as stream:
+        assert payloads(await stream.taken(4)) == [b"0", b"1", b"2", b"3"]
+        assert len(stream.seen) == 1  # one batch
+        assert (await line.counts()).leased == 4
+        await stream.ack(*(await stream.tokens(4))[:3])
+        assert payloads((await stream.taken(7))[4:]) == [b"4", b"5", b"6"]
+        assert ends(await stream.results(3)) == [ACKED] * 3
+        assert (await line.counts()).leased == 4
+        assert (await line.counts()).acked == 3
+        answered = stream.seen[1]  # settling and the next leases are one step, and one answer
+        assert (len(answered.deliveries), len(answered.settled)) == (3, 3)
+
+
+async def test_the_credit_is_never_exceeded(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(300)))
+    async with Consuming(line, 7) as stream:
+        done = 0
+        while done < 300:
+            await stream.taken(min(done + 1, 300))
+            assert len(stream.deliveries) - done <= 7
+            assert (await line.counts()).leased <= 7
+            upto = len(stream.deliveries)
+            await stream.ack(*leases(stream.deliveries[done:upto]))
+            done = upto
+            await stream.results(done)
+        assert payloads(stream.deliveries) == [b"%d" % number for number in range(300)]
+
+
+async def test_without_credit_nothing_comes_and_credit_may_be_changed(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2", b"3", b"4")
+    async with Consuming(line) as stream:
+        await stream.ack("made-up")  # the stream is alive
+        assert ends(await stream.results(1)) == [GONE]
+        assert not stream.deliveries
+        await stream.credit(2)
+        assert payloads(await stream.taken(2)) == [b"1", b"2"]
+        await stream.credit(0)
+        await stream.ack(*await stream.tokens(2))
+        assert ends(await stream.results(3)) == [GONE, ACKED, ACKED]
+        assert (await line.counts()).leased == 0
+        await stream.credit(1)
+        assert payloads(await stream.taken(3)) == [b"1", b"2", b"3"]
+        await stream.credit(2)
+        await stream.taken(4)
+
+
+async def test_credit_that_is_taken_back_while_the_stream_waits_gives_up_its_place(line: Line) -> None:
+    await line.create()
+    async with Consuming(line, 5) as stream:
+        await stream.position(1)
+        await stream.credit(0)
+        await eventually(lambda: consumers_wait(line, 0))
+        await line.put(b"1", b"2", b"3")
+        assert payloads((await line.get(3)).deliveries) == [b"1", b"2", b"3"]
+        assert not stream.deliveries
+        await stream.credit(1)
+        await eventually(lambda: consumers_wait(line, 1))
+        await line.put(b"4", b"5")
+        assert payloads(await stream.taken(1)) == [b"4"]
+        assert payloads((await line.get(3)).deliveries) == [b"5"]
+
+
+async def test_less_credit_while_the_stream_waits_makes_its_turn_smaller(line: Line) -> None:
+    await line.create()
+    async with Consuming(line, 50) as stream:
+        await stream.position(1)
+        await stream.credit(2)
+        await stream.ack("made-up")
+        await stream.results(1)  # so the credit is known
+        await line.put(*(b"%d" % number for number in range(10)))
+        await stream.taken(2)
+        await stream.ack("made-up")
+        await stream.results(2)
+        assert len(stream.deliveries) == 2
+        assert (await line.counts()).leased == 2
+
+
+async def test_bytes_are_a_credit_too_and_never_exceeded(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"x" * size for size in (400, 400, 400, 100, 100)))
+    async with Consuming(line, 100, 1_000) as stream:
+        first = await stream.taken(2)  # the third does not fit
+        await stream.ack("made-up")
+        await stream.results(1)
+        assert len(stream.deliveries) == 2
+        await stream.ack(first[0].lease)
+        assert [len(one) for one in payloads(await stream.taken(5))] == [400, 400, 400, 100, 100]
+        assert (await line.counts()).leased == 4  # 1,000 bytes
+
+
+async def test_one_message_always_fits(line: Line) -> None:
+    await line.create()
+    await line.put(b"x" * 5_000, b"y" * 5_000, b"z")
+    async with Consuming(line, 100, 10) as stream:
+        await stream.taken(1)
+        await stream.ack(*await stream.tokens(1))
+        await stream.taken(2)
+        await stream.ack("made-up")
+        await stream.results(2)
+        assert len(stream.deliveries) == 2
+        await stream.ack((await stream.tokens(2))[1])
+        assert payloads(await stream.taken(3))[2] == b"z"
+
+
+async def test_a_message_too_large_for_what_is_left_holds_up_nobody_else(line: Line) -> None:
+    await line.create()
+    async with Consuming(line, 100, 1_000) as stream:
+        await stream.position(1)
+        await line.put(b"x" * 600)
+        await stream.taken(1)
+        await eventually(lambda: consumers_wait(line, 1))  # there is credit left
+        await line.put(b"y" * 600)
+        await eventually(lambda: consumers_wait(line, 0))
+        assert len(payloads((await line.get()).deliveries)) == 1
+        assert len(stream.deliveries) == 1
+
+
+async def test_headers_and_ids_count_as_bytes(line: Line) -> None:
+    await line.create()
+    await line.put(*(Message(id=f"{number}" + "i" * 90, headers={"k": "v" * 400}, payload=b"") for number in range(4)))
+    async with Consuming(line, 100, 1_200) as stream:
+        await stream.taken(2)
+        await stream.ack("made-up")
+        await stream.results(1)
+        assert len(stream.deliveries) == 2
+
+
+async def test_a_batch_is_bounded_by_what_an_answer_may_hold_and_the_rest_follows(line: Line) -> None:
+    await line.create()
+    for number in range(8):
+        await line.put(b"%d" % number * 1_000_000)
+    async with Consuming(line, 1_000) as stream:
+        await stream.taken(8)
+        assert [len(one.deliveries) for one in stream.seen if one.deliveries] == [3, 3, 2]
+    await eventually(lambda: leased(line, 0))
+    assert (await line.counts()).length == 8
+
+
+async def test_all_ways_of_settling_work_on_the_stream_with_results_in_order(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(5)))
+    async with Consuming(line, 5) as stream:
+        one, two, three, four, five = await stream.taken(5)
+        await stream.extend(one.lease, "made-up", lease_ms=3_600_000)
+        await stream.delay(two.lease, delay_ms=3_600_000, reason="later")
+        await stream.ack(three.lease, result=b"a result")
+        await stream.ack(one.lease, one.lease)
+        await stream.delay(four.lease, delay_ms=0, keep_attempt=True, queue=line.name)
+        await stream.extend(four.lease)
+        results = await stream.results(8)
+        assert [result.lease for result in results] == [
+            *(one.lease, "made-up", two.lease, three.lease, one.lease, one.lease, four.lease, four.lease)
+        ]
+        assert ends(results) == [EXTENDED, GONE, DELAYED, ACKED, ACKED, ALREADY_ACKED, RELEASED, STALE]
+        again = (await stream.taken(6))[5]
+        assert (again.message.payload, again.attempt) == (b"3", 1)
+        counts = await line.counts()
+        assert (counts.leased, counts.delayed, counts.acked) == (2, 1, 2)
+        assert five.lease in {delivery.lease for delivery in stream.deliveries}
+
+
+async def test_messages_are_postponed_by_id_on_the_stream(line: Line) -> None:
+    await line.create()
+    await line.put(Message(id="a", payload=b"1"))
+    async with Consuming(line) as stream:
+        await stream.delay(delay_ms=3_600_000, message_ids=["a", "b"])
+        results = await stream.results(2)
+        assert [(one.id, one.settled) for one in results] == [("a", DELAYED), ("b", GONE)]
+
+
+async def test_acks_that_come_one_by_one_are_all_answered_in_order(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(500)))
+    async with Consuming(line, 100) as stream:
+        for number in range(500):
+            await stream.ack((await stream.tokens(number + 1))[number])
+        results = await stream.results(500)
+        assert [one.lease for one in results] == leases(stream.deliveries)
+        assert set(ends(results)) == {ACKED}
+    assert (await line.counts()).acked == 500
+
+
+async def test_a_lease_that_lapses_gives_its_credit_back(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 1, lease_ms=300) as stream:
+        first, again = await stream.taken(2)
+        assert (first.message.payload, again.message.payload) == (b"1", b"1")
+        assert again.attempt == 2
+        await stream.extend(again.lease, lease_ms=3_600_000)
+        await stream.results(1)
+        await asyncio.sleep(0.5)  # longer than the lease was
+        assert len(stream.deliveries) == 2
+        await stream.ack(first.lease, again.lease)
+        assert ends(await stream.results(3)) == [EXTENDED, STALE, ACKED]
+        assert payloads(await stream.taken(3))[2] == b"2"
+
+
+async def test_a_stream_that_waits_is_told_its_place_and_how_it_moves(line: Line) -> None:
+    await line.create(limit=7)
+    async with Standing(line) as first, Consuming(line, 10) as stream:
+        told = await stream.position(2)
+        assert (told.length, told.limit, told.place) == (2, 7, "")
+        assert told.poll_max.ToMilliseconds() > told.poll_min.ToMilliseconds() > 0
+        assert not told.eta.known
+        async with Consuming(line, 10) as third:
+            await third.position(3)
+            await first.end()
+            await stream.position(1)
+            await third.position(2)
+            assert [one.position for one in stream.places] == [2, 1]
+
+
+async def test_streams_take_turns_with_everybody_in_line(line: Line) -> None:
+    await line.create()
+    async with Consuming(line, 10) as first:
+        await first.position(1)
+        second = asyncio.create_task(line.get(wait_ms=10_000))
+        await eventually(lambda: consumers_wait(line, 2))
+        async with Consuming(line, 10) as third:
+            await third.position(3)
+            await line.put(b"1")
+            assert payloads(await first.taken(1)) == [b"1"]
+            await line.put(b"2")
+            assert payloads((await second).deliveries) == [b"2"]
+            await line.put(b"3")
+            assert payloads(await third.taken(1)) == [b"3"]
+
+
+async def test_a_stream_takes_nothing_that_one_in_line_could_have(line: Line) -> None:
+    await line.create(limit=1)
+    await line.put(b"1", b"2")
+    held = await line.take_one()
+    async with Standing(line) as standing:
+        await standing.position(1)
+        async with Consuming(line, 10) as stream:
+            await stream.position(2)
+            await line.ack(held.lease)
+            assert payloads(await standing.granted()) == [b"2"]
+            assert not stream.deliveries
+
+
+async def test_a_holder_that_settles_on_its_stream_keeps_its_slot(line: Line) -> None:
+    await line.create(limit=1)
+    await line.put(b"1", b"2", b"3")
+    async with Consuming(line, 1) as stream:
+        await stream.taken(1)
+        async with Consuming(line, 1) as other:
+            await other.position(1)
+            for number in (1, 2):
+                await stream.ack((await stream.tokens(number))[-1])
+                await stream.taken(number + 1)
+            assert not other.deliveries
+            await stream.credit(0)
+            await stream.ack((await stream.tokens(3))[2])
+            await line.put(b"4")
+            assert payloads(await other.taken(1)) == [b"4"]
+
+
+async def test_there_are_never_more_leases_than_slots(line: Line) -> None:
+    await line.create(limit=3)
+    await line.put(*(b"%d" % number for number in range(20)))
+    async with Consuming(line, 10) as stream, Consuming(line, 10) as other:
+        await stream.until(lambda: len(stream.deliveries) + len(other.deliveries) == 3)
+        assert (await line.counts()).leased == 3
+
+
+async def test_a_paused_queue_is_waited_for(line: Line, admin: Any) -> None:
+    await line.create()
+    await line.put(b"1")
+    await admin.Pause(admin_service_pb2.PauseRequest(queue=line.name), timeout=10)
+    async with Consuming(line, 1) as stream:
+        await stream.position(1)
+        await admin.Resume(admin_service_pb2.ResumeRequest(queue=line.name), timeout=10)
+        assert payloads(await stream.taken(1)) == [b"1"]
+
+
+async def test_at_the_drain_the_stream_says_so_and_ends_well(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 1) as stream:
+        await stream.taken(1)
+        async with Consuming(line, 5) as waiting:
+            await waiting.taken(1)
+            await line.close()
+            await waiting.ack(*await waiting.tokens(1))
+            await stream.ack(*await stream.tokens(1))
+            for each in (stream, waiting):
+                last = (await each.ended())[-1]
+                assert last.drained
+                assert [one.drained for one in each.seen].count(True) == 1
+                assert ends(each.settled) == [ACKED]
+        assert (await line.counts()).acked == 2
+    async with Consuming(line, 1) as late:
+        assert [one.drained for one in await late.ended()] == [True]
+
+
+async def test_a_queue_that_is_not_there_is_an_error(line: Line) -> None:
+    async with Consuming(line, 1) as stream:
+        with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
+            await stream.ended()
+        assert said.metadata == {"queue": line.name}
+
+
+async def test_a_queue_that_is_deleted_ends_the_stream(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    async with Consuming(line, 2) as waiting:
+        await waiting.taken(1)
+        async with Consuming(line, 1) as second:
+            await second.position(2)
+            await line.delete()
+            for stream in (waiting, second):
+                with refused("QUEUE_DELETED", NOT_FOUND):
+                    await stream.ended()
+
+
+async def test_what_was_leased_of_a_deleted_queue_is_gone_and_then_the_stream_ends(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    async with Consuming(line, 1) as stream:
+        await stream.taken(1)
+        await line.delete()
+        await stream.ack(*await stream.tokens(1))
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await stream.ended()
+        assert ends(stream.settled) == [GONE]
+
+
+async def test_a_queue_that_was_made_anew_owes_the_old_leases_nothing(line: Line) -> None:
+    await line.create()
+    await line.put(b"old")
+    async with Consuming(line, 1) as stream:
+        await stream.taken(1)
+        await line.delete()
+        await line.create()
+        await line.put(b"new")
+        await stream.ack(*await stream.tokens(1))
+        assert payloads(await stream.taken(2))[1] == b"new"
+        assert ends(stream.settled) == [GONE]
+
+
+async def test_leases_of_the_stream_may_be_settled_by_ordinary_calls(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 1) as stream:
+        [first] = await stream.taken(1)
+        assert await line.ack(first.lease) == [ACKED]
+        await stream.ack(first.lease)  # the stream learns of it so
+        assert ends(await stream.results(1)) == [ALREADY_ACKED]
+        await stream.taken(2)
+
+
+async def test_half_closing_settles_what_was_asked_then_ends_and_gives_back(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(6)))
+    async with Consuming(line, 5) as stream:
+        held = await stream.taken(5)
+        for one in held[:3]:
+            await stream.ack(one.lease)
+        await stream.delay(held[3].lease, delay_ms=3_600_000)
+        await stream.done()
+        await stream.ended()
+        assert ends(stream.settled) == [ACKED, ACKED, ACKED, DELAYED]
+        await eventually(lambda: leased(line, 0), within=1)
+        counts = await line.counts()
+        # What an ack leased on the way is given back, too.
+        assert (counts.acked, counts.delayed, counts.length) == (3, 1, 2)
+    assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"4", 1), (b"5", 1)]
+
+
+async def test_role_in_use_is_waited_out_as_by_everybody(line: Line, keys: Any) -> None:
+    await line.create()
+    await line.put(b"1")
+    token = keys.client.lpop(keys["consumer_free"])  # a foreign consumer holds the role
+    assert token is not None
+    async with Consuming(line, 1) as stream:
+        await stream.position(1)
+        assert not stream.deliveries
+        keys.client.lpush(keys["consumer_free"], token)
+        assert payloads(await stream.taken(1)) == [b"1"]
+
+
+async def test_the_first_answer_may_be_read_by_a_plain_client(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    start = queue_service_pb2.ConsumeStart(queue=line.name, credit=queue_service_pb2.Credit(messages=1))
+    call = line.stub.Consume(timeout=10)
+    await call.write(queue_service_pb2.ConsumeRequest(start=start))
+    answer = await call.read()
+    assert isinstance(answer, queue_service_pb2.ConsumeResponse)
+    assert payloads(answer.deliveries) == [b"1"]
+    call.cancel()
+    assert await call.code() is grpc.StatusCode.CANCELLED
