@@ -8,12 +8,13 @@ import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 import pytest
 
 from harness import FaultProxy, ServiceProcess, StoreServer, error_of, eventually
-from headway.v1 import admin_service_pb2, error_reason_pb2, queue_service_pb2
+from headway.v1 import admin_service_pb2, error_reason_pb2
 from wire.calls import (
     ALREADY_EXISTS,
     FAILED_PRECONDITION,
@@ -170,8 +171,9 @@ async def internal(on: Stage) -> None:
 
 
 async def not_implemented(on: Stage) -> None:
-    produce = [queue_service_pb2.ProduceRequest(queue=on.line.name)]
-    await anext(aiter(on.line.stub.Produce(iter(produce), timeout=SLACK_S)))
+    async with grpc.aio.insecure_channel(on.service.address) as channel:
+        call: Any = channel.unary_unary("/headway.v1.QueueService/OfALaterVersion")
+        await call(b"", timeout=SLACK_S)
 
 
 Provoker = Callable[[Stage], Awaitable[None]]

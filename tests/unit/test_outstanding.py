@@ -1,0 +1,122 @@
+"""What one Consume stream has leased, against its credit."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwayd.domain.consuming import Credit
+from headwayd.domain.model import Delivery
+from headwayd.engine.consuming.outstanding import Outstanding, Room, size_of
+
+
+def delivery(lease: str, size: int = 10, *, id_: str = "~g-1", headers: bytes = b"") -> Delivery:
+    return Delivery(
+        id=id_,
+        payload=b"x" * size,
+        headers=headers,
+        lease=lease,
+        lease_expires_at_ms=0,
+        attempt=1,
+        ticket=1,
+        put_at_ms=None,
+        waited_ms=None,
+    )
+
+
+def holding(credit: Credit, *leases: str, size: int = 10, lapses_at: float = 100.0) -> Outstanding:
+    held = Outstanding(credit)
+    held.add([delivery(lease, size) for lease in leases], lapses_at)
+    return held
+
+
+def test_a_size_is_payload_headers_and_an_id_that_was_given() -> None:
+    assert size_of(delivery("a", 7)) == 7
+    assert size_of(delivery("a", 7, id_="né", headers=b"1234")) == 14
+
+
+@pytest.mark.parametrize(
+    ("credit", "held", "room"),
+    [
+        (Credit(0, 0), 0, None),
+        (Credit(0, 5), 0, None),
+        (Credit(1, 0), 0, Room(1, 0, is_strict=False)),
+        (Credit(1, 0), 1, None),
+        (Credit(2, 0), 1, Room(1, 0, is_strict=False)),
+        (Credit(1, 0), 3, None),
+        (Credit(9, 5), 0, Room(9, 5, is_strict=False)),  # one message always fits
+        (Credit(9, 5), 1, None),
+        (Credit(9, 10), 1, None),
+        (Credit(9, 11), 1, Room(8, 1, is_strict=True)),
+        (Credit(9, 25), 2, Room(7, 5, is_strict=True)),
+    ],
+)
+def test_the_room_is_what_the_credit_leaves(credit: Credit, held: int, room: Room | None) -> None:
+    assert holding(credit, *map(str, range(held))).room() == room
+
+
+def test_leases_that_are_to_be_settled_leave_room_already() -> None:
+    held = holding(Credit(2, 25), "a", "b")
+    assert held.room() is None
+    assert held.room(["a", "a", "unknown"]) == Room(1, 15, is_strict=True)
+    assert held.room(["a", "b"]) == Room(2, 25, is_strict=False)
+    assert held.room() is None
+
+
+def test_what_is_settled_frees_its_room_once() -> None:
+    held = holding(Credit(2, 20), "a", "b")
+    before = held.freed
+    held.end("a")
+    held.end("a")
+    held.end("unknown")
+    assert held.freed == before + 1
+    assert held.room() == Room(1, 10, is_strict=True)
+    assert held.leases == ["b"]
+
+
+def test_a_lease_that_lapses_frees_its_room_at_its_time_and_not_before() -> None:
+    held = holding(Credit(1), "a", lapses_at=100.0)
+    assert held.lapses_at == 100.0
+    held.lapse(99.999)
+    assert held.room() is None
+    held.lapse(100.0)
+    assert held.room() == Room(1, 0, is_strict=False)
+    assert held.leases == []
+
+
+def test_a_lease_that_was_extended_lapses_later_or_earlier() -> None:
+    held = holding(Credit(2), "a", "b", lapses_at=100.0)
+    held.extend("a", 200.0)
+    held.extend("b", 50.0)
+    held.lapse(50.0)
+    assert held.leases == ["a"]
+    held.lapse(199.0)
+    assert held.leases == ["a"]
+    held.lapse(200.0)
+    assert held.leases == []
+
+
+def test_a_lapsed_lease_that_is_taken_up_again_counts_again_with_its_bytes() -> None:
+    held = holding(Credit(5, 12), "a", lapses_at=100.0)
+    held.lapse(100.0)
+    held.extend("a", 200.0)
+    assert held.room() == Room(4, 2, is_strict=True)
+    held.lapse(200.0)
+    assert held.leases == []
+
+
+def test_a_lease_of_somebody_else_never_counts() -> None:
+    held = holding(Credit(1))
+    held.extend("other", 200.0)
+    assert held.leases == []
+    assert held.room() == Room(1, 0, is_strict=False)
+
+
+def test_what_lapsed_long_ago_is_forgotten() -> None:
+    held = Outstanding(Credit(1))
+    for number in range(20_001):
+        held.add([delivery(str(number))], float(number))
+        held.lapse(float(number))
+    held.extend("0", 1e9)
+    assert held.leases == []
+    held.extend("20000", 1e9)
+    assert held.leases == ["20000"]
