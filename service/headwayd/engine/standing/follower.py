@@ -70,6 +70,7 @@ class Follower:
     def join(self, stance: Stance) -> None:
         """Follows one more."""
         self._stances.add(stance)
+        self._wake.set()
         if not self._is_running:
             self._is_running = True
             self._spawn(self._run(), f"standing:{self._queue}")
@@ -131,10 +132,12 @@ class Follower:
                     await self._look()
                     continue
                 now = self._loop.time()
-                check_at = self._checked_at + self._check_s()
+                # Who is told of changes only can do without: its own tries find out what hints did not tell.
+                is_checked = any(not stance.is_quiet for stance in self._stances)
+                check_at = self._checked_at + self._check_s() if is_checked else float("inf")
                 until = min(check_at, self._times[0][0]) if self._times else check_at
                 try:
-                    async with asyncio.timeout(max(until - now, 0.0)):
+                    async with asyncio.timeout(max(until - now, 0.0) if until < float("inf") else None):
                         await self._wake.wait()
                 except TimeoutError:
                     pass

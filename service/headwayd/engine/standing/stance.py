@@ -17,7 +17,7 @@ class Stance:
 
     def __init__(self, consumer: Consumer, *, is_quiet: bool = False) -> None:
         self.consumer = consumer
-        self.is_quiet = is_quiet  # near the head it is told when its place has changed, and not by time
+        self.is_quiet = is_quiet  # near the head it is told when a change is heard of, and not by time
         self.is_holding = False  # its turn has come and is not over
         self.footing: Footing | None = None
         self.numbers: LineNumbers | None = None

@@ -58,17 +58,23 @@ end
 -- Leases ended. When a holder that keeps standing has settled the last of its turn it goes on before all others, up to
 -- `turns` times in a row. O(k log n).
 local function end_turns(S, tickets, is_settled)
+  local owned, holders, ended = {}, {}, {}
   for i, waiter in ipairs(fields_of(K.owners, tickets)) do
     if waiter then
-      redis.call('HDEL', K.owners, tickets[i])
-      if redis.call('HINCRBY', K.held, waiter, -1) <= 0 then
-        redis.call('HDEL', K.held, waiter)
-        local had, most = tonumber(redis.call('HGET', K.turns, waiter) or 0), policy_of(S, 'turns')
-        if had > 0 and is_settled and (most == 0 or had < most) and is_heard(S, process_of(waiter)) then
-          redis.call('ZADD', K.consumers, 'NX', number_before_all(S), waiter)
-        else
-          redis.call('HDEL', K.turns, waiter)
-        end
+      owned[#owned + 1] = tickets[i]
+      if not ended[waiter] then holders[#holders + 1] = waiter end
+      ended[waiter] = (ended[waiter] or 0) + 1
+    end
+  end
+  remove_fields(K.owners, owned)
+  for _, waiter in ipairs(holders) do
+    if redis.call('HINCRBY', K.held, waiter, -ended[waiter]) <= 0 then
+      redis.call('HDEL', K.held, waiter)
+      local had, most = tonumber(redis.call('HGET', K.turns, waiter) or 0), policy_of(S, 'turns')
+      if had > 0 and is_settled and (most == 0 or had < most) and is_heard(S, process_of(waiter)) then
+        redis.call('ZADD', K.consumers, 'NX', number_before_all(S), waiter)
+      else
+        redis.call('HDEL', K.turns, waiter)
       end
     end
   end
