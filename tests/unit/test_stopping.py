@@ -50,7 +50,7 @@ class SlowStore:
     async def processes(self, *, budget_s: float) -> frozenset[str]:
         return frozenset({"test"})
 
-    async def stop_standing(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
+    async def stop_standing(self, queue: str, waiter: str, *, keeps_leases: bool = False, budget_s: float) -> None: ...
 
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
         return []

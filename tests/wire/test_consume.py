@@ -439,3 +439,16 @@ async def test_the_first_answer_may_be_read_by_a_plain_client(line: Line) -> Non
     assert payloads(answer.deliveries) == [b"1"]
     call.cancel()
     assert await call.code() is grpc.StatusCode.CANCELLED
+
+
+async def test_credit_taken_back_while_the_stream_waits_leaves_what_it_has_leased_alone(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    async with Consuming(line, 5) as stream:
+        [held] = await stream.taken(1)
+        await eventually(lambda: consumers_wait(line, 1))
+        await stream.credit(0)
+        await eventually(lambda: consumers_wait(line, 0))
+        assert (await line.counts()).leased == 1
+        await stream.ack(held.lease)
+        assert ends(await stream.results(1)) == [ACKED]

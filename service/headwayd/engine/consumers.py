@@ -194,8 +194,8 @@ class Consumers:
                 await self.store.footings(queue, waiters, stand_again=True, budget_s=_BUDGET_S)
                 still = set(self.lines.waiters_on(queue))
                 for one, waiter in zip(part, waiters, strict=True):
-                    if one not in still:
-                        await self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S)
+                    if one not in still:  # it may have had its turn meanwhile: what that brought is its own
+                        await self.store.stop_standing(queue, waiter.name, keeps_leases=True, budget_s=_BUDGET_S)
         except HeadwayError as error:  # whoever is first tells of it again
             log.info("line.not_restored", queue=queue, reason=error.reason.name)
         finally:

@@ -19,9 +19,11 @@ _NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)
 class StandSteps(Asking):
     """The part of `engine.ports.Store` for the consumer line."""
 
-    async def stop_standing(self, queue: str, waiter: str, *, budget_s: float) -> None:
-        """Gives up a place in the consumer line. What the waiter's stream owns must be released besides."""
-        reply = await self._ask("leave", queue, waiter, "consumers", budget_s=budget_s)
+    async def stop_standing(self, queue: str, waiter: str, *, keeps_leases: bool = False, budget_s: float) -> None:
+        """Gives up a place in the consumer line, and, unless it keeps them, what the waiter's stream still has
+        leased."""
+        line = "place" if keeps_leases else "consumers"
+        reply = await self._ask("leave", queue, waiter, line, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
 

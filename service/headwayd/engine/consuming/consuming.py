@@ -8,6 +8,7 @@ consumer line like everybody, and settles on while it stands there.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -20,12 +21,14 @@ from headwayd.domain.errors import (
     QueueDrained,
     QueueNotFound,
     StoreUnavailable,
+    Unavailable,
 )
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import GetOrder, Settled, Settlement
 from headwayd.engine.consumers import Consumers, deleted
 from headwayd.engine.consuming.inbox import Inbox
 from headwayd.engine.consuming.outstanding import Outstanding, Room
+from headwayd.engine.leaving import surely
 from headwayd.engine.lines import Line
 from headwayd.engine.ports import GetStep, Wait
 from headwayd.engine.standing.follower import Follower, is_worth_telling
@@ -70,6 +73,7 @@ class Consuming:
         self._tell_at = float("inf")
         self._told_known_at = float("-inf")
         self._is_begun = False  # the store has answered once
+        self._is_unsure = False  # it may have leased something without an answer
         self._too_large_at = -1  # `freed` when the next message did not fit into what was left of the credit
         self._clock_ahead_ms = 0.0  # the store's clock before this process's, at most
         self._under_way: asyncio.Future[Any] | None = None
@@ -138,8 +142,9 @@ class Consuming:
         consumer.order = self._asked_for(room, ack, secrets.token_hex(16))
         try:
             step = await self._call(consumer.step(self._budget_s))
-        except (StoreUnavailable, OutcomeUnknown):
+        except (StoreUnavailable, OutcomeUnknown) as error:
             if ack or not self._is_begun:
+                self._is_unsure = isinstance(error, OutcomeUnknown)
                 raise
             self._wait_in_line()  # which goes on trying, by the same attempt id
             return None
@@ -209,9 +214,15 @@ class Consuming:
             return
         self._stop_waiting()
         try:
-            await self._call(self._consumers.stop_standing(consumer, budget_s=self._budget_s))
-        except (StoreUnavailable, OutcomeUnknown):
-            self._consumers.give_up(consumer)
+            await self._call(self._leave_line())
+        except Unavailable:
+            self._spawn(surely(self._queue, self._leave_line), f"leave:{self._queue}")
+
+    async def _leave_line(self) -> None:
+        """Gives up its place, and nothing of what it has leased."""
+        name = self._consumer.waiter.name
+        with contextlib.suppress(QueueNotFound, QueueDeleted):  # the next try tells of it
+            await self._consumers.store.stop_standing(self._queue, name, keeps_leases=True, budget_s=self._budget_s)
 
     # -- what the consumer asks for -----------------------------------------------------------------------------------
 
@@ -302,6 +313,8 @@ class Consuming:
             self._line.forget(consumer)
         if self._follower is not None:
             self._follower.leave(self._stance)
+        if self._is_unsure:
+            self._consumers.leave(consumer)
         under_way = self._under_way  # it may be done, and its answer not taken yet
         if under_way is None:
             self._consumers.give_up(consumer, leases, has_left=not stands)
@@ -311,6 +324,8 @@ class Consuming:
     async def _give_up_late(self, under_way: asyncio.Future[Any], leases: Sequence[str]) -> None:
         await asyncio.wait({under_way})
         late: Sequence[str] = ()
-        if not under_way.cancelled() and under_way.exception() is None and isinstance(under_way.result(), GetStep):
+        if under_way.cancelled() or isinstance(under_way.exception(), OutcomeUnknown):
+            self._consumers.leave(self._consumer)
+        elif under_way.exception() is None and isinstance(under_way.result(), GetStep):
             late = [delivery.lease for delivery in under_way.result().deliveries]
         self._consumers.give_up(self._consumer, [*leases, *late])
