@@ -60,17 +60,18 @@ async def test_a_broken_stream_comes_back_to_its_place(
     lines: tuple[headway.Queue, headway.Queue], services: tuple[ServiceProcess, ServiceProcess]
 ) -> None:
     first, second = lines
-    async with second.stand() as early, first.stand() as late:
+    async with second.stand() as early:
         before = await anext(aiter(early))
-        await eventually(lambda: late.place is not None)
-        services[1].stop()  # it says where to come back to before it goes
-        services[1].start()
-        await eventually(lambda: early.place is not before, within=40)
-        assert early.place is not None
-        assert early.place.position == 1
-        await first.put(b"for the first in line")
-        (lease,) = await early.turn()
-        assert lease.payload == b"for the first in line"
+        async with first.stand() as late:
+            await eventually(lambda: late.place is not None)
+            services[1].stop()  # it says where to come back to before it goes
+            services[1].start()
+            await eventually(lambda: early.place is not before, within=40)
+            assert early.place is not None
+            assert early.place.position == 1
+            await first.put(b"for the first in line")
+            (lease,) = await early.turn()
+            assert lease.payload == b"for the first in line"
 
 
 async def test_the_shell_locks_with_it(services: tuple[ServiceProcess, ServiceProcess], tmp_path: Path) -> None:

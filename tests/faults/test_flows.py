@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import grpc
 import pytest
@@ -44,12 +45,15 @@ async def test_a_batch_that_meets_a_store_that_is_down_ends_the_stream_and_no_la
     direct = await open_line(await serve(fresh_store_server.url), "jobs")
     await direct.create()
     async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
+        service = await serve(proxy.url)
+        line = await open_line(service, "jobs")
         async with Producing(line) as stream:
             await stream.put(b"1")
             proxy.cut()
+            service.signal(signal.SIGSTOP)  # both are on their way before the first is looked at
             await stream.send(b"2")
             await stream.send(b"3")
+            service.signal(signal.SIGCONT)
             await ends_in_trouble(stream)
             assert stream.answered == [1]
             proxy.restore()

@@ -108,7 +108,8 @@ class Crowd:
         except asyncio.CancelledError:
             pass
         except grpc.aio.AioRpcError as error:
-            self._note(error)
+            if not call.cancelled():  # some ways of reading tell one's own cancellation like this
+                self._note(error)
 
     async def _settle(self, line: Line, tokens: list[str]) -> None:
         if tokens:

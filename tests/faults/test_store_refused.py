@@ -32,8 +32,9 @@ RETURN_S = 3.0  # the promise is 1 s; this machine does other things, too
 async def test_every_served_call_is_in_the_table(
     fresh_store_server: StoreServer, serve: Serve, connect: Connect
 ) -> None:
-    """GetServerInfo apart, which always answers. What is not served says so."""
-    known = {*requests("jobs", "lease"), "GetServerInfo"}
+    """GetServerInfo apart, which always answers, and the streams for throughput, which test_flows has. What is not
+    served says so."""
+    known = {*requests("jobs", "lease"), "GetServerInfo", "Produce", "Consume"}
     service = await serve(fresh_store_server.url)
     served: set[str] = set()
     async with connect(service.address) as channel:

@@ -13,6 +13,8 @@ from harness import FaultProxy
 _CHUNK = 65_536
 # In the answer to who listens, which each service asks for twice a second.
 WAKE_CHANNEL = b":x:wake:"
+# What a channel says on its own; nobody asked.
+TOLD = b"*3\r\n$7\r\nmessage\r\n"
 # The reply of some other script call: its echo is nobody's.
 STRAY = b"*2\r\n$16\r\n0123456789abcdef\r\n$2\r\nok\r\n"
 
@@ -42,7 +44,8 @@ class ReplyProxy(FaultProxy):
 
     async def _count(self, chunk: bytes) -> None:
         """Holds what is beyond `answers_left`."""
-        if self.answers_left is None or not chunk.startswith(b"*") or WAKE_CHANNEL in chunk:
+        is_answer = chunk.startswith(b"*") and not chunk.startswith(TOLD) and WAKE_CHANNEL not in chunk
+        if self.answers_left is None or not is_answer:
             return
         if self.answers_left == 0:
             self.hold_replies()
