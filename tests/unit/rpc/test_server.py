@@ -172,7 +172,7 @@ async def test_watchers_of_health_outlive_each_other_and_end_with_the_server(
     server.set_serving(True)
     assert (await second.read()).status == Health.SERVING
     last = asyncio.ensure_future(second.read())
-    await asyncio.sleep(0)  # the read has begun: one that begins after the stream's end finds nothing
+    await asyncio.sleep(0.1)  # the read has begun: one that begins after the stream's end finds nothing
     async with asyncio.timeout(5):
         await server.stop(timedelta(seconds=30))
     assert (await last).status == Health.NOT_SERVING

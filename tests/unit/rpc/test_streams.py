@@ -317,9 +317,12 @@ async def test_draining_ends_streams_and_refuses_new_ones(
 async def test_a_stream_that_says_itself_why_it_ends_is_believed(
     streams: Streams, gate: Gate, channel: grpc.aio.Channel
 ) -> None:
+    waits = asyncio.Event()
+
     async def until_cancelled() -> AsyncGenerator[int, None]:
         yield 1
         try:
+            waits.set()
             await asyncio.Event().wait()
         except asyncio.CancelledError:
             raise ShuttingDown("in my own words") from None
@@ -327,6 +330,7 @@ async def test_a_stream_that_says_itself_why_it_ends_is_believed(
     streams.watch = until_cancelled
     call = watch(channel)
     await call.read()
+    await waits.wait()
     gate.start_draining()
     with refused("SHUTTING_DOWN") as said:
         await rest_of(call)
