@@ -122,7 +122,9 @@ def needed(lines: list[str]) -> list[str]:
             is_open = line.startswith("local function ") and not _code(line).endswith(" end")
     defined = [_names_defined(piece[0]) for piece in pieces]
     used = [Counter(_WORD.findall("\n".join(map(_code, piece)))) for piece in pieces]
-    total = sum(used, Counter[str]())
+    total = Counter[str]()
+    for words in used:  # sum() would copy all of them at every step
+        total.update(words)
     is_settled = False
     while not is_settled:
         is_settled = True
