@@ -55,7 +55,7 @@ class SlowStore:
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
         return []
 
-    async def arm(self, queue: str, *, with_leases: bool) -> None: ...
+    async def arm(self, queue: str, *, until_drained: bool) -> None: ...
 
     async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
         if self._empty_tries:

@@ -177,9 +177,8 @@ class Consumers:
             self._spawn(self._stand_again(queue), f"stand:{queue}")
 
     def _arm(self, queue: str) -> Awaitable[None]:
-        # The last lease of a closed queue ends every wait; else nobody here waits for leases to change: who is next is
-        # called.
-        return self.store.arm(queue, with_leases=self._waits.get(queue) is Wait.DRAIN)
+        # What keeps a closed queue from being drained ends every wait when it goes. Else who is next is called.
+        return self.store.arm(queue, until_drained=self._waits.get(queue) is Wait.DRAIN)
 
     def _line_ended(self, queue: str) -> None:
         self._waits.pop(queue, None)

@@ -140,7 +140,7 @@ class Engine:
         return {*self._getters.queues, *self._putters.queues, *self._standing.queues}
 
     def _arm_putters(self, queue: str) -> Awaitable[None]:
-        return self._store.arm(queue, with_leases=False)
+        return self._store.arm(queue, until_drained=False)
 
     def check_name(self, name: str) -> None:
         """Raises NameRefused if no queue can have this name."""

@@ -101,11 +101,13 @@ class Hints:
                 await self._task
             self._task = None
 
-    async def arm(self, queue: str, *, with_leases: bool) -> None:
+    async def arm(self, queue: str, *, until_drained: bool) -> None:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
         anyway."""
-        await self._arm(self._waited_for, queue, watched_keys(base_key(self._prefix, queue), with_leases=with_leases))
+        await self._arm(
+            self._waited_for, queue, watched_keys(base_key(self._prefix, queue), until_drained=until_drained)
+        )
 
     async def arm_watch(self, queue: str) -> None:
         """The same for those who only look."""

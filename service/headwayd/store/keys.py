@@ -101,10 +101,12 @@ def queue_of_key(prefix: str, key: bytes, suffix: str) -> str | None:
         return None
 
 
-def watched_keys(base: str, *, with_leases: bool) -> tuple[str, ...]:
-    """The keys whose change may end somebody's wait on this queue; the leases only where a slot, or the last lease of a
-    closed queue, is waited for."""
-    names = ["q", "bound", "closed", "producer_free", "consumer_free"] + ["leases"] * with_leases
+def watched_keys(base: str, *, until_drained: bool) -> tuple[str, ...]:
+    """The keys whose change may end somebody's wait on this queue. `until_drained`: also what keeps a closed queue from
+    being drained."""
+    names = ["q", "bound", "closed", "producer_free", "consumer_free"]
+    if until_drained:
+        names += ["leases", "delayed"]
     table = PRESSURE | OWN
     return tuple(base + table[name] for name in names)
 
