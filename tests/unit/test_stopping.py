@@ -57,7 +57,9 @@ class SlowStore:
 
     async def arm(self, queue: str, *, until_drained: bool) -> None: ...
 
-    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
+    async def get(
+        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
+    ) -> GetStep:
         if self._empty_tries:
             self._empty_tries -= 1
             return GetStep(deliveries=(), settled=())

@@ -50,6 +50,7 @@ from headwayd.engine.putting import Putting
 from headwayd.engine.readiness import Readiness
 from headwayd.engine.redriving import redrive
 from headwayd.engine.roles import until_done
+from headwayd.engine.settling import Settling
 from headwayd.engine.standing.standing import Standing
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
@@ -82,13 +83,14 @@ class Engine:
         self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
         estimates = Estimates(make_estimator)
-        self._getting = Getting(self._consumers, estimates)
+        self._getting = Getting(self._consumers, estimates, self._tasks.spawn)
         self._standing = Standing(
             self._consumers,
             self._tasks.spawn,
             max_bytes=limits.max_response_bytes,
             estimates=estimates,
         )
+        self._settling = Settling(store, self._tasks.spawn)
         self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
@@ -226,7 +228,7 @@ class Engine:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+    async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """One outcome per message. Raises QueueFull or DuplicateMessage if that befell every message."""
         if self._is_draining:
             raise ShuttingDown("this process is going down")
@@ -234,7 +236,7 @@ class Engine:
         self._getters.kick(order.queue)
         return outcomes
 
-    async def put_each(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same for a batch on a stream: what befell every message is told of each. Raises what ended it before
         anything was accepted."""
         if self._is_draining:
@@ -281,7 +283,7 @@ class Engine:
 
     async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:
         """Settles for good; one settlement per lease."""
-        return await asyncio.shield(self._store.ack(queue, leases, result=result, budget_s=budget_s))
+        return await self._settling.ack(queue, leases, result=result, budget_s=budget_s)
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
         """Gives back, and postpones; one settlement per lease, then one per id."""

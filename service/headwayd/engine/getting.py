@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from headwayd.domain.errors import HeadwayError, QueuePaused, RoleInUse
@@ -13,6 +14,7 @@ from headwayd.domain.model import GetOrder, Settlement
 from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumer, Consumers
+from headwayd.engine.flowing import FlowingGets
 from headwayd.engine.ports import GetStep, Wait
 from headwayd.engine.watching.estimates import Estimates
 
@@ -29,31 +31,47 @@ def new_place() -> str:
 class Getting:
     """All Gets of this process."""
 
-    def __init__(self, consumers: Consumers, estimates: Estimates) -> None:
+    def __init__(
+        self, consumers: Consumers, estimates: Estimates, spawn: Callable[[Awaitable[None], str], None]
+    ) -> None:
         self._consumers = consumers
         self._estimates = estimates
+        self._flows = FlowingGets(consumers, spawn)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""
         budget = Budget(budget_s)
+        settled: list[Settlement] = []
+        if self._flows.may_take(order):
+            step = await self._flows.get(order, budget_s=budget_s)
+            settled = list(step.settled)
+            if step.deliveries:
+                return GetOutcome(deliveries=step.deliveries, settled=settled)
+            order = replace(order, ack=())
+        try:
+            return await self._get_alone(order, budget, settled)
+        except HeadwayError:
+            if not settled:
+                raise
+            return GetOutcome(deliveries=(), settled=settled)
+
+    async def _get_alone(self, order: GetOrder, budget: Budget, settled: list[Settlement]) -> GetOutcome:
+        """`settled` has what is settled, and is told, whatever comes now."""
+        budget_s = budget.left_s
         waits = order.wait_ms > 0 or order.stands
         consumer = self._consumers.enter(order, budget_s=budget_s, waits=waits)
-        step = await self._consumers.first_try(consumer, budget.left_s)
-        settled = list(step.settled)
+        step = await self._consumers.first_try(consumer, budget_s)
+        self._flows.note(order.queue, step)
+        settled += step.settled
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):
             return self._outcome(order, step, settled)
         consumer.order = replace(order, ack=(), place="")
-        try:
-            if order.wait_ms:
-                step = await self._wait(consumer, has_settled=bool(order.ack))
-            if step.deliveries or not order.stands:
-                return self._outcome(order, step, settled)
-            look_s = self._look_s(order) if order.wait_ms else budget.left_s
-            standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, budget_s))
-        except HeadwayError:
-            if not order.ack:
-                raise
-            return self._outcome(order, _NOTHING, settled)
+        if order.wait_ms:
+            step = await self._wait(consumer, has_settled=bool(settled))
+        if step.deliveries or not order.stands:
+            return self._outcome(order, step, settled)
+        look_s = self._look_s(order) if order.wait_ms else budget.left_s
+        standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, budget_s))
         return GetOutcome(deliveries=(), settled=settled, standing=standing)
 
     @staticmethod

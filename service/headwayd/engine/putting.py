@@ -18,13 +18,15 @@ from headwayd.domain.errors import (
     RoleInUse,
     StoreUnavailable,
 )
-from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome
+from headwayd.engine.coalescing import Coalescer
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 
 _BUDGET_S = 2.0
 _MOST_AT_ONCE = 500
+_MOST_TOGETHER = 1_000  # messages of several Puts in one step
 _ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT, PutCode.REPLACED})
 log = structlog.get_logger(__name__)
 
@@ -72,6 +74,10 @@ class _Waiter:
             all_or_nothing=self._order.all_or_nothing,
             budget_s=self._budget_s,
         )
+        return self.note(step)
+
+    def note(self, step: PutStep) -> bool:
+        """So far a step of the store came. True if nothing is left."""
         self.last = step
         self._line_ticket = step.line_ticket
         self.outcomes.extend(step.outcomes)
@@ -106,6 +112,21 @@ class _Waiter:
         self.rest = ()
 
 
+_Kind = tuple[str, OnDuplicate, str]  # what must be the same for Puts to go together: queue, on_duplicate, producer
+
+
+def _size_if_together(order: PutOrder) -> int | None:
+    """The bytes of its payloads; None if something in it could refuse the Puts that it goes with."""
+    if order.all_or_nothing:
+        return None
+    size = 0
+    for message in order.messages:
+        if message.not_before_at_ms:
+            return None
+        size += len(message.payload)
+    return size
+
+
 def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
     """What kept the rest from being accepted when time was up."""
     if waiter.trouble is not None:
@@ -125,8 +146,11 @@ class Putting:
         self._spawn = spawn
         self._process = process
         self._numbers = itertools.count(1)
+        self._together: Coalescer[_Kind, Sequence[NewMessage], PutStep] = Coalescer(
+            self._put_together, spawn, name="put", most_items=_MOST_TOGETHER
+        )
 
-    async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+    async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Engine.put."""
         outcomes = await self.put_each(order, budget_s=budget_s)
         first = outcomes[0].error
@@ -134,24 +158,60 @@ class Putting:
             raise first
         return outcomes
 
-    async def put_each(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same, but what befell every message is told of each."""
+        step = None
+        if (size := _size_if_together(order)) is not None:
+            kind = (order.queue, order.on_duplicate, order.producer)
+            items = len(order.messages)
+            step = await self._together.ask(kind, order.messages, items=items, size=size, budget_s=budget_s)
+            if len(step.outcomes) == items:
+                return step.outcomes
         name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
         waiter = _Waiter(order, self._store, budget_s, name)
+        is_all_done = await self._first_try(order, waiter) if step is None else waiter.note(step)
+        if not is_all_done and order.wait_ms:
+            await self._wait(order, waiter)
+        if waiter.rest:
+            waiter.cut_off(_why_it_waits(order.queue, waiter))
+        return waiter.outcomes
+
+    async def _first_try(self, order: PutOrder, waiter: _Waiter) -> bool:
+        """True if it did all. If not, what waits stands in line."""
         first = asyncio.ensure_future(waiter.step())
         try:
-            is_all_done = await asyncio.shield(first)
+            return await asyncio.shield(first)
         except asyncio.CancelledError:
             first.add_done_callback(lambda ended: self._leave_late(order.queue, waiter, ended))
             raise
         except OutcomeUnknown as error:
             self._leave(order.queue, waiter, error)
             raise
-        if not is_all_done and order.wait_ms:
-            await self._wait(order, waiter)
-        if waiter.rest:
-            waiter.cut_off(_why_it_waits(order.queue, waiter))
-        return waiter.outcomes
+
+    async def _put_together(
+        self, kind: _Kind, batches: Sequence[Sequence[NewMessage]], budget_s: float
+    ) -> Sequence[PutStep]:
+        """Several Puts as one step, one after the other: where there is no room for the next message of one, there is
+        none for those behind it either."""
+        queue, on_duplicate, producer = kind
+        step = await self._store.put(
+            queue,
+            batches[0] if len(batches) == 1 else [message for batch in batches for message in batch],
+            producer=producer,
+            waiter="",
+            line_ticket=0,
+            on_duplicate=on_duplicate,
+            all_or_nothing=False,
+            budget_s=budget_s,
+        )
+        if len(batches) == 1:
+            return [step]
+        steps, at = [], 0
+        for batch in batches:
+            part = step.outcomes[at : at + len(batch)]
+            steps.append(PutStep(outcomes=part, wait=step.wait, holder=step.holder, bound=step.bound))
+            at += len(batch)
+        return steps
 
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)

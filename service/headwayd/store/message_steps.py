@@ -89,12 +89,15 @@ class MessageSteps(Asking):
         """A producer gives up its place in line."""
         await self._ask("leave", queue, waiter, "producers", budget_s=budget_s)
 
-    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
+    async def get(
+        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
+    ) -> GetStep:
         """Settles, then leases what can be leased now; a waiter stands in line if that is nothing. Raises QueueDrained
-        unless something was settled; PollTooSoon and PlaceLost for the place it comes back to."""
+        unless something was settled; PollTooSoon and PlaceLost for the place it comes back to. `is_shared`: the leases
+        go to several callers, none of whom can guess another's."""
         who = waiter or Waiter(name="")
         owning = "" if not who.owns_leases else "2" if who.keeps_standing else "1"
-        random = secrets.token_bytes(tokens.RANDOM_BYTES)
+        random = secrets.token_bytes(tokens.RANDOM_BYTES * (order.max_messages if is_shared else 1))
         reply = await self._ask(
             "get",
             order.queue,
@@ -115,7 +118,7 @@ class MessageSteps(Asking):
         if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
             raise error
         self._note_due(order.queue, reply[1], reply[6])
-        return stand_replies.get_step(reply, order.ack)
+        return stand_replies.get_step(reply, order.ack, randoms=random if is_shared else b"")
 
     @staticmethod
     def _leases(leases: Sequence[str]) -> list[Argument]:

@@ -167,14 +167,17 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
     return outcomes
 
 
-def deliveries(reply: Sequence[Any], start: int) -> list[Delivery]:
-    """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
+def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> list[Delivery]:
+    """The messages of get.lua's reply, which is given from its status on; they begin at `start`. `randoms` has the
+    random parts of their leases, if each has its own."""
     now, generation, random = int(reply[1]), reply[2], reply[5]
     given: list[Delivery] = []
-    for at in range(start, len(reply), 6):
+    for number, at in enumerate(range(start, len(reply), 6)):
         ticket, attempt, put_at, deadline = (int(reply[at + i]) for i in (0, 1, 2, 4))
         element = frames.read(reply[at + 5])
         put_at = element.put_at_ms or put_at
+        if randoms:
+            random = randoms[number * tokens.RANDOM_BYTES : (number + 1) * tokens.RANDOM_BYTES]
         given.append(
             Delivery(
                 id=element.id or text(reply[at + 3]) or made_id(text(generation), ticket),

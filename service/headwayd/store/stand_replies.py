@@ -28,12 +28,13 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
 _GET_SETTLED_AT = 16
 
 
-def get_step(reply: Sequence[Any], leases: Sequence[str]) -> GetStep:
-    """The reply of get.lua, from its status on; `leases` are those that it settled."""
+def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
+    """The reply of get.lua, from its status on; `leases` are those that it settled, `randoms` the random parts of the
+    new ones if each has its own."""
     base, per_position, longest = (int(value) for value in reply[11:14])
     at = _GET_SETTLED_AT
     return GetStep(
-        deliveries=replies.deliveries(reply, at + 2 * len(leases)),
+        deliveries=replies.deliveries(reply, at + 2 * len(leases), randoms=randoms),
         settled=[replies.settlement(lease, reply[at + 2 * i], reply[at + 1 + 2 * i]) for i, lease in enumerate(leases)],
         wait=Wait(text(reply[3]) or Wait.NOTHING.value),
         holder=text(reply[4]),

@@ -4,7 +4,7 @@
 -- ARGV[3] consumer's name
 -- ARGV[4] most messages
 -- ARGV[5] lease (ms); '0' = the queue's policy
--- ARGV[6] random part of the new leases' nonces, 16 bytes
+-- ARGV[6] random part of the new leases' nonces, 16 bytes; or as many for each message asked for, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
 --         larger stays, and who asks does not stand in line for it
 -- ARGV[8] attempt id; '' = none
@@ -35,7 +35,8 @@ local acks, ended = tonumber(ARGV[13]), 0
 if acks > 0 then ended = ack_leases(S, 14, acks, '', settled) end
 local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
-local random, deliveries, given = ARGV[6], {}, 0
+local RANDOM_SIZE = 16
+local random, deliveries, given = string.sub(ARGV[6], 1, RANDOM_SIZE), {}, 0
 local function deliver(ticket, record, deadline, element)
   local at = 6 * given
   deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = ticket, record.failures + 1, text_of(record.put_at)
@@ -159,7 +160,8 @@ if #taken > 0 then
   taken_tickets = tickets
   for i, message in ipairs(taken) do
     local ticket, record, element = message.ticket, message.record, message.element
-    record.nonce = random .. struct.pack('>I4', record.failures + 1)
+    local own = #ARGV[6] > RANDOM_SIZE and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
+    record.nonce = own .. struct.pack('>I4', record.failures + 1)
     record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
     if not has_flag(record.flags, FLAG.COUNTED) then
       record.flags = with_flag(record.flags, FLAG.COUNTED)

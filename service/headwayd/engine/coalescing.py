@@ -1,0 +1,133 @@
+"""Calls of one kind that come while another is on its way to the store go there together, as one step.
+
+Whoever comes first goes at once. So an idle service adds no delay, and a busy one asks the store once for many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from headwayd.domain.errors import OutcomeUnknown, StoreUnavailable
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+AskT = TypeVar("AskT")
+AnswerT = TypeVar("AnswerT")
+
+_MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
+_GATHER_S, _LONGEST_GATHER_S = 50e-6, 4e-3  # for each that was in the last step, and at most
+_SILENT = {"cause": "SILENT"}
+
+
+@dataclass(slots=True, eq=False)
+class _Part(Generic[AskT, AnswerT]):
+    ask: AskT
+    items: int
+    size: int
+    ends_at: float  # by the loop's clock
+    answer: asyncio.Future[AnswerT]
+    is_sent: bool = False
+
+    def fail(self, error: BaseException) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+    def time_is_up(self) -> None:
+        if self.is_sent:
+            self.fail(OutcomeUnknown("the store's answer was lost; it may have happened", metadata=_SILENT))
+        else:
+            self.fail(StoreUnavailable("the store did not answer in time", metadata=_SILENT))
+
+
+class Coalescer(Generic[KeyT, AskT, AnswerT]):
+    """`run` does one step: it gets a key, what is asked under it in the order it came, and its seconds, and gives back
+    an answer to each. At most one step a key is on its way, of at most `most_items`, unless one asks for more.
+    `unclaimed` is given the answers to those who have gone, or were told that their time was up. Whoever goes before
+    the step has begun has asked for nothing, unless what is asked `outlives` its caller.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[KeyT, list[AskT], float], Awaitable[Sequence[AnswerT]]],
+        spawn: Callable[[Awaitable[None], str], None],
+        *,
+        name: str,
+        most_items: int,
+        unclaimed: Callable[[KeyT, AskT, AnswerT], None] = lambda _key, _ask, _answer: None,
+        outlives: bool = False,
+    ) -> None:
+        self._run = run
+        self._spawn = spawn
+        self._name = name
+        self._most_items = most_items
+        self._unclaimed = unclaimed
+        self._outlives = outlives
+        self._waiting: dict[KeyT, deque[_Part[AskT, AnswerT]]] = {}
+
+    async def ask(self, key: KeyT, ask: AskT, *, items: int, size: int = 0, budget_s: float) -> AnswerT:
+        """The answer. Raises what the step raises, and within `budget_s` StoreUnavailable or OutcomeUnknown."""
+        loop = asyncio.get_running_loop()
+        part = _Part[AskT, AnswerT](ask, items, size, loop.time() + budget_s, loop.create_future())
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            self._waiting[key] = deque((part,))
+            self._spawn(self._serve(key), f"{self._name}:{key}")
+        else:
+            waiting.append(part)
+        timer = loop.call_later(budget_s, part.time_is_up)
+        try:
+            return await part.answer
+        finally:
+            timer.cancel()
+
+    async def _serve(self, key: KeyT) -> None:
+        waiting = self._waiting[key]
+        try:
+            while waiting:
+                if parts := self._next(waiting):
+                    await self._step(key, parts)
+                if len(parts) > 1 and waiting:  # it is busy: a moment later there are more
+                    await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
+        finally:  # without an await since the last look: nobody can have come to what is not served
+            del self._waiting[key]
+            for part in waiting:
+                part.answer.cancel()
+
+    def _next(self, waiting: deque[_Part[AskT, AnswerT]]) -> list[_Part[AskT, AnswerT]]:
+        parts: list[_Part[AskT, AnswerT]] = []
+        items = size = 0
+        while waiting:
+            part = waiting[0]
+            items += part.items
+            size += part.size
+            if parts and (items > self._most_items or size > _MOST_BYTES):
+                break
+            waiting.popleft()
+            if part.answer.done() and not (self._outlives and part.answer.cancelled()):
+                items -= part.items
+                size -= part.size
+            else:
+                part.is_sent = True
+                parts.append(part)
+        return parts
+
+    async def _step(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
+        budget_s = max(part.ends_at for part in parts) - asyncio.get_running_loop().time()
+        try:
+            answers = await self._run(key, [part.ask for part in parts], budget_s)
+        except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and not to who comes next
+            for part in parts:
+                part.fail(error)
+        except asyncio.CancelledError:
+            for part in parts:
+                part.answer.cancel()
+            raise
+        else:
+            for part, answer in zip(parts, answers, strict=True):
+                if part.answer.done():
+                    self._unclaimed(key, part.ask, answer)
+                else:
+                    part.answer.set_result(answer)

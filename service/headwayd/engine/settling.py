@@ -1,0 +1,39 @@
+"""Settling: leases that callers end, many callers' in one step when there are many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from headwayd.domain.model import Settlement
+from headwayd.engine.coalescing import Coalescer
+from headwayd.engine.ports import Store
+
+_MOST_TOGETHER = 1_000  # leases of several Acks in one step
+
+
+class Settling:
+    """All Acks of this process."""
+
+    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+        self._store = store
+        self._acks: Coalescer[str, Sequence[str], Sequence[Settlement]] = Coalescer(
+            self._ack_together, spawn, name="ack", most_items=_MOST_TOGETHER, outlives=True
+        )
+
+    async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:
+        """Settles for good, whether the caller stays or not; one settlement per lease."""
+        if result:
+            return await asyncio.shield(self._store.ack(queue, leases, result=result, budget_s=budget_s))
+        return await self._acks.ask(queue, leases, items=len(leases), budget_s=budget_s)
+
+    async def _ack_together(
+        self, queue: str, batches: Sequence[Sequence[str]], budget_s: float
+    ) -> Sequence[Sequence[Settlement]]:
+        leases = [lease for batch in batches for lease in batch]
+        settled = await self._store.ack(queue, leases, budget_s=budget_s)
+        parts, at = [], 0
+        for batch in batches:
+            parts.append(settled[at : at + len(batch)])
+            at += len(batch)
+        return parts

@@ -1,0 +1,149 @@
+"""Many calls at once on one queue go to the store together; each has its own answer, as if it had come alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+
+from harness import eventually, refused
+from headway.v1 import message_pb2, queue_service_pb2
+from wire.calls import ACKED, ALREADY_ACKED, GONE, SLACK_S, Line, Message, leases, payloads, span
+
+MANY = 200
+KEEP = message_pb2.ON_DUPLICATE_KEEP
+
+
+async def leased(line: Line, count: int) -> bool:
+    return (await line.counts()).leased == count
+
+
+def all_refused(answers: Sequence[object], reason: str) -> None:
+    assert answers
+    for answer in answers:
+        with refused(reason):
+            assert isinstance(answer, BaseException)
+            raise answer
+
+
+async def test_each_put_has_its_own_ticket_and_position(line: Line) -> None:
+    await line.create()
+    answers = await asyncio.gather(*(line.put(*(b"%d" % n for _ in range(n % 3 + 1))) for n in range(MANY)))
+    results = [list(answer.results) for answer in answers]
+    flat = list(chain.from_iterable(results))
+    assert [len(one) for one in results] == [n % 3 + 1 for n in range(MANY)]
+    assert sorted(one.ticket for one in flat) == list(range(1, len(flat) + 1))
+    assert all(one.ticket == one.position for one in flat)
+    by_ticket = sorted((one.ticket, b"%d" % n) for n, batch in enumerate(results) for one in batch)
+    assert [one.message.payload for one in await line.peek(len(flat))] == [payload for _, payload in by_ticket]
+
+
+async def test_of_the_same_id_put_at_once_one_is_accepted(line: Line) -> None:
+    await line.create()
+    messages = [Message(id=f"m{n % 20}", payload=b"x") for n in range(MANY)]
+    answers = await asyncio.gather(*(line.put(one, on_duplicate=KEEP) for one in messages))
+    assert Counter(answer.results[0].deduplicated for answer in answers) == {False: 20, True: MANY - 20}
+    again = await asyncio.gather(*(line.put(one) for one in messages[:50]), return_exceptions=True)
+    all_refused(again, "DUPLICATE_MESSAGE")
+    assert (await line.counts()).length == 20
+
+
+async def test_the_bound_holds_and_who_does_not_wait_is_told_so(line: Line) -> None:
+    await line.create(bound=30)
+    answers = await asyncio.gather(*(line.put(b"x") for _ in range(MANY)), return_exceptions=True)
+    errors = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert len(errors) == MANY - 30
+    all_refused(errors, "QUEUE_FULL")
+    assert (await line.counts()).length == 30
+
+
+async def test_who_waits_for_room_gets_it_in_the_end(line: Line) -> None:
+    await line.create(bound=5)
+    putting = asyncio.gather(*(line.put(b"%d" % n, wait_ms=60_000) for n in range(60)))
+    taken: list[bytes] = []
+    while len(taken) < 60:
+        deliveries = (await line.get(5, wait_ms=10_000)).deliveries
+        taken += payloads(deliveries)
+        await line.ack(*leases(deliveries))
+    await putting
+    assert sorted(taken) == sorted(b"%d" % n for n in range(60))
+    assert (await line.counts()).length == 0
+
+
+async def test_each_get_has_what_it_asked_for_and_settles_its_own(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % n for n in range(1_000)))
+    held = [(await line.get(1)).deliveries for _ in range(2)]  # from now on it flows
+    taken = list(held)
+    for _ in range(3):
+        asked = [line.get(n % 3 + 1, ack=leases(held[n]) if n < len(held) else ()) for n in range(100)]
+        answers = await asyncio.gather(*asked)
+        assert [len(one.deliveries) for one in answers] == [n % 3 + 1 for n in range(100)]
+        assert [[each.settled for each in one.settled] for one in answers] == [
+            [ACKED] * len(held[n]) if n < len(held) else [] for n in range(100)
+        ]
+        held = [one.deliveries for one in answers]
+        taken += held
+    numbers = [int(one) for batch in taken for one in payloads(batch)]
+    assert sorted(numbers) == list(range(len(numbers)))
+    tokens = [token for batch in held for token in leases(batch)]
+    secrets = Counter(chain.from_iterable({token[22:44] for token in leases(batch)} for batch in held))
+    assert set(secrets.values()) == {1}  # whoever knows its own cannot guess another's
+    ends = await asyncio.gather(*(line.ack(*leases(batch)) for batch in held), *(line.ack(tokens[0]) for _ in range(9)))
+    flat = Counter(chain.from_iterable(ends))
+    assert flat == {ACKED: len(tokens), ALREADY_ACKED: 9}
+    assert (await line.counts()).acked == len(numbers)
+
+
+async def test_at_the_end_of_what_waits_the_rest_stand_in_line(line: Line) -> None:
+    await line.create()
+    await line.put(b"0", b"1", b"2")
+    await line.take(1)
+    waiting = [asyncio.create_task(line.get(1, wait_ms=60_000)) for _ in range(20)]
+    await eventually(lambda: leased(line, 3))
+    await line.put(*(b"%d" % n for n in range(3, 21)))
+    answers = await asyncio.gather(*waiting)
+    assert sorted(int(one) for answer in answers for one in payloads(answer.deliveries)) == list(range(1, 21))
+
+
+async def test_what_was_leased_for_callers_who_went_comes_back(line: Line) -> None:
+    await line.create(lease=span(1_000))  # an answer that is on its way cannot be called back: then it must lapse
+    await line.put(*(b"%d" % n for n in range(300)))
+    first = await line.take(1)
+    request = queue_service_pb2.GetRequest(queue=line.name, max_messages=2)
+    for _ in range(5):
+        calls = [line.stub.Get(request, timeout=SLACK_S) for _ in range(40)]
+        await asyncio.sleep(0.002)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait({asyncio.ensure_future(call.code()) for call in calls})
+    await eventually(lambda: leased(line, 0))
+    counts = await line.counts()
+    assert (counts.length, counts.acked) == (300, 0)
+    rest = await line.take(300, lease_ms=60_000)
+    assert payloads(rest) == [b"%d" % n for n in range(300)]
+    assert GONE not in await line.ack(*leases(first))
+
+
+async def test_with_slots_a_holder_that_settles_keeps_its_own(line: Line) -> None:
+    await line.create(limit=2)
+    await line.put(*(b"%d" % n for n in range(100)))
+    held = [(await line.take(1)), (await line.take(1))]
+    for _ in range(20):
+        newcomers = [asyncio.create_task(line.get(1)) for _ in range(5)]
+        answers = await asyncio.gather(*(line.get(1, ack=leases(one)) for one in held))
+        assert [len(one.deliveries) for one in answers] == [1, 1]
+        held = [list(one.deliveries) for one in answers]
+        assert all(not one.deliveries for one in await asyncio.gather(*newcomers))
+
+
+async def test_a_closed_queue_refuses_each(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    await line.take(1)
+    await line.close()
+    puts = await asyncio.gather(*(line.put(b"x") for _ in range(20)), return_exceptions=True)
+    all_refused(puts, "QUEUE_CLOSED")
+    gets = await asyncio.gather(*(line.get(1) for _ in range(20)))
+    assert [payload for one in gets for payload in payloads(one.deliveries)] == [b"2"]
