@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from headwayd.domain.errors import OutcomeUnknown, QueueClosed, StoreUnavailable
+from headwayd.domain.errors import QueueClosed, StoreUnavailable
 from headwayd.engine.coalescing import Coalescer
 from headwayd.engine.tasks import Tasks
 
@@ -19,13 +19,15 @@ class Steps:
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, list[int]]] = []
+        self.budgets_s: list[float] = []
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.error: Exception | None = None
         self.unclaimed: list[tuple[str, int, str]] = []
 
-    async def run(self, key: str, asks: list[int], _budget_s: float) -> Sequence[str]:
+    async def run(self, key: str, asks: list[int], budget_s: float) -> Sequence[str]:
         self.seen.append((key, asks))
+        self.budgets_s.append(budget_s)
         number = len(self.seen)
         await self.may_answer.wait()
         if self.error is not None:
@@ -144,22 +146,31 @@ async def test_an_answer_to_one_who_has_gone_is_handed_over(steps: Steps, coales
     assert steps.unclaimed == [("a", 1, "1 in 1")]
 
 
-async def test_each_is_told_in_its_own_time_and_a_late_answer_is_handed_over(
+async def test_a_step_has_the_time_of_the_one_in_it_who_has_least(
     steps: Steps, coalescer: Coalescer[str, int, str]
 ) -> None:
     steps.may_answer.clear()
-    sent = ask(coalescer, 1, budget_s=0.05)
-    patient = ask(coalescer, 2)
-    await begun(steps, 1)
-    unsent = ask(coalescer, 3, budget_s=0.05)
-    with pytest.raises(OutcomeUnknown):
-        await sent
-    with pytest.raises(StoreUnavailable):
-        await unsent
+    asked = [ask(coalescer, number, budget_s=budget_s) for number, budget_s in ((1, 20), (2, 17), (3, 30), (4, 3))]
+    await begun(steps, 2)
+    assert steps.seen == [("a", [1, 2, 3]), ("a", [4])]
+    assert 16 < steps.budgets_s[0] <= 17
+    assert 2 < steps.budgets_s[1] <= 3
     steps.may_answer.set()
-    assert await patient == "2 in 1"
-    assert steps.unclaimed == [("a", 1, "1 in 1")]
-    assert len(steps.seen) == 1
+    await asyncio.gather(*asked)
+
+
+async def test_whose_time_is_up_while_it_waits_has_asked_for_nothing(
+    steps: Steps, coalescer: Coalescer[str, int, str]
+) -> None:
+    steps.may_answer.clear()
+    first = ask(coalescer, 1, budget_s=0.06)
+    await begun(steps, 1)
+    late = ask(coalescer, 2, budget_s=0.05)
+    with pytest.raises(StoreUnavailable):
+        await late
+    steps.may_answer.set()
+    assert await first == "1 in 1"  # it is the step that would have told it otherwise
+    assert steps.seen == [("a", [1])]
 
 
 async def test_the_end_of_its_tasks_ends_those_who_wait(

@@ -9,9 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
+from math import frexp
 from typing import Generic, TypeVar
 
-from headwayd.domain.errors import OutcomeUnknown, StoreUnavailable
+from headwayd.domain.errors import StoreUnavailable
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 AskT = TypeVar("AskT")
@@ -19,7 +20,7 @@ AnswerT = TypeVar("AnswerT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _GATHER_S, _LONGEST_GATHER_S = 50e-6, 4e-3  # for each that was in the last step, and at most
-_SILENT = {"cause": "SILENT"}
+_LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
 
 @dataclass(slots=True, eq=False)
@@ -29,24 +30,26 @@ class _Part(Generic[AskT, AnswerT]):
     size: int
     ends_at: float  # by the loop's clock
     answer: asyncio.Future[AnswerT]
-    is_sent: bool = False
+    is_in_step: bool = False
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
 
     def time_is_up(self) -> None:
-        if self.is_sent:
-            self.fail(OutcomeUnknown("the store's answer was lost; it may have happened", metadata=_SILENT))
-        else:
-            self.fail(StoreUnavailable("the store did not answer in time", metadata=_SILENT))
+        """Nothing happened, if it is in no step; else the step knows."""
+        if not self.is_in_step:
+            self.fail(StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}))
 
 
 class Coalescer(Generic[KeyT, AskT, AnswerT]):
     """`run` does one step: it gets a key, what is asked under it in the order it came, and its seconds, and gives back
     an answer to each. At most one step a key is on its way, of at most `most_items`, unless one asks for more.
-    `unclaimed` is given the answers to those who have gone, or were told that their time was up. Whoever goes before
-    the step has begun has asked for nothing, unless what is asked `outlives` its caller.
+    `unclaimed` is given the answers to those who have gone. Whoever goes before the step has begun has asked for
+    nothing, unless what is asked `outlives` its caller.
+
+    A step has the time of the one in it who has least, because it alone knows whether it may have happened. So those
+    go together who have about as much time.
     """
 
     def __init__(
@@ -65,16 +68,17 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         self._most_items = most_items
         self._unclaimed = unclaimed
         self._outlives = outlives
-        self._waiting: dict[KeyT, deque[_Part[AskT, AnswerT]]] = {}
+        self._waiting: dict[tuple[KeyT, int], deque[_Part[AskT, AnswerT]]] = {}
 
     async def ask(self, key: KeyT, ask: AskT, *, items: int, size: int = 0, budget_s: float) -> AnswerT:
         """The answer. Raises what the step raises, and within `budget_s` StoreUnavailable or OutcomeUnknown."""
         loop = asyncio.get_running_loop()
         part = _Part[AskT, AnswerT](ask, items, size, loop.time() + budget_s, loop.create_future())
-        waiting = self._waiting.get(key)
+        group = (key, frexp(budget_s)[1])  # within a power of two
+        waiting = self._waiting.get(group)
         if waiting is None:
-            self._waiting[key] = deque((part,))
-            self._spawn(self._serve(key), f"{self._name}:{key}")
+            self._waiting[group] = deque((part,))
+            self._spawn(self._serve(key, group), f"{self._name}:{key}")
         else:
             waiting.append(part)
         timer = loop.call_later(budget_s, part.time_is_up)
@@ -83,8 +87,8 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         finally:
             timer.cancel()
 
-    async def _serve(self, key: KeyT) -> None:
-        waiting = self._waiting[key]
+    async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
+        waiting = self._waiting[group]
         try:
             while waiting:
                 if parts := self._next(waiting):
@@ -92,7 +96,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 if len(parts) > 1 and waiting:  # it is busy: a moment later there are more
                     await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
-            del self._waiting[key]
+            del self._waiting[group]
             for part in waiting:
                 part.answer.cancel()
 
@@ -110,12 +114,21 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 items -= part.items
                 size -= part.size
             else:
-                part.is_sent = True
                 parts.append(part)
         return parts
 
     async def _step(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
-        budget_s = max(part.ends_at for part in parts) - asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        least_s = max(_LEAST_SHARE * (max(part.ends_at for part in parts) - now), 0.0)
+        for part in parts:
+            if part.ends_at - now > least_s:
+                part.is_in_step = True
+            else:
+                part.time_is_up()
+        parts = [part for part in parts if part.is_in_step]
+        if not parts:
+            return
+        budget_s = min(part.ends_at for part in parts) - now
         try:
             answers = await self._run(key, [part.ask for part in parts], budget_s)
         except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and not to who comes next
