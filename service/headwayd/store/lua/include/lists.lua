@@ -8,6 +8,10 @@ local function text_of(number)
 end
 
 local function each_chunk(values, per_chunk, act)
+  if #values <= per_chunk then
+    if #values > 0 then act(values) end
+    return
+  end
   for from = 1, #values, per_chunk do
     local part = {}
     for i = from, math.min(from + per_chunk - 1, #values) do part[#part + 1] = values[i] end

@@ -48,14 +48,19 @@ local function touch_remembered(S, field)
   tidy_by(S, S.now + policy_of(S, 'remember_ms') + REMEMBER_TOUCH_MS)
 end
 
--- Bits, one per ticket, for the endings that need no more than that. The pages as they stand in this call; commit writes
--- back those that changed.
+-- Bits, one per ticket, for the endings that need no more than that. A page is kept as it was read, with the bytes that
+-- this call has changed beside it; commit puts both together. To cut a page in pieces for every bit would cost more than
+-- all the rest of an ack.
 local PAGES = { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' }
 
 local function page_of(S, field)
   if not S.pages then S.pages = {} end
-  if not S.pages[field] then S.pages[field] = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES) end
-  return S.pages[field]
+  local page = S.pages[field]
+  if not page then
+    page = { was = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES), bytes = {} }
+    S.pages[field] = page
+  end
+  return page
 end
 
 local function bit_of(mark, ticket)
@@ -66,24 +71,35 @@ end
 
 local function has_bit(S, mark, ticket)
   local field, byte_at, mask = bit_of(mark, tonumber(ticket))
-  return math.floor(string.byte(page_of(S, field), byte_at) / mask) % 2 == 1
+  local page = page_of(S, field)
+  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / mask) % 2 == 1
 end
 
 local function write_pages(S)
-  for field in pairs(S.changed_pages) do
-    redis.call('HSET', K.acked, field, S.pages[field])
-    touch_remembered(S, field)
+  for field, page in pairs(S.pages) do
+    local places = {}
+    for at in pairs(page.bytes) do places[#places + 1] = at end
+    if #places > 0 then
+      table.sort(places)
+      local parts, from = {}, 1
+      for _, at in ipairs(places) do
+        if at > from then parts[#parts + 1] = string.sub(page.was, from, at - 1) end
+        parts[#parts + 1] = string.char(page.bytes[at])
+        from = at + 1
+      end
+      parts[#parts + 1] = string.sub(page.was, from)
+      redis.call('HSET', K.acked, field, table.concat(parts))
+      touch_remembered(S, field)
+    end
   end
 end
 
 local function set_bit(S, mark, ticket)
-  if has_bit(S, mark, ticket) then return end
   local field, byte_at, mask = bit_of(mark, tonumber(ticket))
-  local bits = S.pages[field]
-  S.pages[field] = string.sub(bits, 1, byte_at - 1) .. string.char(string.byte(bits, byte_at) + mask)
-    .. string.sub(bits, byte_at + 1)
-  S.changed_pages = S.changed_pages or {}
-  S.changed_pages[field] = true
+  local page = page_of(S, field)
+  local byte = page.bytes[byte_at] or string.byte(page.was, byte_at)
+  if math.floor(byte / mask) % 2 == 1 then return end
+  page.bytes[byte_at] = byte + mask
   S.at_commit = write_pages
 end
 

@@ -23,15 +23,13 @@ local function new_record(put_at)
   return { failures = 0, put_at = put_at, expires_at = 0, flags = 0, replays = 0, nonce = NO_NONCE, id = '', error = '' }
 end
 
+local RECORD = '>I4I8I8BI4c20I2'
 local function pack_record(r)
-  return struct.pack('>I4I8I8BI4', r.failures, r.put_at, r.expires_at, r.flags, r.replays) .. r.nonce
-    .. struct.pack('>I2', #r.id) .. r.id .. r.error
+  return struct.pack(RECORD, r.failures, r.put_at, r.expires_at, r.flags, r.replays, r.nonce, #r.id) .. r.id .. r.error
 end
 
 local function unpack_record(bytes)
-  local failures, put_at, expires_at, flags, replays, at = struct.unpack('>I4I8I8BI4', bytes)
-  local nonce = string.sub(bytes, at, at + 19)
-  local id_length, id_at = struct.unpack('>I2', bytes, at + 20)
+  local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)
   return { failures = failures, put_at = put_at, expires_at = expires_at, flags = flags, replays = replays,
            nonce = nonce, id = string.sub(bytes, id_at, id_at + id_length - 1),
            error = string.sub(bytes, id_at + id_length) }
