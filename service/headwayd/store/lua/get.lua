@@ -15,10 +15,11 @@
 --        neither
 -- ARGV[13] count of leases to ack, then for each: generation, ticket, nonce
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
---        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit, poll_base,
---        poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of settled, then status and failures for each, then for each
---        message: ticket, attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then
---        only ms to go follows), PLACE_LOST, or why there is no queue.
+--        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
+--        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of
+--        settled, then status and failures for each, then for each message: ticket, attempt, put at, made id, deadline,
+--        element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no
+--        queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once.
 -- O(k log n). Room in the line wakes the first waiting producer; what is left calls the next consumers.

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Keeps the place of someone in the consumer line while nobody is there for it.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
--- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = whatever it is; ARGV[6] ms until the next poll may come;
--- ARGV[7] ms for which it is waited for; '-1' = not at all
+-- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = whatever it is
+-- ARGV[6] ms until the next poll may come; ARGV[7] ms for which it is waited for, '-1' = not at all
 -- Reply: echo, OK, now, next due, position (0: neither stood there, so nothing is kept), the numbers (include/numbers);
 --        or why there is no queue.
 -- What the waiter's stream may still have leased goes back, as in leave.

@@ -3,8 +3,8 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels (unused)
 -- ARGV[3] the number of the last one known, 0 = none; ARGV[4] most messages; ARGV[5] most bytes of elements
 -- ARGV[6] the number not to go beyond, '+inf' = none; ARGV[7…] names: then only these, in this order
--- Reply: echo, OK, generation, '1' if there are more, then for each: number ('0' = the name is not dead), reference, died
---        at, cause, made id, record and element; or why there is no queue.
+-- Reply: echo, OK, generation, '1' if there are more, then for each: number ('0' = the name is not dead), reference,
+--        died at, cause, made id, record and element; or why there is no queue.
 -- O(k log n).
 -- @include line
 -- @include report

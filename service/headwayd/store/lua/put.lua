@@ -7,8 +7,8 @@
 -- ARGV[6] 'keep', 'reject' or 'replace': what to do with known ids
 -- ARGV[7] '1': all of them or none
 -- ARGV[8] '1': the producer's name is the caller's own, and its place may be watched by that
--- ARGV[9] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time to
---         live (ms; '0' = the queue's policy), headers (encoded), payload
+-- ARGV[9] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time
+--         to live (ms; '0' = the queue's policy), headers (encoded), payload
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
 --        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
 --        tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' | 'differs' (kept, with another

@@ -1,6 +1,6 @@
 -- @include queue
--- Attempts: what a Get with an attempt id leased, so that the same call again gets the same. x:attempts holds the random
--- part of the leases' nonces, then the tickets with commas between; x:attempt_at when to look whether it can be
+-- Attempts: what a Get with an attempt id leased, so that the same call again gets the same. x:attempts holds the
+-- random part of the leases' nonces, then the tickets with commas between; x:attempt_at when to look whether it can be
 -- forgotten.
 
 local LOOK_FIRST_MS, LOOK_AGAIN_MS = 1000, 10000   -- most work is short: so are most attempts

@@ -37,8 +37,8 @@ local function number_behind_all(S)
   return S.standing
 end
 
--- Holders are waiters whose stream owns what they lease: x:owners tells whose lease a ticket is, x:held how many leases a
--- holder has out; x:turns, of those who keep standing, how many turns in a row each has had.
+-- Holders are waiters whose stream owns what they lease: x:owners tells whose lease a ticket is, x:held how many leases
+-- a holder has out; x:turns, of those who keep standing, how many turns in a row each has had.
 local function own_leases(waiter, tickets, keeps_standing)
   local owners = {}
   for _, ticket in ipairs(tickets) do

@@ -58,8 +58,8 @@ local function return_to_head(S, all)
   S.len = S.len + #list
 end
 
--- Lets messages join the tail. `list` holds {element, name, expires_at, record, from}; the record may be nil, and `from`
--- is the reference that the message, or the one it replaces, had before. Returns the first ticket. O(k log n).
+-- Lets messages join the tail. `list` holds {element, name, expires_at, record, from}; the record may be nil, and
+-- `from` is the reference that the message, or the one it replaces, had before. Returns the first ticket. O(k log n).
 local function join_tail(S, list)
   local first = S.tail + 1
   if #list == 0 then return first end
@@ -89,8 +89,8 @@ local function join_tail(S, list)
   return first
 end
 
--- Keeps a message until `due`; `from` is the reference that it, or the one it replaces, had before. Returns its sequence
--- number. O(log n).
+-- Keeps a message until `due`; `from` is the reference that it, or the one it replaces, had before. Returns its
+-- sequence number. O(log n).
 local function set_aside(S, element, record, due, from)
   add(S, 'seq', 1)
   local seq = padded(S.seq)

@@ -9,18 +9,18 @@
 --
 -- x:meta fields: gen (this life's name), born (ms), head, tail, seen_len (elements of the list), seen_prod, seen_cons
 -- (what the last script left), n_gaps, n_holes (sizes), seq (last sequence number of the delayed), line (last number in
--- the producer line), died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time
--- told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that
--- foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were
--- given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its
--- making is over), offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in
+-- the producer line), died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due
+-- time told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids
+-- that foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here
+-- were given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 =
+-- its making is over), offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in
 -- the consumer line), turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals;
 -- n_departed: what ever left the line at its head), logged (events ever put into x:log), watched_until (ms; events are
 -- logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
 local CORE = { 'gen', 'offer_to', 'turn_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps',
   'n_holes', 'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at',
-  'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum', 'ack_sum_at',
-  'born', 'n_departed', 'logged', 'watched_until', 'standing', 'turn_at' }
+  'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum',
+  'ack_sum_at', 'born', 'n_departed', 'logged', 'watched_until', 'standing', 'turn_at' }
 local FIRST_COUNTER = 5   -- all but the first four are numbers
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
@@ -296,8 +296,8 @@ local function mend_not_full(S, made_room)
   end
 end
 
--- A waiter takes its place in the producer line, unless it has it already; `producer` is the name by which its place may
--- be watched, '' = none. O(log n).
+-- A waiter takes its place in the producer line, unless it has it already; `producer` is the name by which its place
+-- may be watched, '' = none. O(log n).
 local function join_producers(number, waiter, producer)
   if redis.call('ZADD', K.producers, 'NX', number, waiter) == 1 and producer ~= '' then
     redis.call('HSET', K.blocked, waiter, producer)
@@ -334,9 +334,9 @@ local function first_producer(S, me, offers)
   return nil
 end
 
--- Who stands in the consumer line: a waiter (process name, '#', number) whose process listens to its channel, or a place
--- kept between two calls ('@…'; include/kept). A kept place has what it waits for held back for it up to its poll_max;
--- afterwards it only keeps its number, while `place_grace` lasts.
+-- Who stands in the consumer line: a waiter (process name, '#', number) whose process listens to its channel, or a
+-- place kept between two calls ('@…'; include/kept). A kept place has what it waits for held back for it up to its
+-- poll_max; afterwards it only keeps its number, while `place_grace` lasts.
 local PRESENT, ABSENT, GONE = 1, 2, 3
 local function process_of(waiter) return string.match(waiter, '^(.*)#%d+$') or waiter end
 local function is_kept_place(waiter) return string.byte(waiter) == 64 end
@@ -398,9 +398,9 @@ local function count_ahead(S, me, most)
   return ahead
 end
 
--- Calls those whose turn it is in the consumer line: as many as there are messages that can be leased. When the first of
--- them lets its turn pass for OFFER_MS its process is taken for dead here, and its waiters are dropped; should it live,
--- they come back with their numbers. O(called + dropped), bounded.
+-- Calls those whose turn it is in the consumer line: as many as there are messages that can be leased. When the first
+-- of them lets its turn pass for OFFER_MS its process is taken for dead here, and its waiters are dropped; should it
+-- live, they come back with their numbers. O(called + dropped), bounded.
 local CALLED_AT_ONCE = 16
 local function call_consumers(S)
   local units = math.min(units_of(S), CALLED_AT_ONCE)
