@@ -213,7 +213,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="earlier-due-not-announced",
         defect="Only the first due time is announced, so other processes sleep through an earlier one.",
-        file=INCLUDE + "queue.lua",
+        file=INCLUDE + "commit.lua",
         old="due < S.due_said",
         new="false",
         test=EXACT + "test_an_earlier_instant_is_announced_to_every_process_and_a_later_one_is_not",
@@ -479,7 +479,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="poller-overtaken",
         defect="What a poller's turn would bring is not kept for it.",
-        file=INCLUDE + "queue.lua",
+        file=INCLUDE + "consumers.lua",
         old=">= S.now and PRESENT or ABSENT",
         new=">= S.now and ABSENT or ABSENT",
         test=WIRE + "test_poll.py::test_a_free_slot_waits_for_the_poller_whose_turn_it_is",

@@ -1,4 +1,4 @@
--- @include queue
+-- @include consumers
 -- Places in the consumer line that are kept while nobody is there: between two polls, or for a moment after a stream
 -- broke. x:places keeps of each: when the next poll may come and until when it is waited for (ms), and its strikes;
 -- x:place_at when there is something to do about it.

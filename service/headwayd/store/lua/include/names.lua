@@ -1,4 +1,4 @@
--- @include queue frame attempts
+-- @include commit frame attempts
 -- Names of messages, and how they ended.
 --
 -- A message is known by the id that its sender gave, or by one made for it: '~<generation>-<ticket>', or

@@ -1,0 +1,45 @@
+-- @include queue consumers
+-- The end of every script that changed something: the state is written back, and whoever waits for it is told.
+
+-- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
+local function next_due(S)
+  local due = S.tidy_at
+  local function first_of(key)
+    local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+    if at > 0 and (due == 0 or at < due) then due = at end
+  end
+  first_of(K.delayed)
+  first_of(K.leases)
+  if S.expiring == 1 then first_of(K.expiry) end
+  if S.standing > 0 then first_of(K.place_at) end
+  if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end
+  if S.aged < S.tail then due = S.now end
+  return due
+end
+
+-- Writes the state back, mends pressure's token, calls the next producer if there is room, and tells all processes of
+-- an earlier next due time. Returns that time.
+local function commit(S, made_room, me)
+  if S.at_commit then S.at_commit(S) end
+  if S.log then write_log(S) end
+  S.size = redis.call('LLEN', K.q)
+  S.len = S.size - S.n_holes
+  if S.size ~= S.seen_len then set(S, 'seen_len', S.size) end
+  mend_not_full(S, made_room or S.made_room)
+  if room_of(S) > 0 and redis.call('EXISTS', K.producers) == 1 then
+    if not me or redis.call('ZSCORE', K.producers, me) == false then first_producer(S, nil, true) end
+  end
+  if S.turn_to ~= '' or S.len > 0 and redis.call('EXISTS', K.consumers) == 1 then call_consumers(S) end
+  local due = next_due(S)
+  if due > 0 and (S.due_said == 0 or due < S.due_said or S.due_said <= S.now) and due ~= S.due_said then
+    set(S, 'due_said', due)
+    redis.call('PUBLISH', ARGV[2] .. DUE_CHANNEL, text_of(due) .. ' ' .. BASE)
+  end
+  local fields = {}
+  for name in pairs(S.dirty) do
+    fields[#fields + 1] = name
+    fields[#fields + 1] = type(S[name]) == 'number' and text_of(S[name]) or S[name]
+  end
+  if #fields > 0 then redis.call('HSET', K.meta, unpack(fields)) end
+  return due
+end

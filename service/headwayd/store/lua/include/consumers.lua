@@ -1,0 +1,89 @@
+-- @include queue
+-- The consumer line: who is there to be called, and whose turn it is.
+--
+-- Who stands there is a waiter (process name, '#', number) whose process listens to its channel, or a place kept between
+-- two calls ('@…'; include/kept). A kept place has what it waits for held back for it up to its poll_max; afterwards it
+-- only keeps its number, while `place_grace` lasts.
+local PRESENT, ABSENT, GONE = 1, 2, 3
+local function process_of(waiter) return string.match(waiter, '^(.*)#%d+$') or waiter end
+local function is_kept_place(waiter) return string.byte(waiter) == 64 end
+local function is_heard(S, process, calls)
+  local known = calls and 'called' or 'present'
+  S[known] = S[known] or {}
+  if S[known][process] == nil then
+    local channel = ARGV[2] .. WAKE_CHANNEL .. process
+    local listeners = calls and redis.call('PUBLISH', channel, BASE) or redis.call('PUBSUB', 'NUMSUB', channel)[2]
+    S[known][process] = listeners > 0
+  end
+  return S[known][process]
+end
+local function presence_of(S, waiter, calls)
+  if is_kept_place(waiter) then
+    local kept = redis.call('HGET', K.places, waiter)
+    if not kept then return GONE end
+    return tonumber(string.match(kept, '^%d+ (%d+)')) >= S.now and PRESENT or ABSENT
+  end
+  return is_heard(S, process_of(waiter), calls) and PRESENT or GONE
+end
+
+-- How many messages can be leased now.
+local function units_of(S)
+  if S.len == 0 or S.paused == 1 or not role_is_free('consumer') then return 0 end
+  local limit = policy_of(S, 'limit')
+  return limit == 0 and S.len or math.min(S.len, math.max(0, limit - redis.call('ZCARD', K.leases)))
+end
+
+-- Goes over the consumer line from its head on; those who are gone are dropped, those who are absent passed over. Calls
+-- visit(waiter) for each that is present, and for `me`; true ends the walk. `calls`: whom it comes to is called.
+-- O(visited + dropped + absent).
+local LOOK_AT = 32
+local function walk_consumers(S, me, calls, visit)
+  local at = 0
+  while true do
+    local part = redis.call('ZRANGE', K.consumers, at, at + LOOK_AT - 1)
+    for _, waiter in ipairs(part) do
+      local presence = waiter == me and PRESENT or presence_of(S, waiter, calls)
+      if presence == PRESENT and visit(waiter) then return end
+      if presence == GONE then
+        redis.call('ZREM', K.consumers, waiter)
+      else
+        at = at + 1
+      end
+    end
+    if #part < LOOK_AT then return end
+  end
+end
+
+-- How many are present before `me` in the consumer line (nil: in the whole line), counted up to `most`.
+local function count_ahead(S, me, most)
+  local ahead = 0
+  walk_consumers(S, me, false, function(waiter)
+    if waiter == me then return true end
+    ahead = ahead + 1
+    return ahead >= most
+  end)
+  return ahead
+end
+
+-- Calls those whose turn it is in the consumer line: as many as there are messages that can be leased. When the first
+-- of them lets its turn pass for OFFER_MS its process is taken for dead here, and its waiters are dropped; should it
+-- live, they come back with their numbers. O(called + dropped), bounded.
+local CALLED_AT_ONCE = 16
+local function call_consumers(S)
+  local units = math.min(units_of(S), CALLED_AT_ONCE)
+  local first = ''
+  if units > 0 then
+    if S.turn_to ~= '' and S.now - S.turn_at >= OFFER_MS and redis.call('ZREM', K.consumers, S.turn_to) == 1 then
+      S.called = { [process_of(S.turn_to)] = false }
+    end
+    walk_consumers(S, nil, true, function(waiter)
+      if first == '' and not is_kept_place(waiter) then first = waiter end
+      units = units - 1
+      return units == 0
+    end)
+  end
+  if S.turn_to ~= first then
+    set(S, 'turn_to', first)
+    set(S, 'turn_at', S.now)
+  end
+end
