@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class State:
     line: Sequence[bytes]
 
 
-class Witness(threading.Thread):
+class Witness(threading.Thread, ABC):
     """A line of one queue at every instant. `wrong` says what it could not follow."""
 
     def __init__(self, port: int, base: str) -> None:
@@ -111,16 +112,16 @@ class Witness(threading.Thread):
             self._has_changed = False
             self.changes += 1
 
+    @abstractmethod
     def _in_order(self) -> Sequence[bytes]:
         """The line as it stands, the head first."""
-        raise NotImplementedError
 
     def _begin(self, command: bytes, arguments: Sequence[bytes]) -> None:
         """A script, or a command of a client, begins."""
 
+    @abstractmethod
     def _apply(self, command: bytes, key: bytes, arguments: Sequence[bytes]) -> None:
         """What it does, one command after the other. Sets `_has_changed`."""
-        raise NotImplementedError
 
 
 class LineWitness(Witness):
