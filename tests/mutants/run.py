@@ -24,7 +24,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from harness import StoreServer
-from mutants.table import MUTANTS, Mutant, MutantDoesNotFit
+from mutants.mutant import Mutant, MutantDoesNotFit
+from mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "service" / "headwayd"

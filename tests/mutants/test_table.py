@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mutants.table import MUTANTS, Mutant
+from mutants.mutant import Mutant
+from mutants.table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -22,7 +23,7 @@ def test_the_test_of_a_mutant_exists(mutant: Mutant) -> None:
     path, _, name = mutant.test.partition("::")
     source = (ROOT / path).read_text()
     assert re.search(rf"^(async )?def {name.partition('[')[0]}\(", source, re.MULTILINE), (
-        f"{mutant.name}: {path} has no test {name}. Name the one that catches the defect now in tests/mutants/table.py."
+        f"{mutant.name}: {path} has no test {name}. Name the one that catches the defect now in tests/mutants/defects."
     )
 
 
