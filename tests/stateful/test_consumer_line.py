@@ -1,56 +1,29 @@
 """Model and scripts, driven together through the consumer line: whatever Hypothesis thinks of, both must say the same.
 
-The scripts run with one include replaced: the clock, which reads a key that the machine moves. Two processes are heard
-in the store or not, as the machine likes.
+Two processes are heard in the store or not, as the machine likes.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import uuid
-from collections.abc import Callable, Coroutine
-from datetime import timedelta
-from functools import cache
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Callable
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from harness import StoreServer
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import GetOrder, NewMessage, OnDuplicate, Policy
 from headwayd.domain.standing import Waiter
-from headwayd.store import keys, scripts
-from headwayd.store.redis_store import RedisStore
+from headwayd.store import keys
 from stateful.line_model import Lease, LineModel
+from stateful.machines import BUDGET, CLOCK_KEY, EXAMPLES, PREFIX, StoreMachine, run_examples
 
-T = TypeVar("T")
-CLOCK_KEY = "stateful:line:now"
-CLOCK = {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
-PHASES = [Phase.explicit, Phase.reuse, Phase.generate] + [Phase.shrink] * (
-    os.environ.get("HEADWAY_STATEFUL_SHRINK") == "1"
-)
-BUDGET: dict[str, Any] = {"budget_s": 5.0}
-PREFIX = "stateful"
 HERE, THERE = "headway/line/1", "headway/line/2"
 LEASE_MS = 3_000
-
-
-@cache
-def built() -> dict[str, scripts.Script]:
-    """The scripts with the machine's clock."""
-    return {name: scripts.build(name, CLOCK) for name in scripts.NAMES}
+STEPS_AT_MOST, STEPS_AT_LEAST = 80, 60
 
 
 def text(value: Any) -> str:
@@ -58,27 +31,13 @@ def text(value: Any) -> str:
     return str(value, "utf-8")
 
 
-class LineMachine(RuleBasedStateMachine):
+class LineMachine(StoreMachine):
     """One queue, waiters of two processes, pollers, and a clock."""
 
-    server: ClassVar[StoreServer]
-    steps: ClassVar[int] = 0
+    process = HERE
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = asyncio.new_event_loop()
-        self.name = f"l{uuid.uuid4().hex[:12]}"
-        self.raw = self.server.client()
-        self.store = RedisStore(
-            self.server.url,
-            prefix=PREFIX,
-            process=HERE,
-            embedded=False,
-            call_timeout=timedelta(seconds=5),
-            scripts=built(),
-        )
-        self.now = 1_700_000_000_000
-        self.raw.set(CLOCK_KEY, self.now)
         self.ears = {process: self.raw.pubsub() for process in (HERE, THERE)}  # type: ignore[no-untyped-call]
         self.waiters: list[Waiter] = []  # all that ever were, as their processes know them
         self.tokens: list[str] = []
@@ -86,21 +45,12 @@ class LineMachine(RuleBasedStateMachine):
         self.count = 0
         self.model: LineModel
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(work)
-
     def teardown(self) -> None:
-        async def end() -> None:
-            await self.store.delete(self.name, **BUDGET)
-            await self.store.close()
-
-        self.run(end())
-        for ear in self.ears.values():
-            ear.close()
-        left = list(self.raw.scan_iter(f"{keys.base_key(PREFIX, self.name)}*"))
-        self.raw.close()
-        self.loop.close()
-        assert left == []
+        try:
+            super().teardown()
+        finally:
+            for ear in self.ears.values():
+                ear.close()
 
     @initialize(
         limit=st.sampled_from([0, 1, 2, 3]),
@@ -302,10 +252,9 @@ class LineMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_line_is_the_models(self) -> None:
-        type(self).steps += 1
         if not hasattr(self, "model"):
             return
-        base = keys.base_key(PREFIX, self.name)
+        base = self.base
         order = [text(member) for member in self.raw.zrange(f"{base}:x:consumers", 0, -1)]
         assert order == self.model.order()
         assert int(self.raw.llen(base)) == self.model.ready
@@ -316,12 +265,6 @@ class LineMachine(RuleBasedStateMachine):
         assert places == set(self.model.kept)
         assert not self.model.limit or len(self.model.leases) <= self.model.limit
 
-    @invariant()
-    def a_check_finds_nothing(self) -> None:
-        if hasattr(self, "model"):
-            findings = self.run(self.store.check(self.name, max_entries=10**6, **BUDGET)).findings
-            assert [finding for finding in findings if "does no service sweep" not in finding] == []
-
 
 @pytest.fixture
 def machine(store_server: StoreServer) -> type[LineMachine]:
@@ -331,25 +274,9 @@ def machine(store_server: StoreServer) -> type[LineMachine]:
     return OnThisServer
 
 
-EXAMPLES = int(os.environ.get("HEADWAY_STATEFUL_EXAMPLES", "75"))
-STEPS_AT_MOST, STEPS_AT_LEAST = 80, 60
-
-
 @pytest.mark.timeout(60 + 3 * EXAMPLES)
 def test_the_consumer_line_does_what_the_model_says(
     machine: type[LineMachine], figure: Callable[[str, str], None]
 ) -> None:
-    run_state_machine_as_test(
-        machine,
-        settings=settings(
-            max_examples=EXAMPLES,
-            stateful_step_count=STEPS_AT_MOST,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            print_blob=True,
-            report_multiple_bugs=False,
-            phases=PHASES,
-        ),
-    )
-    figure("steps that model and scripts of the consumer line did alike", f"{machine.steps:,} in {EXAMPLES:,} examples")
-    assert machine.steps >= STEPS_AT_LEAST * EXAMPLES
+    done = run_examples(machine, steps_at_most=STEPS_AT_MOST, steps_at_least=STEPS_AT_LEAST)
+    figure("steps that model and scripts of the consumer line did alike", done)
