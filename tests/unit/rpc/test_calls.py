@@ -1,18 +1,14 @@
-"""Every served call: what the engine is asked, and what the caller gets."""
+"""Every served call of producers and consumers: what the engine is asked, and what the caller gets."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import grpc
 import grpc.aio
-import pytest
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
-from harness.errors import refused
-from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, message_pb2, queue_pb2, queue_service_pb2_grpc
+from headway.v1 import message_pb2, queue_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.errors import (
     DuplicateMessage,
@@ -24,11 +20,8 @@ from headwayd.domain.errors import (
     QueueDeleted,
     QueueFull,
 )
-from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Counts,
-    DeadMessage,
-    DeadPage,
     DelayOrder,
     Delivery,
     GetOrder,
@@ -37,8 +30,6 @@ from headwayd.domain.model import (
     Policy,
     PutCode,
     PutOutcome,
-    RedriveOrder,
-    Repaired,
     Role,
     Settled,
     Settlement,
@@ -46,58 +37,8 @@ from headwayd.domain.model import (
 )
 from headwayd.domain.standing import GetOutcome
 from headwayd.rpc.policies import policy_message
+from unit.rpc.calling import QueueStub, at
 from unit.rpc.fake_engine import FakeEngine, queue_named
-
-QueueStub: TypeAlias = "queue_service_pb2_grpc.QueueServiceAsyncStub"
-AdminStub: TypeAlias = "admin_service_pb2_grpc.AdminServiceAsyncStub"
-
-NAMED = {
-    "Create": pb.CreateRequest,
-    "Describe": pb.DescribeRequest,
-    "Update": pb.UpdateRequest,
-    "Close": pb.CloseRequest,
-    "Delete": pb.DeleteRequest,
-    "WatchPosition": pb.WatchPositionRequest,
-    "WatchQueue": pb.WatchQueueRequest,
-    "Put": pb.PutRequest,
-    "Get": pb.GetRequest,
-    "Ack": pb.AckRequest,
-    "Delay": pb.DelayRequest,
-    "Extend": pb.ExtendRequest,
-    "Withdraw": pb.WithdrawRequest,
-    "Peek": pb.PeekRequest,
-    "Pause": admin_service_pb2.PauseRequest,
-    "Resume": admin_service_pb2.ResumeRequest,
-    "Purge": admin_service_pb2.PurgeRequest,
-    "Repair": admin_service_pb2.RepairRequest,
-    "Check": admin_service_pb2.CheckRequest,
-    "ListDead": admin_service_pb2.ListDeadRequest,
-    "Redrive": admin_service_pb2.RedriveRequest,
-}
-
-
-def at(ms: int) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromMilliseconds(ms)
-    return stamp
-
-
-async def answer_of(call: Any) -> Any:
-    """The reply, or all replies of a stream."""
-    return await call if isinstance(call, grpc.aio.UnaryUnaryCall) else [reply async for reply in call]
-
-
-@pytest.mark.parametrize("method", NAMED)
-async def test_a_name_that_no_queue_can_have_is_refused_before_anything_else(
-    method: str, stub: QueueStub, admin: AdminStub, engine: FakeEngine
-) -> None:
-    call: Any = getattr(stub, method, None) or getattr(admin, method)
-    for name in ("", "a:closed", "x" * 201, "a\n"):
-        with refused("NAME_REFUSED", grpc.StatusCode.INVALID_ARGUMENT) as said:
-            await answer_of(call(NAMED[method](queue=name), timeout=5))
-        assert said.metadata == {"field": "queue"}
-        assert list(said.violations) == ["queue"]
-    assert engine.calls == []
 
 
 async def test_create(stub: QueueStub, engine: FakeEngine) -> None:
@@ -327,141 +268,3 @@ async def test_peek_can_leave_payloads_out(stub: QueueStub, engine: FakeEngine) 
     )
     (bare,) = (await stub.Peek(pb.PeekRequest(queue="q", without_payloads=True), timeout=5)).messages
     assert (bare.message.id, bare.message.payload) == ("m", b"")
-
-
-async def test_admin_calls(admin: AdminStub, engine: FakeEngine) -> None:
-    assert (await admin.Pause(admin_service_pb2.PauseRequest(queue="q"), timeout=5)).queue.paused
-    assert not (await admin.Resume(admin_service_pb2.ResumeRequest(queue="q"), timeout=5)).queue.paused
-    purged = await admin.Purge(admin_service_pb2.PurgeRequest(queue="q", dead=True), timeout=5)
-    assert engine.last == ("q", True)
-    assert (purged.waiting, purged.delayed, purged.dead) == (1, 2, 3)
-    repaired = await admin.Repair(admin_service_pb2.RepairRequest(queue="q", confirm_holder="old"), timeout=5)
-    assert engine.last == ("q", "old")
-    assert (repaired.repaired, list(repaired.findings)) == (True, ["the producer role is lost"])
-    assert (repaired.roles.producer.holder, repaired.queue.name) == ("old", "q")
-    finished = Repaired(findings=[], is_repaired=True, producer=Role(), consumer=Role(), queue=None)
-    engine.answers["repair"] = finished
-    reply = await admin.Repair(admin_service_pb2.RepairRequest(queue="q"), timeout=5)
-    assert not reply.HasField("queue")
-
-
-async def test_check(admin: AdminStub, engine: FakeEngine) -> None:
-    checked = await admin.Check(admin_service_pb2.CheckRequest(queue="q"), timeout=5)
-    assert engine.last == ("q", 1_000_000)
-    assert (list(checked.findings), checked.entries, checked.counts.length) == (["one", "two"], 7, 3)
-    await admin.Check(admin_service_pb2.CheckRequest(queue="q", max_entries=5), timeout=5)
-    assert engine.last == ("q", 5)
-
-
-async def test_list_dead(admin: AdminStub, engine: FakeEngine) -> None:
-    dead = DeadMessage(
-        id="m",
-        payload=b"body",
-        headers=message_pb2.Message(headers={"a": "1"}).SerializeToString(deterministic=True),
-        failures=3,
-        died_at_ms=1_700_000_000_001,
-        cause="attempts",
-        last_error="boom",
-        replays=2,
-        put_at_ms=1_700_000_000_000,
-    )
-    engine.answers["list_dead"] = DeadPage([dead, replace(dead, put_at_ms=None, last_error="\udcff")], "next")
-    request = admin_service_pb2.ListDeadRequest(queue="q", page_size=7, page_token="t")
-    page = await admin.ListDead(request, timeout=5)
-    assert engine.last == ("q", 7, "t")
-    assert page.next_page_token == "next"
-    assert page.messages[0] == admin_service_pb2.DeadMessage(
-        message=message_pb2.Message(id="m", payload=b"body", headers={"a": "1"}),
-        failures=3,
-        died_at=at(1_700_000_000_001),
-        cause="attempts",
-        last_error="boom",
-        replays=2,
-        put_at=at(1_700_000_000_000),
-    )
-    assert (page.messages[1].HasField("put_at"), page.messages[1].last_error) == (False, "?")
-    bare = await admin.ListDead(admin_service_pb2.ListDeadRequest(queue="q", without_payloads=True), timeout=5)
-    assert engine.last == ("q", 100, "")
-    assert [entry.message.payload for entry in bare.messages] == [b"", b""]
-
-
-async def test_redrive_streams_how_far_it_is(admin: AdminStub, engine: FakeEngine) -> None:
-    request = admin_service_pb2.RedriveRequest(queue="q", message_ids=["b", "a", "b"], to_queue="other", rate=2.5)
-    told = await answer_of(admin.Redrive(request, timeout=5))
-    assert engine.last == RedriveOrder(queue="q", message_ids=("b", "a"), to_queue="other", rate=2.5)
-    assert [(t.redriven, t.remaining, list(t.not_found_ids)) for t in told] == [(1, 2, []), (2, 0, ["x"])]
-    await answer_of(admin.Redrive(admin_service_pb2.RedriveRequest(queue="q", to_queue="q"), timeout=5))
-    assert engine.last == RedriveOrder(queue="q")
-
-
-async def test_redrive_fails_as_any_call_does(admin: AdminStub, engine: FakeEngine) -> None:
-    engine.error = QueueClosed("closed", metadata={"queue": "other"})
-    with refused("QUEUE_CLOSED", grpc.StatusCode.FAILED_PRECONDITION) as said:
-        await answer_of(admin.Redrive(admin_service_pb2.RedriveRequest(queue="q", to_queue="other"), timeout=5))
-    assert said.metadata == {"queue": "other"}
-    with refused("NAME_REFUSED", grpc.StatusCode.INVALID_ARGUMENT) as said:
-        await answer_of(admin.Redrive(admin_service_pb2.RedriveRequest(queue="q", to_queue="q:closed"), timeout=5))
-    assert said.metadata == {"field": "to_queue"}
-
-
-async def test_server_info(admin: AdminStub) -> None:
-    info = await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)
-    assert info.version
-    assert info.process == "host:1"
-    assert info.started_at == at(1_700_000_000_000)
-    assert (info.store.kind, info.store.reachable, list(info.store.warnings)) == ("valkey", True, ["w"])
-    assert info.limits.max_batch_messages == Limits().max_batch_messages
-    assert info.limits.max_wait.ToSeconds() == 3_600
-    assert all(getattr(info.limits, field.name) for field in info.limits.DESCRIPTOR.fields)
-
-
-async def test_store_budget_and_wait_stay_within_the_deadline(stub: QueueStub, engine: FakeEngine) -> None:
-    async def asked(timeout: float | None, wait_s: int = 30) -> tuple[int, float]:
-        await stub.Get(pb.GetRequest(queue="q", wait=Duration(seconds=wait_s)), timeout=timeout)
-        return engine.last.wait_ms, engine.budgets[-1]
-
-    assert await asked(None) == (30_000, 2.0)
-    assert await asked(60) == (30_000, 2.0)
-    wait_ms, budget_s = await asked(30)
-    assert 27_000 < wait_ms <= 28_000
-    assert budget_s == 2.0
-    wait_ms, budget_s = await asked(1)
-    assert 500 < wait_ms <= 900
-    assert 0.5 < budget_s <= 0.9
-    # gRPC rounds timeouts up on their way; the wait must end before the caller's own deadline all the same.
-    wait_ms, _ = await asked(3_600.5, wait_s=3_600)
-    assert 3_500_000 < wait_ms <= 3_598_500
-
-
-@pytest.mark.parametrize(
-    ("service", "method"),
-    [
-        ("QueueService", "OfALaterVersion"),
-    ],
-)
-async def test_calls_that_are_not_served_are_unimplemented_with_details(
-    service: str, method: str, channel: grpc.aio.Channel
-) -> None:
-    path = f"/headway.v1.{service}/{method}"
-    unary: Any = channel.unary_unary(path)
-    stream: Any = channel.stream_stream(path)
-    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED) as said:
-        await unary(b"", timeout=5)
-    assert said.metadata == {"method": method}
-    with refused("NOT_IMPLEMENTED", grpc.StatusCode.UNIMPLEMENTED):
-        async for _ in stream(iter([b""]), timeout=5):
-            pytest.fail("nothing is served")
-
-
-async def test_every_call_of_the_schema_is_served(stub: QueueStub, admin: AdminStub) -> None:
-    served = {*NAMED, "List", "GetServerInfo", "Produce", "Consume"}
-    queue_service = pb.DESCRIPTOR.services_by_name["QueueService"]
-    admin_service = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
-    assert served == {*queue_service.methods_by_name, *admin_service.methods_by_name}
-
-
-async def test_other_services_are_unknown(channel: grpc.aio.Channel) -> None:
-    call: Any = channel.unary_unary("/other.v1.Service/Call")
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call(b"", timeout=5)
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
