@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 import grpc
 import pytest
 
+from faults.wires import ReplyProxy
 from harness import ServiceProcess, StoreServer
 from wire.calls import Line, line_at
 
@@ -43,3 +44,16 @@ async def open_line(connect: Connect) -> AsyncIterator[Open]:
 async def line(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> Line:
     """A queue, not made yet, through a service on a store of this test's own."""
     return await open_line(await serve(fresh_store_server.url), "jobs")
+
+
+@pytest.fixture
+async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[ReplyProxy]:
+    """A wire to that store."""
+    async with ReplyProxy(fresh_store_server.port) as wire:
+        yield wire
+
+
+@pytest.fixture
+async def shaky(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
+    """The same queue through another service, over that wire."""
+    return await open_line(await serve(proxy.url), "jobs")

@@ -22,10 +22,6 @@ async def leased(line: Line, count: int) -> bool:
     return (await line.counts()).leased == count
 
 
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
-
-
 async def producers_wait(line: Line, count: int) -> bool:
     return (await line.describe()).counts.producers_waiting == count
 
@@ -40,52 +36,46 @@ async def ends_in_trouble(stream: Flow) -> None:
 
 
 async def test_a_batch_that_meets_a_store_that_is_down_ends_the_stream_and_no_later_one_passes_it(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, proxy: ReplyProxy, serve: Serve, open_line: Open
 ) -> None:
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        service = await serve(proxy.url)
-        line = await open_line(service, "jobs")
-        async with Producing(line) as stream:
-            await stream.put(b"1")
-            proxy.cut()
-            service.signal(signal.SIGSTOP)  # both are on their way before the first is looked at
-            await stream.send(b"2")
-            await stream.send(b"3")
-            service.signal(signal.SIGCONT)
-            await ends_in_trouble(stream)
-            assert stream.answered == [1]
-            proxy.restore()
-        assert [one.message.payload for one in await direct.peek(5)] == [b"1"]
+    await line.create()
+    service = await serve(proxy.url)
+    shaky = await open_line(service, "jobs")
+    async with Producing(shaky) as stream:
+        await stream.put(b"1")
+        proxy.cut()
+        service.signal(signal.SIGSTOP)  # both are on their way before the first is looked at
+        await stream.send(b"2")
+        await stream.send(b"3")
+        service.signal(signal.SIGCONT)
+        await ends_in_trouble(stream)
+        assert stream.answered == [1]
+        proxy.restore()
+    assert [one.message.payload for one in await line.peek(5)] == [b"1"]
 
 
 async def test_a_batch_whose_answer_is_lost_is_unknown_and_may_be_sent_again_by_its_ids(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, shaky: Line, proxy: ReplyProxy
 ) -> None:
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        async with Producing(line) as stream:
-            await stream.put(Message(id="1", payload=b"1"))
-            proxy.hold_replies()
-            await stream.send(Message(id="2", payload=b"2"))
-            await stream.send(Message(id="3", payload=b"3"))
-            with refused("OUTCOME_UNKNOWN", UNAVAILABLE):
-                await stream.ended()
-            assert stream.answered == [1]
-            proxy.pass_replies()
-        async with Producing(line) as stream:
-            results = await stream.put(*(Message(id=one, payload=one.encode()) for one in "123"), on_duplicate=2)
-            assert [one.deduplicated for one in results] == [True, True, False]
-        assert [one.message.payload for one in await direct.peek(5)] == [b"1", b"2", b"3"]
+    await line.create()
+    async with Producing(shaky) as stream:
+        await stream.put(Message(id="1", payload=b"1"))
+        proxy.hold_replies()
+        await stream.send(Message(id="2", payload=b"2"))
+        await stream.send(Message(id="3", payload=b"3"))
+        with refused("OUTCOME_UNKNOWN", UNAVAILABLE):
+            await stream.ended()
+        assert stream.answered == [1]
+        proxy.pass_replies()
+    async with Producing(shaky) as stream:
+        results = await stream.put(*(Message(id=one, payload=one.encode()) for one in "123"), on_duplicate=2)
+        assert [one.deduplicated for one in results] == [True, True, False]
+    assert [one.message.payload for one in await line.peek(5)] == [b"1", b"2", b"3"]
 
 
 async def test_a_batch_that_waits_for_room_waits_through_a_restart_of_the_store(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, fresh_store_server: StoreServer
 ) -> None:
-    line = await open_line(await serve(fresh_store_server.url), "jobs")
     await line.create(bound=1)
     async with Producing(line) as stream:
         number = await stream.send(b"1", b"2", b"3")
@@ -105,93 +95,75 @@ async def test_a_batch_that_waits_for_room_waits_through_a_restart_of_the_store(
 
 
 async def test_a_stream_that_waits_is_silent_while_the_store_is_down_and_then_goes_on(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, shaky: Line, proxy: ReplyProxy
 ) -> None:
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        async with Consuming(line, 3, lease_ms=HOUR_MS) as stream:
-            await stream.position(1)
-            proxy.cut()
-            await asyncio.sleep(1)
-            assert not stream.call.done()
-            proxy.restore()
-            await direct.put(b"1", b"2")
-            assert payloads(await stream.taken(2)) == [b"1", b"2"]
-            assert {one.attempt for one in stream.deliveries} == {1}
-            await stream.ack(*await stream.tokens(2))
-            assert [one.settled for one in await stream.results(2)] == [ACKED, ACKED]
+    await line.create()
+    async with Consuming(shaky, 3, lease_ms=HOUR_MS) as stream:
+        await stream.position(1)
+        proxy.cut()
+        await asyncio.sleep(1)
+        assert not stream.call.done()
+        proxy.restore()
+        await line.put(b"1", b"2")
+        assert payloads(await stream.taken(2)) == [b"1", b"2"]
+        assert {one.attempt for one in stream.deliveries} == {1}
+        await stream.ack(*await stream.tokens(2))
+        assert [one.settled for one in await stream.results(2)] == [ACKED, ACKED]
 
 
 async def test_leases_whose_answer_was_lost_are_asked_for_again_and_nothing_is_leased_twice(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, shaky: Line, proxy: ReplyProxy
 ) -> None:
     """The stream waits; its turn comes, and the store's answer does not."""
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        async with Consuming(line, 2, lease_ms=HOUR_MS) as stream:
-            await stream.position(1)
-            proxy.answers_left = 0  # that it is its turn is heard, and nothing else
-            await direct.put(b"1", b"2", b"3")
-            await eventually(lambda: leased(direct, 2))
-            await asyncio.sleep(2.5)  # longer than the service waits for an answer
-            proxy.pass_replies()
-            assert payloads(await stream.taken(2)) == [b"1", b"2"]
-            assert (await direct.counts()).leased == 2
-        await eventually(lambda: leased(direct, 0))
-        assert [one.attempt for one in await direct.take(3)] == [1, 1, 1]
+    await line.create()
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        await stream.position(1)
+        proxy.answers_left = 0  # that it is its turn is heard, and nothing else
+        await line.put(b"1", b"2", b"3")
+        await eventually(lambda: leased(line, 2))
+        await asyncio.sleep(2.5)  # longer than the service waits for an answer
+        proxy.pass_replies()
+        assert payloads(await stream.taken(2)) == [b"1", b"2"]
+        assert (await line.counts()).leased == 2
+    await eventually(lambda: leased(line, 0))
+    assert [one.attempt for one in await line.take(3)] == [1, 1, 1]
 
 
 async def test_a_settle_that_meets_a_store_that_is_down_ends_the_stream_and_the_leases_come_back(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, shaky: Line, proxy: ReplyProxy
 ) -> None:
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    await direct.put(b"1", b"2")
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        async with Consuming(line, 2, lease_ms=HOUR_MS) as stream:
-            first, second = await stream.taken(2)
-            await stream.extend(second.lease)
-            assert [one.settled for one in await stream.results(1)] == [EXTENDED]
-            proxy.cut()
-            await stream.ack(first.lease)
-            await ends_in_trouble(stream)
-            proxy.restore()
-            await eventually(lambda: leased(direct, 0), within=10)
-        assert [(one.message.payload, one.attempt) for one in await direct.take(2)] == [(b"1", 1), (b"2", 1)]
-
-
-async def test_a_settle_whose_answer_is_lost_is_unknown(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
-) -> None:
-    direct = await open_line(await serve(fresh_store_server.url), "jobs")
-    await direct.create()
-    await direct.put(b"1", b"2")
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        async with Consuming(line, 2, lease_ms=HOUR_MS) as stream:
-            first, second = await stream.taken(2)
-            proxy.hold_replies()
-            await stream.ack(first.lease)
-            with refused("OUTCOME_UNKNOWN", UNAVAILABLE):
-                await stream.ended()
-            proxy.pass_replies()
-        await eventually(lambda: leased(direct, 0), within=10)
-        assert await direct.ack(first.lease) != [ACKED]  # it had happened
-        assert (await direct.counts()).acked == 1
-        assert payloads(await direct.take(1)) == [second.message.payload]
-
-
-async def test_a_stream_that_begins_while_the_store_is_down_is_told(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
-) -> None:
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        line = await open_line(await serve(proxy.url), "jobs")
-        await line.create()
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        first, second = await stream.taken(2)
+        await stream.extend(second.lease)
+        assert [one.settled for one in await stream.results(1)] == [EXTENDED]
         proxy.cut()
-        async with Consuming(line, 2) as stream:
-            await ends_in_trouble(stream)
+        await stream.ack(first.lease)
+        await ends_in_trouble(stream)
+        proxy.restore()
+        await eventually(lambda: leased(line, 0), within=10)
+    assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"1", 1), (b"2", 1)]
+
+
+async def test_a_settle_whose_answer_is_lost_is_unknown(line: Line, shaky: Line, proxy: ReplyProxy) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        first, second = await stream.taken(2)
+        proxy.hold_replies()
+        await stream.ack(first.lease)
+        with refused("OUTCOME_UNKNOWN", UNAVAILABLE):
+            await stream.ended()
+        proxy.pass_replies()
+    await eventually(lambda: leased(line, 0), within=10)
+    assert await line.ack(first.lease) != [ACKED]  # it had happened
+    assert (await line.counts()).acked == 1
+    assert payloads(await line.take(1)) == [second.message.payload]
+
+
+async def test_a_stream_that_begins_while_the_store_is_down_is_told(shaky: Line, proxy: ReplyProxy) -> None:
+    await shaky.create()
+    proxy.cut()
+    async with Consuming(shaky, 2) as stream:
+        await ends_in_trouble(stream)

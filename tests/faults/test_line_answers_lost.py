@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import grpc
 import pytest
 
-from faults.conftest import Open, Serve
 from faults.moments import at_rest, written
 from faults.wires import ReplyProxy
 from harness import StoreServer, eventually, refused
@@ -32,11 +30,8 @@ class Two:
 
 
 @pytest.fixture
-async def two(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> AsyncIterator[Two]:
-    async with ReplyProxy(fresh_store_server.port) as proxy:
-        shaky = await open_line(await serve(proxy.url), "jobs")
-        direct = await open_line(await serve(fresh_store_server.url), "jobs")
-        yield Two(shaky, direct, proxy)
+def two(shaky: Line, line: Line, proxy: ReplyProxy) -> Two:
+    return Two(shaky, line, proxy)
 
 
 async def stand(line: Line, count: int) -> bool:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 import pytest
 from google.protobuf.message import Message as ProtoMessage
 
-from faults.conftest import Open, Serve
 from faults.table import ask, assert_unknown, requests
 from faults.wires import STRAY, ReplyProxy
 from harness import StoreServer, error_of, eventually
@@ -21,25 +20,6 @@ from wire.calls import UNAVAILABLE, Line, span
 Losing = Callable[[str, ProtoMessage], Awaitable[None]]
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 PRODUCERS, BATCHES, BATCH = 8, 15, 5
-
-
-@pytest.fixture
-async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[ReplyProxy]:
-    """A wire to a store of this test's own."""
-    async with ReplyProxy(fresh_store_server.port) as wire:
-        yield wire
-
-
-@pytest.fixture
-async def shaky(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
-    """A queue, not made yet, through that wire."""
-    return await open_line(await serve(proxy.url), "jobs")
-
-
-@pytest.fixture
-async def direct(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> Line:
-    """The same queue through another service, over a wire without faults."""
-    return await open_line(await serve(fresh_store_server.url), "jobs")
 
 
 async def put_until_known(line: Line, ids: list[str], seen: dict[str, int]) -> None:
@@ -62,7 +42,7 @@ async def put_until_known(line: Line, ids: list[str], seen: dict[str, int]) -> N
     ("fault", "share"), [("drop_replies", 0.1), ("drop_replies", 0.5), ("reset_mid_reply", 0.3)], ids=str
 )
 async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
-    *, shaky: Line, direct: Line, proxy: ReplyProxy, fault: str, share: float, figure: Callable[[str, str], None]
+    *, shaky: Line, line: Line, proxy: ReplyProxy, fault: str, share: float, figure: Callable[[str, str], None]
 ) -> None:
     await shaky.create(dedupe_window=span(600_000))
     seen: dict[str, int] = {}
@@ -76,10 +56,10 @@ async def test_a_producer_that_repeats_its_ids_has_every_message_stored_once(
     assert seen.get("OUTCOME_UNKNOWN"), seen
     figure(f"answers lost at {share:.0%} {fault}", f"{seen}")
     total = PRODUCERS * BATCHES * BATCH
-    taken = await direct.take(total)
+    taken = await line.take(total)
     ids = [delivery.message.id for delivery in taken]
     assert len(set(ids)) == total
-    assert (await direct.counts()).accepted == total
+    assert (await line.counts()).accepted == total
     for producer in range(PRODUCERS):  # one after the other, and so they stand
         mine = [id_ for id_ in ids if id_.startswith(f"{producer}-")]
         assert mine == [f"{producer}-{batch}-{number}" for batch in range(BATCHES) for number in range(BATCH)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 
 import grpc
 import pytest
@@ -17,13 +16,6 @@ from headway.v1 import admin_service_pb2
 from wire.calls import Line
 
 PURGE_STEP = 1_000
-
-
-@pytest.fixture
-async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[ReplyProxy]:
-    """A wire to a store of this test's own."""
-    async with ReplyProxy(fresh_store_server.port) as wire:
-        yield wire
 
 
 @pytest.fixture
