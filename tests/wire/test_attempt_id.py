@@ -13,6 +13,7 @@ import pytest
 from harness import FaultProxy, ServiceProcess, StoreServer, error_of, eventually, refused
 from headway.v1 import message_pb2
 from wire.calls import ACKED, INVALID_ARGUMENT, RELEASED, Delivery, Keys, Line, leases, line_at, now_ms, payloads
+from wire.conditions import consumers_wait, leased
 from wire.operators import assert_sound
 from wire.test_outcomes import entries
 from wire.test_pause import pause
@@ -86,7 +87,7 @@ async def test_when_none_of_its_leases_lives_the_name_gives_new_ones(line: Line,
         case "given back":
             await line.delay(*leases(first), delay_ms=0)
         case "lapsed":
-            await eventually(lambda: has_leased(line, 0))
+            await eventually(lambda: leased(line, 0))
         case _:
             acked_with_it = leases(first)
     second = await attempt(line, "a", 2, ack=acked_with_it)
@@ -94,10 +95,6 @@ async def test_when_none_of_its_leases_lives_the_name_gives_new_ones(line: Line,
     assert payloads(second) == ([b"2", b"3"] if end.startswith("acked") else [b"0", b"1"])
     assert leases(await attempt(line, "a", 2)) == leases(second)
     await assert_sound(line)
-
-
-async def has_leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
 
 
 async def test_extending_keeps_the_attempt_alive(line: Line, keys: Keys) -> None:
@@ -130,20 +127,16 @@ async def test_a_name_belongs_to_its_queue_and_its_life(line: Line) -> None:
 async def test_a_waiting_get_can_be_named(line: Line) -> None:
     await line.create()
     waiting = asyncio.create_task(attempt(line, "a", 2, wait_ms=20_000))
-    await eventually(lambda: waits(line, 1))
+    await eventually(lambda: consumers_wait(line, 1))
     await line.put(b"one", b"two")
     first = await asyncio.wait_for(waiting, 10)
     assert payloads(first) == [b"one", b"two"]
     assert leases(await attempt(line, "a", 2, wait_ms=20_000)) == leases(first)
     await line.ack(*leases(first))
     waiting = asyncio.create_task(attempt(line, "a", wait_ms=20_000))
-    await eventually(lambda: waits(line, 1))
+    await eventually(lambda: consumers_wait(line, 1))
     await line.put(b"three")
     assert payloads(await asyncio.wait_for(waiting, 10)) == [b"three"]
-
-
-async def waits(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
 
 
 async def test_a_repeat_need_not_stand_behind_others_that_wait(line: Line) -> None:
@@ -151,7 +144,7 @@ async def test_a_repeat_need_not_stand_behind_others_that_wait(line: Line) -> No
     await line.put(b"one", b"two")
     [first] = await attempt(line, "a")
     other = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: waits(line, 1))
+    await eventually(lambda: consumers_wait(line, 1))
     for wait_ms in (0, 10_000):
         [again] = await asyncio.wait_for(attempt(line, "a", wait_ms=wait_ms), 5)
         assert again.lease == first.lease

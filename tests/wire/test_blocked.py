@@ -12,6 +12,7 @@ import pytest
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, line_at, now_ms, payloads
+from wire.conditions import producers_wait
 from wire.operators import check
 from wire.watches import DELETED, DRAINED, WAITING, Watched, watching_blocked
 
@@ -31,10 +32,6 @@ async def other(line: Line, second: ServiceProcess, connect: Connect) -> AsyncIt
     """The same queue through that process."""
     async with line_at(second.address, line.name, connect) as opened:
         yield opened
-
-
-async def producers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
 
 
 async def blocked(line: Line, producer: str, payload: bytes, *, behind: int) -> asyncio.Task[object]:

@@ -16,6 +16,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import message_pb2, queue_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, Message, assert_balanced, leases, span
+from wire.conditions import has_dead
 from wire.operators import check, redrive
 
 LONG_MS = 600_000
@@ -50,10 +51,6 @@ async def furnish(line: Line) -> None:
     await line.put(Message(id="m8", payload=b"new"), on_duplicate=message_pb2.ON_DUPLICATE_REPLACE)
     await line.get(1, attempt_id="attempt")
     await eventually(lambda: has_dead(line, 2))
-
-
-async def has_dead(line: Line, count: int) -> bool:
-    return (await line.counts()).dead == count
 
 
 # All is well.

@@ -10,6 +10,7 @@ import pytest
 from harness import error_of, eventually, refused
 from headway.v1 import queue_service_pb2
 from wire.calls import FAILED_PRECONDITION, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, message, payloads, span
+from wire.conditions import consumers_wait, producers_wait
 
 
 async def test_an_unknown_queue_is_not_found(line: Line) -> None:
@@ -54,7 +55,7 @@ async def test_a_queue_is_drained_only_when_nothing_waits_is_delayed_or_leased(l
     delivery = await line.take_one(lease_ms=150 if settle == "lapse" else None)
     await line.close()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     if settle == "ack":
         await line.ack(delivery.lease)
     elif settle == "release":
@@ -70,14 +71,6 @@ async def test_a_queue_is_drained_only_when_nothing_waits_is_delayed_or_leased(l
     await line.ack(again.lease)
     with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
         await line.get()
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
 
 
 async def test_a_delayed_message_keeps_a_closed_queue_from_being_drained(line: Line) -> None:
@@ -100,14 +93,10 @@ async def test_closing_ends_waiting_gets_of_an_empty_queue(line: Line) -> None:
             await asyncio.wait_for(call, 10)
 
 
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
-
-
 async def test_closing_ends_waiting_puts_and_what_was_accepted_stays(line: Line) -> None:
     await line.create(bound=2)
     waiting = asyncio.create_task(line.put(b"one", b"two", b"three", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await line.close()
     results = (await asyncio.wait_for(waiting, 10)).results
     assert [result.HasField("error") for result in results] == [False, False, True]
@@ -119,7 +108,7 @@ async def test_closing_ends_a_waiting_put_of_which_nothing_was_accepted(line: Li
     await line.create(bound=1)
     await line.put(b"one")
     waiting = asyncio.create_task(line.put(b"two", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await line.close()
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await asyncio.wait_for(waiting, 10)

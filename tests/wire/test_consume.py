@@ -24,16 +24,9 @@ from wire.calls import (
     leases,
     payloads,
 )
+from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming
 from wire.streams import Standing
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
 
 
 def ends(results: list[Any]) -> list[Settled]:

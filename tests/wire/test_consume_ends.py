@@ -15,18 +15,11 @@ import pytest
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
 from wire.calls import ACKED, INVALID_ARGUMENT, UNAVAILABLE, Line, line_at, payloads, span
+from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming
 
 Connect = Callable[[str], grpc.aio.Channel]
 HOUR_MS = 3_600_000.0
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
 
 
 def more_than(stream: Consuming, count: int) -> bool:

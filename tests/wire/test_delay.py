@@ -23,6 +23,7 @@ from wire.calls import (
     payloads,
     span,
 )
+from wire.conditions import consumers_wait
 
 
 async def fail(line: Line, **how: object) -> message_pb2.SettleResult:
@@ -78,13 +79,9 @@ async def test_a_message_given_back_wakes_who_waits(line: Line) -> None:
     await line.put(b"one")
     taken = await line.take_one()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await line.delay(taken.lease, delay_ms=0)
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"one"]
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 @pytest.mark.parametrize("until_ms", [0, 1_000, -5_000])

@@ -7,6 +7,7 @@ import asyncio
 from harness import eventually, refused
 from headway.v1 import queue_pb2
 from wire.calls import NOT_FOUND, Keys, Line, leases, message, now_ms, span
+from wire.conditions import consumers_wait, producers_wait
 
 
 async def test_an_unknown_queue_is_not_found(line: Line) -> None:
@@ -36,28 +37,20 @@ async def test_those_who_wait_are_counted(line: Line) -> None:
     await line.create(bound=1)
     await line.put(b"one")
     putting = [asyncio.create_task(line.put(b"more", wait_ms=20_000)) for _ in range(3)]
-    await eventually(lambda: producers(line, 3))
+    await eventually(lambda: producers_wait(line, 3))
     await line.take()
-    await eventually(lambda: producers(line, 2))
+    await eventually(lambda: producers_wait(line, 2))
     await line.take(2 - 1)
     await line.take(wait_ms=5_000)
     await asyncio.gather(*putting)
     await line.take()
     getting = [asyncio.create_task(line.get(wait_ms=20_000)) for _ in range(2)]
-    await eventually(lambda: consumers(line, 2))
+    await eventually(lambda: consumers_wait(line, 2))
     await line.put(b"for the first")
     await line.put(b"for the second", wait_ms=5_000)
     await asyncio.gather(*getting)
-    assert await consumers(line, 0)
-    assert await producers(line, 0)
-
-
-async def producers(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
-
-
-async def consumers(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
+    assert await consumers_wait(line, 0)
+    assert await producers_wait(line, 0)
 
 
 async def test_the_oldest_age_is_that_of_the_message_at_the_head(line: Line, keys: Keys) -> None:

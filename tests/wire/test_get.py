@@ -9,10 +9,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import queue_service_pb2
 from wire.calls import NOT_FOUND, SLACK_S, Keys, Line, leases, message, now_ms, payloads, span
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
+from wire.conditions import consumers_wait
 
 
 @pytest.mark.parametrize("wait_ms", [0, 5_000])

@@ -10,10 +10,7 @@ import grpc
 from harness import ServiceProcess, eventually
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from wire.calls import ACKED, ALREADY_ACKED, EXTENDED, SLACK_S, Delivery, Line, leases, payloads, span
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
+from wire.conditions import consumers_wait
 
 
 async def is_acked(line: Line, count: int) -> bool:

@@ -10,10 +10,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from wire.calls import FAILED_PRECONDITION, SLACK_S, Keys, Line, now_ms, payloads, span
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
+from wire.conditions import consumers_wait
 
 
 async def test_a_get_waits_as_long_as_it_said(line: Line, keys: Keys) -> None:

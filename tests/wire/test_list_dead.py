@@ -9,6 +9,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import queue_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, Message, leases, now_ms, span
+from wire.conditions import has_dead
 from wire.operators import ONE_ATTEMPT, all_dead, bury, fail, list_dead, redrive
 from wire.test_purge import purge
 
@@ -40,10 +41,6 @@ async def test_a_message_that_lapsed_to_death_says_so(line: Line) -> None:
     [dead] = await all_dead(line)
     assert (dead.message.id, dead.message.payload) == (taken.message.id, b"bare")
     assert (dead.failures, dead.cause, dead.last_error) == (1, "attempts", "the lease lapsed")
-
-
-async def has_dead(line: Line, count: int) -> bool:
-    return (await line.counts()).dead == count
 
 
 async def test_nothing_dead_is_an_empty_last_page(line: Line) -> None:

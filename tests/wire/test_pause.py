@@ -7,6 +7,7 @@ import asyncio
 from harness import eventually, refused
 from headway.v1 import admin_service_pb2, queue_pb2
 from wire.calls import ACKED, FAILED_PRECONDITION, NOT_FOUND, SLACK_S, Line, payloads
+from wire.conditions import consumers_wait
 
 
 async def pause(line: Line) -> queue_pb2.Queue:
@@ -56,17 +57,13 @@ async def test_a_paused_queue_hands_nothing_out_and_takes_everything_else(line: 
 async def test_a_message_put_while_paused_wakes_nobody_until_the_resume(line: Line) -> None:
     await line.create()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await pause(line)
     await line.put(b"1")
     assert (await line.get(wait_ms=200)).deliveries == []
     assert not waiting.done()
     await resume(line)
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"1"]
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 async def test_a_paused_and_drained_queue_says_that_it_is_drained(line: Line) -> None:

@@ -9,6 +9,7 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import message_pb2, queue_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, Keys, Line, leases, payloads, span
+from wire.conditions import consumers_wait
 from wire.streams import Standing
 
 
@@ -29,10 +30,6 @@ async def poll(line: Line, place: str = "", *, wait_ms: float = 0) -> message_pb
     assert not answer.deliveries
     assert answer.HasField("standing")
     return answer.standing
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
 
 
 async def test_nothing_to_lease_gives_a_standing(line: Line) -> None:

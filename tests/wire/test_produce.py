@@ -13,6 +13,7 @@ import pytest
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import error_reason_pb2, message_pb2
 from wire.calls import INVALID_ARGUMENT, UNAVAILABLE, Line, Message, line_at, payloads
+from wire.conditions import producers_wait
 from wire.flows import Producing
 
 KEEP = message_pb2.ON_DUPLICATE_KEEP
@@ -26,10 +27,6 @@ def reasons(results: list[message_pb2.PutResult]) -> list[str]:
         else ""
         for one in results
     ]
-
-
-async def producers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
 
 
 async def length_is(line: Line, length: int) -> bool:

@@ -7,6 +7,7 @@ import asyncio
 from harness import eventually, refused
 from headway.v1 import admin_service_pb2, queue_pb2
 from wire.calls import ACKED, FAILED_PRECONDITION, NOT_FOUND, RELEASED, SLACK_S, Keys, Line, Message, payloads, span
+from wire.conditions import producers_wait
 
 
 async def purge(line: Line, *, dead: bool = False) -> tuple[int, int, int]:
@@ -83,16 +84,12 @@ async def test_a_purge_makes_room_for_waiting_producers(line: Line, keys: Keys) 
     await line.create(bound=2)
     await line.put(b"1", b"2")
     waiting = asyncio.create_task(line.put(b"3", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await purge(line)
     [result] = (await asyncio.wait_for(waiting, 10)).results
     assert result.position == 1
     assert result.ticket == 3
     assert keys.is_not_full
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
 
 
 async def test_tickets_go_on_after_a_purge(line: Line) -> None:

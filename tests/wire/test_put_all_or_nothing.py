@@ -18,16 +18,13 @@ from wire.calls import (
     Message,
     payloads,
 )
+from wire.conditions import producers_wait
 
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 
 
 def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
     return Message(id=message_id, payload=payload)
-
-
-async def producers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
 
 
 async def test_all_or_nothing_puts_all(line: Line) -> None:

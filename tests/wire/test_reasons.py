@@ -29,6 +29,7 @@ from wire.calls import (
     Message,
     line_at,
 )
+from wire.conditions import consumers_wait
 
 PREFIX = "__reasons__"
 
@@ -89,13 +90,9 @@ async def queue_full(on: Stage) -> None:
 async def queue_deleted(on: Stage) -> None:
     await on.line.create()
     waiting = asyncio.create_task(on.line.get(wait_ms=20_000))
-    await eventually(lambda: waits(on.line))
+    await eventually(lambda: consumers_wait(on.line))
     await on.line.delete()
     await waiting
-
-
-async def waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 async def queue_paused(on: Stage) -> None:
@@ -158,7 +155,7 @@ async def not_durable(on: Stage) -> None:
 async def shutting_down(on: Stage) -> None:
     await on.line.create()
     waiting = asyncio.create_task(on.line.get(wait_ms=20_000))
-    await eventually(lambda: waits(on.line))
+    await eventually(lambda: consumers_wait(on.line))
     on.service.signal(signal.SIGTERM)
     await waiting
 

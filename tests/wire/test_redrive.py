@@ -26,6 +26,7 @@ from wire.calls import (
     payloads,
     span,
 )
+from wire.conditions import consumers_wait, has_dead
 from wire.operators import ONE_ATTEMPT, admin_of, all_dead, assert_sound, bury, fail, redrive
 
 
@@ -158,10 +159,6 @@ async def test_what_dies_again_meanwhile_is_not_put_back_again(line: Line) -> No
     await assert_sound(line)
 
 
-async def has_dead(line: Line, count: int) -> bool:
-    return (await line.counts()).dead == count
-
-
 async def test_an_id_stays_known_while_and_after_it_is_put_back(line: Line) -> None:
     await with_dead(line, 1)
     await redrive(line)
@@ -174,13 +171,9 @@ async def test_an_id_stays_known_while_and_after_it_is_put_back(line: Line) -> N
 async def test_putting_back_wakes_who_waits(line: Line) -> None:
     await with_dead(line, 1)
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await redrive(line)
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"0"]
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 # To another queue.

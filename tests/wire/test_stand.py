@@ -11,15 +11,8 @@ import pytest
 from harness import eventually, refused
 from headway.v1 import queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, leases, payloads, span
+from wire.conditions import consumers_wait, leased
 from wire.streams import Standing
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
 
 
 async def test_the_first_message_tells_the_place_at_once(line: Line) -> None:

@@ -14,6 +14,7 @@ import pytest
 from harness import ServiceProcess, StoreServer, eventually
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from wire.calls import ACKED, Keys, Line, Message, leases, line_at, now_ms, payloads, span
+from wire.conditions import consumers_wait, producers_wait
 from wire.streams import Standing
 
 Connect = Callable[[str], grpc.aio.Channel]
@@ -31,14 +32,6 @@ async def other(
     second = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
     async with line_at(second.address, line.name, connect) as opened:
         yield opened
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count
-
-
-async def producers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
 
 
 async def test_a_put_on_one_process_wakes_a_get_on_another(

@@ -10,6 +10,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 from harness import eventually, refused
 from headway.v1 import queue_pb2, queue_service_pb2
 from wire.calls import DEAD, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, payloads, span
+from wire.conditions import consumers_wait, producers_wait
 
 
 async def test_an_unknown_queue_is_not_found(line: Line) -> None:
@@ -110,17 +111,9 @@ async def test_a_larger_bound_wakes_waiting_producers(line: Line) -> None:
     await line.create(bound=1)
     await line.put(b"one")
     waiting = asyncio.create_task(line.put(b"two", b"three", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await line.update(bound=3)
     assert [result.position for result in (await asyncio.wait_for(waiting, 10)).results] == [2, 3]
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 async def test_a_smaller_bound_leaves_the_line_over_full_until_it_drains(line: Line, keys: Keys) -> None:
@@ -140,7 +133,7 @@ async def test_a_larger_limit_wakes_waiting_consumers(line: Line) -> None:
     await line.put(b"one", b"two", b"three")
     await line.take_one()
     waiting = asyncio.create_task(line.get(5, wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await line.update(limit=2)
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"two"]
 

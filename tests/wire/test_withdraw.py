@@ -22,6 +22,7 @@ from wire.calls import (
     payloads,
     span,
 )
+from wire.conditions import consumers_wait, producers_wait
 from wire.operators import ONE_ATTEMPT, assert_sound, bury
 
 MAX_BATCH = 1_000
@@ -255,15 +256,11 @@ async def test_it_makes_room_for_a_producer_that_waits(line: Line) -> None:
     await line.create(bound=2)
     await line.put(named("a"), named("b"))
     waiting = asyncio.create_task(line.put(b"c", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await line.withdraw("a")
     [put] = (await asyncio.wait_for(waiting, 10)).results
     assert put.position == 2
     assert (await line.counts()).length == 2
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
 
 
 async def test_withdrawing_the_last_message_drains_a_closed_queue(line: Line) -> None:
@@ -271,14 +268,10 @@ async def test_withdrawing_the_last_message_drains_a_closed_queue(line: Line) ->
     await line.put(Message(id="later", delay=span(600_000)))
     await line.close()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await line.withdraw("later")
     with refused("QUEUE_DRAINED"):
         await asyncio.wait_for(waiting, 4)  # sooner than by the safety check
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
 
 
 async def test_the_length_stays_pressures(line: Line, keys: Keys) -> None:
