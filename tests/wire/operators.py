@@ -60,6 +60,17 @@ async def bury(line: Line, *messages: bytes | Message, reason: str = "no luck") 
         await fail(line, leases(await line.take(len(batch))), reason=reason)
 
 
+def numbered(number: int, payload: bytes = b"x") -> Message:
+    """A message with the id m<number>."""
+    return Message(id=f"m{number}", payload=payload)
+
+
+async def with_dead(line: Line, count: int, **policy: object) -> None:
+    """Makes the queue, with so many dead: m0, m1 … with their numbers as payloads."""
+    await line.create(retry=ONE_ATTEMPT, **policy)
+    await bury(line, *(numbered(number, b"%d" % number) for number in range(count)))
+
+
 async def fail(line: Line, tokens: Sequence[str], *, reason: str = "no luck") -> None:
     """Gives back messages that have no attempt left."""
     results = await line.delay(*tokens, delay_ms=0, reason=reason)
