@@ -10,9 +10,14 @@ import grpc
 import grpc.aio
 
 from headway.v1 import message_pb2, queue_service_pb2
-from wire.calls import SLACK_S, Line, leases, message, span
+from wire.calls import SLACK_S, Line, Settled, leases, message, span
 
 LONG_S = 120.0  # the deadline of a stream that a test ends itself
+
+
+def ends(results: list[Any]) -> list[Settled]:
+    """What became of each lease."""
+    return [one.settled for one in results]
 
 
 class Flow:

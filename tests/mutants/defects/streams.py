@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=LUA + "get.lua",
         old="(MUST_FIT or #taken > 0 or #tickets > 0)",
         new="(#taken > 0 or #tickets > 0)",
-        test=WIRE + "test_consume.py::test_bytes_are_a_credit_too_and_never_exceeded",
+        test=WIRE + "test_consume_credit.py::test_bytes_are_a_credit_too_and_never_exceeded",
     ),
     Mutant(
         name="too-large-stands-in-line",
@@ -20,7 +20,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file=LUA + "get.lua",
         old=" or wait == 'large' then",
         new=" then",
-        test=WIRE + "test_consume.py::test_a_message_too_large_for_what_is_left_holds_up_nobody_else",
+        test=WIRE + "test_consume_credit.py::test_a_message_too_large_for_what_is_left_holds_up_nobody_else",
     ),
     Mutant(
         name="credit-taken-back-too-late",
@@ -28,7 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="engine/consuming/consuming.py",
         old="                await self._ask_for_less()",
         new="                pass",
-        test=WIRE + "test_consume.py::test_credit_that_is_taken_back_while_the_stream_waits_gives_up_its_place",
+        test=WIRE + "test_consume_credit.py::test_credit_that_is_taken_back_while_the_stream_waits_gives_up_its_place",
     ),
     Mutant(
         name="answer-of-the-last-step-forgotten",
@@ -44,7 +44,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="engine/consuming/consuming.py",
         old="            self._held.lapse(self._loop.time())\n",
         new="",
-        test=WIRE + "test_consume.py::test_a_lease_that_lapses_gives_its_credit_back",
+        test=WIRE + "test_consume_credit.py::test_a_lease_that_lapses_gives_its_credit_back",
     ),
     Mutant(
         name="settles-dropped-at-half-close",
