@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -259,52 +260,61 @@ async def test_a_consumer_that_asks_without_reading_is_held_back(line: Line) -> 
         flooding.cancel()
 
 
-async def test_going_down_does_what_was_asked_gives_back_and_ends_with_shutting_down(
-    store_server: StoreServer, make_service: Callable[..., ServiceProcess], connect: Connect
-) -> None:
-    prefix = f"p{uuid.uuid4().hex[:8]}"
-    first = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
-    second = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
-    async with line_at(first.address, "jobs", connect) as here, line_at(second.address, "jobs", connect) as line:
-        await line.create()
-        await line.put(b"1", b"2", b"3")
-        async with Consuming(here, 2, lease_ms=HOUR_MS) as holding:
-            await holding.taken(2)
-            async with Consuming(here, 5, lease_ms=HOUR_MS) as waiting:
-                await waiting.taken(1)
-                stopping = asyncio.create_task(asyncio.to_thread(first.stop))
-                for stream in (holding, waiting):
-                    with refused("SHUTTING_DOWN", UNAVAILABLE) as said:
-                        await stream.ended()
-                    assert said.retry_delay is not None
-            await eventually(lambda: leased(line, 0), within=1)
-            assert [(one.message.payload, one.attempt) for one in await line.take(3)] == [
-                (b"1", 1),
-                (b"2", 1),
-                (b"3", 1),
-            ]
-            assert await stopping == 0
+@dataclass
+class Pair:
+    """A service that goes, the queue through it, and the queue through another service."""
+
+    service: ServiceProcess
+    here: Line
+    line: Line
 
 
-async def test_what_a_killed_process_had_leased_comes_through_another_within_seconds(
+@pytest.fixture
+async def pair(
     store_server: StoreServer, make_service: Callable[..., ServiceProcess], connect: Connect
-) -> None:
+) -> AsyncIterator[Pair]:
     prefix = f"p{uuid.uuid4().hex[:8]}"
-    first = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
-    second = make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix)
+    first, second = (make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix) for _ in range(2))
     async with line_at(first.address, "jobs", connect) as here, line_at(second.address, "jobs", connect) as line:
-        await line.create()
-        await line.put(*(b"%d" % number for number in range(6)))
-        async with Consuming(here, 4, lease_ms=HOUR_MS) as holding:
-            held = await holding.taken(4)
-            await holding.ack(held[0].lease)
-            await holding.taken(5)
-            async with Consuming(line, 10, lease_ms=HOUR_MS) as other:
-                await other.taken(1)
-                first.signal(signal.SIGKILL)
-                assert sorted(payloads(await other.taken(5))) == [b"1", b"2", b"3", b"4", b"5"]
-                assert {one.attempt for one in other.deliveries} == {1}
-            await asyncio.to_thread(first.kill)
+        yield Pair(first, here, line)
+
+
+async def test_going_down_does_what_was_asked_gives_back_and_ends_with_shutting_down(pair: Pair) -> None:
+    here, line = pair.here, pair.line
+    await line.create()
+    await line.put(b"1", b"2", b"3")
+    async with Consuming(here, 2, lease_ms=HOUR_MS) as holding:
+        await holding.taken(2)
+        async with Consuming(here, 5, lease_ms=HOUR_MS) as waiting:
+            await waiting.taken(1)
+            stopping = asyncio.create_task(asyncio.to_thread(pair.service.stop))
+            for stream in (holding, waiting):
+                with refused("SHUTTING_DOWN", UNAVAILABLE) as said:
+                    await stream.ended()
+                assert said.retry_delay is not None
+        await eventually(lambda: leased(line, 0), within=1)
+        assert [(one.message.payload, one.attempt) for one in await line.take(3)] == [
+            (b"1", 1),
+            (b"2", 1),
+            (b"3", 1),
+        ]
+        assert await stopping == 0
+
+
+async def test_what_a_killed_process_had_leased_comes_through_another_within_seconds(pair: Pair) -> None:
+    here, line = pair.here, pair.line
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(6)))
+    async with Consuming(here, 4, lease_ms=HOUR_MS) as holding:
+        held = await holding.taken(4)
+        await holding.ack(held[0].lease)
+        await holding.taken(5)
+        async with Consuming(line, 10, lease_ms=HOUR_MS) as other:
+            await other.taken(1)
+            pair.service.signal(signal.SIGKILL)
+            assert sorted(payloads(await other.taken(5))) == [b"1", b"2", b"3", b"4", b"5"]
+            assert {one.attempt for one in other.deliveries} == {1}
+        await asyncio.to_thread(pair.service.kill)
 
 
 async def test_streams_of_two_processes_share_a_queue_and_every_message_is_worked_on_once(
