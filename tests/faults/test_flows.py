@@ -13,17 +13,10 @@ from faults.moments import at_rest, written
 from faults.wires import ReplyProxy
 from harness import StoreServer, error_of, eventually, refused
 from wire.calls import ACKED, EXTENDED, UNAVAILABLE, Line, Message, payloads
+from wire.conditions import leased, producers_wait
 from wire.flows import Consuming, Flow, Producing
 
 HOUR_MS = 3_600_000.0
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
-
-
-async def producers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count
 
 
 async def ends_in_trouble(stream: Flow) -> None:

@@ -13,6 +13,7 @@ from faults.wires import ReplyProxy
 from harness import StoreServer, eventually, refused
 from headway.v1.queue_pb2 import Poll
 from wire.calls import Line, leases, payloads, span
+from wire.conditions import consumers_wait, leased
 from wire.operators import assert_sound
 from wire.streams import Standing
 
@@ -34,14 +35,6 @@ def two(shaky: Line, line: Line, proxy: ReplyProxy) -> Two:
     return Two(shaky, line, proxy)
 
 
-async def stand(line: Line, count: int) -> bool:
-    return (await line.counts()).consumers_waiting == count
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
-
-
 async def lose_the_answer(two: Two, store: StoreServer) -> None:
     """The next answer of the store is lost."""
     await at_rest(store)
@@ -53,7 +46,7 @@ async def test_a_get_whose_answer_was_lost_is_not_left_standing(two: Two, fresh_
     await lose_the_answer(two, fresh_store_server)
     with refused("OUTCOME_UNKNOWN"):
         await two.shaky.get(wait_ms=10_000)
-    await eventually(lambda: stand(two.direct, 0), within=SOON_S)
+    await eventually(lambda: consumers_wait(two.direct, 0), within=SOON_S)
 
 
 async def test_what_a_stream_was_granted_by_an_answer_that_was_lost_is_given_back(
@@ -80,7 +73,7 @@ async def test_a_stream_that_comes_back_when_the_answer_is_lost_may_come_back_on
     async with Standing(two.direct) as second:
         await second.position(2)
         await first.end()
-        await eventually(lambda: stand(two.direct, 2))
+        await eventually(lambda: consumers_wait(two.direct, 2))
         await lose_the_answer(two, fresh_store_server)
         lost = Standing(two.shaky, place=first.place)
         assert await lost.ended() is grpc.StatusCode.UNAVAILABLE
@@ -107,7 +100,7 @@ async def test_a_poll_whose_answer_was_lost_keeps_its_place(two: Two, fresh_stor
     await lose_the_answer(two, fresh_store_server)
     with refused("OUTCOME_UNKNOWN"):
         await two.shaky.get(stand=True, place=first.place, wait_ms=2_000)
-    await eventually(lambda: stand(two.direct, 2), within=SOON_S)
+    await eventually(lambda: consumers_wait(two.direct, 2), within=SOON_S)
     await two.direct.put(b"1")
 
     async def is_served() -> bool:
@@ -132,7 +125,7 @@ async def test_who_leaves_while_the_store_is_away_has_left_when_it_is_back(
     stays = Standing(two.shaky)
     await stays.position(2)
     get = asyncio.create_task(line.get(wait_ms=60_000))
-    await eventually(lambda: stand(line, 3))
+    await eventually(lambda: consumers_wait(line, 3))
     await at_rest(fresh_store_server)
     await written(fresh_store_server)
     if away == "killed":
@@ -150,6 +143,6 @@ async def test_who_leaves_while_the_store_is_away_has_left_when_it_is_back(
     assert [one.attempt for one in await stays.granted()] == [1]
     await line.ack(*leases(stays.turns[0]))
     assert await stays.ended() is grpc.StatusCode.OK
-    await eventually(lambda: stand(line, 0), within=SOON_S)
+    await eventually(lambda: consumers_wait(line, 0), within=SOON_S)
     assert await leased(line, 0)
     await assert_sound(line)

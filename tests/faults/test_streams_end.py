@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -19,16 +20,13 @@ import pytest
 from faults.conftest import Connect, Open, Serve
 from harness import FaultProxy, ServiceProcess, StoreServer, eventually
 from wire.calls import Line, line_at, span
+from wire.conditions import consumers_wait, leased
 from wire.operators import assert_sound
 from wire.streams import Standing
 
 LONG_MS = 3_600_000
 SOON_S = 5.0  # the promises are shorter; this machine does other things, too
 Figure = Callable[[str, str], None]
-
-
-async def stand(line: Line, count: int) -> bool:
-    return (await line.counts()).consumers_waiting == count
 
 
 class Wire(FaultProxy):
@@ -100,7 +98,7 @@ async def test_a_stream_that_ends_gives_up_place_and_leases_and_the_next_is_serv
             figure(f"next served after {how}", f"{time.monotonic() - ended_at:.3f} s")
             assert again.attempt == 1
             await line.ack(again.lease)
-        await eventually(lambda: stand(line, 0), within=SOON_S)
+        await eventually(lambda: consumers_wait(line, 0), within=SOON_S)
         await assert_sound(line)
         await asyncio.gather(holder.end(), waiter.end())
 
@@ -149,7 +147,7 @@ async def test_a_client_killed_while_it_holds_a_lease_makes_room_for_the_next_at
                     [again] = await following.granted()
                     spans_ms.append((time.monotonic() - killed_at) * 1_000)
                     assert again.attempt == 1
-                await eventually(lambda: has_leased(line, 0))
+                await eventually(lambda: leased(line, 0))
     finally:
         holders.close()
     p50, p99 = statistics.median(spans_ms), sorted(spans_ms)[98]
@@ -158,16 +156,26 @@ async def test_a_client_killed_while_it_holds_a_lease_makes_room_for_the_next_at
     await assert_sound(line)
 
 
-async def has_leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
+@dataclass
+class Pair:
+    """A service that comes to grief, the queue through it, and the queue through another service."""
+
+    service: ServiceProcess
+    there: Line
+    line: Line
+
+
+@pytest.fixture
+async def pair(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> Pair:
+    service = await serve(fresh_store_server.url)
+    there = await open_line(service, "jobs")
+    return Pair(service, there, await open_line(await serve(fresh_store_server.url), "jobs"))
 
 
 async def test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held_comes_back(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
+    pair: Pair, fresh_store_server: StoreServer, figure: Figure
 ) -> None:
-    dying = await serve(fresh_store_server.url)
-    there = await open_line(dying, "jobs")
-    line = await open_line(await serve(fresh_store_server.url), "jobs")
+    there, line = pair.there, pair.line
     await line.create(lease=span(LONG_MS))
     await line.put(b"1", b"2")
     holders = [Standing(there, keep_standing=True), Standing(there, keep_standing=True)]
@@ -180,7 +188,7 @@ async def test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held
         await stays.position(3)
         await asyncio.sleep(3)  # the other service has just begun, and tidies up after all who went before it
         killed_at = time.monotonic()
-        await asyncio.to_thread(dying.kill)
+        await asyncio.to_thread(pair.service.kill)
         [again] = await stays.granted()
         figure("leases of a killed service's streams are back", f"{time.monotonic() - killed_at:.3f} s")
         assert again.attempt == 1
@@ -192,18 +200,14 @@ async def test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held
     await assert_sound(line)
 
 
-async def test_waiters_of_a_killed_service_hold_nobody_up(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
-) -> None:
-    dying = await serve(fresh_store_server.url)
-    there = await open_line(dying, "jobs")
-    line = await open_line(await serve(fresh_store_server.url), "jobs")
+async def test_waiters_of_a_killed_service_hold_nobody_up(pair: Pair, figure: Figure) -> None:
+    line = pair.line
     await line.create()
-    lost = [Standing(there) for _ in range(40)]
-    await eventually(lambda: stand(line, 40))
+    lost = [Standing(pair.there) for _ in range(40)]
+    await eventually(lambda: consumers_wait(line, 40))
     async with Standing(line) as stays:
         await stays.position(41)
-        await asyncio.to_thread(dying.kill)
+        await asyncio.to_thread(pair.service.kill)
         killed_at = time.monotonic()
         await line.put(b"1")
         await stays.granted()
@@ -211,29 +215,25 @@ async def test_waiters_of_a_killed_service_hold_nobody_up(
     await asyncio.gather(*(one.ended() for one in lost))
 
 
-async def test_a_frozen_service_is_passed_over_and_finds_its_place_again(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Figure
-) -> None:
-    frozen = await serve(fresh_store_server.url)
-    there = await open_line(frozen, "jobs")
-    line = await open_line(await serve(fresh_store_server.url), "jobs")
+async def test_a_frozen_service_is_passed_over_and_finds_its_place_again(pair: Pair, figure: Figure) -> None:
+    line = pair.line
     await line.create()
-    async with Standing(there) as first, Standing(line) as second, Standing(line) as third:
+    async with Standing(pair.there) as first, Standing(line) as second, Standing(line) as third:
         await third.position(3)
-        frozen.signal(signal.SIGSTOP)
+        pair.service.signal(signal.SIGSTOP)
         try:
             stopped_at = time.monotonic()
             await line.put(b"1")
             await second.granted()
             figure("passed over when its service was frozen", f"{time.monotonic() - stopped_at:.3f} s")
         finally:
-            frozen.signal(signal.SIGCONT)
-        await eventually(lambda: stand(line, 2))
+            pair.service.signal(signal.SIGCONT)
+        await eventually(lambda: consumers_wait(line, 2))
         await third.position(2)
         await line.put(b"2")
         assert len(await first.granted()) == 1
         assert not third.turns
-    await eventually(lambda: has_leased(line, 0))
+    await eventually(lambda: leased(line, 0))
     await assert_sound(line)
 
 
@@ -250,7 +250,7 @@ async def test_streams_stand_through_a_restart_of_the_store_in_their_order_and_h
         await asyncio.to_thread(fresh_store_server.restart)
         with fresh_store_server.client() as client:
             await eventually(lambda: len(client.pubsub_channels("*headway*")) == 2, within=SOON_S)
-        await eventually(lambda: stand(lines[0], 6), within=SOON_S)
+        await eventually(lambda: consumers_wait(lines[0], 6), within=SOON_S)
         for number, one in enumerate(standing):
             await lines[0].put(b"%d" % number)
             assert [delivery.message.payload for delivery in await one.granted()] == [b"%d" % number]
@@ -282,6 +282,6 @@ async def test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_se
                 [again] = await following.granted()
                 assert again.message.payload == b"2"
                 proxy.restore()
-            await eventually(lambda: has_leased(line, 1), within=SOON_S)
+            await eventually(lambda: leased(line, 1), within=SOON_S)
             assert not holder.call.done()
         await lost.ended()

@@ -15,6 +15,7 @@ from faults.wires import ReplyProxy
 from harness import FaultProxy, ServiceProcess, StoreServer, eventually
 from headway.v1 import message_pb2, queue_service_pb2, queue_service_pb2_grpc
 from wire.calls import ACKED, Line, payloads, span
+from wire.conditions import leased, producers_wait
 from wire.watches import watching_blocked
 
 LONG_MS = 3_600_000
@@ -115,10 +116,6 @@ async def test_a_caller_whose_connection_breaks_gives_back_what_it_was_given(
         assert await given_back(direct, b"x")
 
 
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
-
-
 async def test_leases_of_a_killed_service_lapse_and_their_messages_come_through_another(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
 ) -> None:
@@ -184,7 +181,7 @@ async def test_a_put_that_the_store_could_not_be_told_to_forget_waits_no_more_wh
         service = await serve(proxy.url)
         line = await open_line(service, "jobs")
         vanishing = asyncio.create_task(line.put(b"gone", wait_ms=60_000, producer="gone"))
-        await eventually(lambda: waits(direct, 1))
+        await eventually(lambda: producers_wait(direct, 1))
         staying = asyncio.create_task(direct.put(b"stays", wait_ms=60_000, producer="stays"))
         async with watching_blocked(direct, "stays") as watched:
             await watched.next(lambda told: told.position.position == 2)
@@ -195,7 +192,3 @@ async def test_a_put_that_the_store_could_not_be_told_to_forget_waits_no_more_wh
             await watched.next(lambda told: told.position.position == 1, within=10)
         await direct.take_one()
         await asyncio.wait_for(staying, 10)
-
-
-async def waits(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.producers_waiting == count

@@ -11,6 +11,7 @@ import pytest
 from harness import error_of, eventually, refused
 from interop.foreign import Foreign
 from wire.calls import FAILED_PRECONDITION, GONE, NOT_FOUND, Keys, Line, leases, message, payloads, span
+from wire.conditions import consumers_wait, producers_wait
 
 
 async def reason_of(call: asyncio.Task[object]) -> str:
@@ -18,14 +19,6 @@ async def reason_of(call: asyncio.Task[object]) -> str:
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await asyncio.wait_for(call, 10)
     return error_of(error.value).reason
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
 
 
 # Close.
@@ -69,7 +62,7 @@ async def test_our_close_leaves_two_elements_and_our_calls_never_take_one(line: 
 async def test_a_foreign_close_ends_our_waiting_get(line: Line, foreign: Foreign) -> None:
     await line.create()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await foreign.call("close")
     assert await reason_of(waiting) == "QUEUE_DRAINED"
 
@@ -78,7 +71,7 @@ async def test_a_foreign_close_ends_our_waiting_put(line: Line, foreign: Foreign
     await line.create(bound=1)
     await line.put(b"one")
     waiting = asyncio.create_task(line.put(b"two", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await foreign.call("close")
     assert await reason_of(waiting) == "QUEUE_CLOSED"
     assert payloads(await line.take()) == [b"one"]
@@ -203,7 +196,7 @@ async def test_after_our_delete_foreign_calls_say_that_there_is_no_queue(line: L
 async def test_a_foreign_delete_ends_our_waiting_get(line: Line, foreign: Foreign, keys: Keys) -> None:
     await line.create()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await foreign.call("delete")
     assert await reason_of(waiting) in {"QUEUE_DELETED", "QUEUE_NOT_FOUND"}
     with refused("QUEUE_NOT_FOUND", NOT_FOUND):
@@ -217,7 +210,7 @@ async def test_a_foreign_delete_ends_our_waiting_put_which_reports_no_success(
     await line.create(bound=1)
     await line.put(b"one")
     waiting = asyncio.create_task(line.put(b"two", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await foreign.call("delete")
     assert await reason_of(waiting) in {"QUEUE_DELETED", "QUEUE_NOT_FOUND"}
     with refused("QUEUE_NOT_FOUND"):
@@ -231,7 +224,7 @@ async def test_a_foreign_delete_and_create_ends_our_waiting_calls_or_they_join_t
     await line.create(bound=1)
     await line.put(b"old")
     waiting = asyncio.create_task(line.put(b"waits", wait_ms=3_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     await foreign.call("delete")
     await foreign.call("create", 1)
     try:

@@ -11,6 +11,7 @@ from harness import eventually
 from headway.v1 import message_pb2, queue_pb2
 from interop.foreign import Foreign
 from wire.calls import GONE, Keys, Line, leases, message, payloads, span
+from wire.conditions import consumers_wait
 
 
 async def live_a_full_life(line: Line) -> list[message_pb2.Delivery]:
@@ -196,7 +197,7 @@ async def test_a_get_that_waits_across_two_lives_serves_the_new_one_or_says_that
 ) -> None:
     await line.create()
     waiting = asyncio.create_task(line.get(wait_ms=5_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     foreign = make_foreign()
     await foreign.call("delete")
     await foreign.call("create")
@@ -209,7 +210,3 @@ async def test_a_get_that_waits_across_two_lives_serves_the_new_one_or_says_that
         assert "DELETED" in str(waiting.exception()) or "NOT_FOUND" in str(waiting.exception())
         delivery = await line.take_one()
     assert (delivery.message.payload, delivery.attempt, delivery.ticket) == (b"new", 1, 1)
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1

@@ -11,6 +11,7 @@ import pytest
 from harness import eventually, refused
 from interop.foreign import Foreign
 from wire.calls import Keys, Line, leases, payloads
+from wire.conditions import consumers_wait
 
 STEPS = ("create", "put", "get", "close", "delete")
 COMBINATIONS = [dict(zip(STEPS, owners, strict=True)) for owners in product(("ours", "theirs"), repeat=len(STEPS))]
@@ -130,7 +131,3 @@ async def test_a_foreign_create_under_our_waiting_calls_is_not_disturbed(
         done, _ = await asyncio.wait(waiting)
         assert len(done) == 3
         await again.call("delete")
-
-
-async def consumers_wait(line: Line, count: int) -> bool:
-    return (await line.describe()).counts.consumers_waiting == count

@@ -16,6 +16,7 @@ from harness import StoreServer, eventually, refused
 from headway.v1 import admin_service_pb2
 from interop.foreign import Foreign
 from wire.calls import FAILED_PRECONDITION, NOT_FOUND, Keys, Line, payloads
+from wire.conditions import consumers_wait, producers_wait
 
 DEAD = "machine_pid4711"
 
@@ -72,25 +73,17 @@ async def test_who_puts_and_gets_without_a_name_is_the_service_itself(line: Line
 async def test_our_steps_never_show_a_role_as_taken(line: Line, keys: Keys) -> None:
     await line.create(bound=2)
     waiting_get = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     assert keys.client.llen(keys["consumer_free"]) == 1
     await line.put(b"one")
     await waiting_get
     await line.put(b"two", b"three")
     waiting_put = asyncio.create_task(line.put(b"four", wait_ms=20_000))
-    await eventually(lambda: producer_waits(line))
+    await eventually(lambda: producers_wait(line))
     assert keys.client.llen(keys["producer_free"]) == keys.client.llen(keys["consumer_free"]) == 1
     await line.take()
     await waiting_put
     assert keys.client.llen(keys["producer_free"]) == keys.client.llen(keys["consumer_free"]) == 1
-
-
-async def consumer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.consumers_waiting == 1
-
-
-async def producer_waits(line: Line) -> bool:
-    return (await line.describe()).counts.producers_waiting == 1
 
 
 async def test_a_blocked_foreign_get_holds_the_consumers_role_as_long_as_it_waits(line: Line, foreign: Foreign) -> None:
@@ -110,7 +103,7 @@ async def test_our_waiting_get_takes_its_turn_when_a_blocked_foreign_get_ends(li
     await line.create()
     blocked = await foreign.block("get")
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     await line.put(b"one", b"two")
     assert await asyncio.wait_for(blocked, 10) == b"one"
     assert payloads((await asyncio.wait_for(waiting, 10)).deliveries) == [b"two"]
@@ -210,7 +203,7 @@ async def test_repair_wakes_those_who_wait_for_the_role(line: Line, keys: Keys) 
     lose(keys, "consumer")
     getting = asyncio.create_task(line.get(wait_ms=20_000))
     putting = asyncio.create_task(line.put(b"one", wait_ms=20_000))
-    await eventually(lambda: consumer_waits(line))
+    await eventually(lambda: consumers_wait(line))
     assert (await repair(line, DEAD)).repaired
     await asyncio.wait_for(putting, 10)
     assert payloads((await asyncio.wait_for(getting, 10)).deliveries) == [b"one"]
