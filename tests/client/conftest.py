@@ -4,7 +4,7 @@ import asyncio
 import os
 import pty
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -12,6 +12,7 @@ import pytest_asyncio
 
 import headway
 from client.fake_service import FakeQueue, FakeService, serving
+from harness import ServiceProcess, StoreServer
 from headway.v1.queue_pb2 import Policy
 
 DEADLINE_SECONDS = 30
@@ -63,6 +64,12 @@ async def terminal() -> AsyncIterator[Terminal]:
     opened = Terminal()
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def real(fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
+    """A real service, on a store of this test's own."""
+    return make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
 
 
 @pytest_asyncio.fixture

@@ -29,6 +29,14 @@ async def _holder(command_line: CommandLine, *options: str) -> asyncio.subproces
     return process
 
 
+async def _short_lease(command_line: CommandLine) -> asyncio.subprocess.Process:
+    """Holds the slot with a lease that must be extended soon, for a command that goes on by itself."""
+    options = ("--slots", "1", "--lease", "300ms")
+    process = await command_line.start("stand", "lock", *options, "--", "sh", "-c", "echo holding; sleep 60")
+    assert await _read(process.stdout) == "holding"
+    return process
+
+
 @pytest.fixture
 def lock(service: FakeService) -> FakeQueue:
     """The service's side of a queue that has one slot."""
@@ -191,9 +199,7 @@ async def test_drained_queue_has_no_turn(made: FakeQueue, command_line: CommandL
 async def test_command_is_ended_when_its_slot_is_lost(
     service: FakeService, lock: FakeQueue, command_line: CommandLine
 ) -> None:
-    script = "echo holding; sleep 60"
-    process = await command_line.start("stand", "lock", "--slots", "1", "--lease", "300ms", "--", "sh", "-c", script)
-    assert await _read(process.stdout) == "holding"
+    process = await _short_lease(command_line)
     await service.lapse("lock")
     finished = await command_line.finish(process)
     assert "its lease is lost" in finished.err
@@ -203,9 +209,7 @@ async def test_command_is_ended_when_its_slot_is_lost(
 async def test_command_is_ended_when_nobody_can_extend_its_lease(
     service: FakeService, lock: FakeQueue, command_line: CommandLine
 ) -> None:
-    script = "echo holding; sleep 60"
-    process = await command_line.start("stand", "lock", "--slots", "1", "--lease", "300ms", "--", "sh", "-c", script)
-    assert await _read(process.stdout) == "holding"
+    process = await _short_lease(command_line)
     service.is_mute = True
     assert (await command_line.finish(process)).code == 4
 

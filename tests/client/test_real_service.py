@@ -17,16 +17,11 @@ import pytest_asyncio
 import headway
 from client.conftest import CommandLine
 from docs.blocks import ROOT, blocks_of
-from harness import FaultProxy, ServiceProcess, StoreServer, eventually
+from harness import FaultProxy, ServiceProcess, eventually
 from headway._errors import from_status
 from headway.v1.message_pb2 import Settled
 
 PATIENCE_SECONDS = 60
-
-
-@pytest.fixture
-def real(fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
-    return make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
 
 
 @pytest_asyncio.fixture

@@ -16,11 +16,6 @@ from harness import ServiceProcess, StoreServer
 PATIENCE_SECONDS = 60
 
 
-@pytest.fixture
-def real(fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess]) -> ServiceProcess:
-    return make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
-
-
 @pytest_asyncio.fixture
 async def line(real: ServiceProcess) -> AsyncIterator[headway.Queue]:
     """A queue of the real service, on which a message is dead after its first failure."""
