@@ -33,17 +33,6 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
-from headwayd.domain.places import (
-    Event,
-    Feed,
-    Happening,
-    LineNumbers,
-    MessagePlace,
-    Places,
-    Progress,
-    Shape,
-    Whereabouts,
-)
 from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
@@ -51,7 +40,8 @@ _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) fo
 _POLICY_AT = 29
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
-_OUTCOMES = {
+# How a message ended, by the mark that scripts leave (lua/include/names.lua).
+OUTCOMES = {
     "a": Outcome.DONE,
     "w": Outcome.WITHDRAWN,
     "p": Outcome.WITHDRAWN,
@@ -203,7 +193,7 @@ def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> Withd
         case Status.LEASED:
             error: HeadwayError = MessageLeased(f"message {message_id!r} is being worked on", metadata=metadata)
         case Status.FINISHED:
-            outcome = _OUTCOMES.get(text(mark), Outcome.UNKNOWN)
+            outcome = OUTCOMES.get(text(mark), Outcome.UNKNOWN)
             error = MessageFinished(
                 f"message {message_id!r} is finished: {outcome.lower()}", metadata=metadata | {"outcome": str(outcome)}
             )
@@ -309,107 +299,3 @@ def peeked(reply: Sequence[Any]) -> list[Peeked]:
             )
         )
     return found
-
-
-NUMBERS = 17
-
-
-def line_numbers(values: Sequence[Any]) -> LineNumbers:
-    """The list of lua/include/numbers.lua."""
-    at_ms, logged, head, tail, length, leased, limit, departures, acked, consumers, producers = (
-        int(value) for value in values[1:12]
-    )
-    return LineNumbers(
-        generation=text(values[0]),
-        at_ms=at_ms,
-        logged=logged,
-        head=head,
-        tail=tail,
-        length=length,
-        leased=leased,
-        limit=limit,
-        departures=departures,
-        acked=acked,
-        consumers_waiting=consumers,
-        producers_waiting=producers,
-        is_paused=int(values[12]) == 1,
-        is_closed=int(values[13]) == 1,
-        delayed=int(values[14]),
-        put_rate=float(values[15]),
-        ack_rate=float(values[16]),
-    )
-
-
-def _progress(told: bytes) -> Progress | None:
-    if not told:
-        return None
-    fraction, _, note = told.partition(b" ")
-    return Progress(float(fraction), text(note))
-
-
-def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
-    """The reply of places.lua, from its status on."""
-    numbers = line_numbers(reply[1 : 1 + NUMBERS])
-    at = 1 + NUMBERS
-    has_shape, count = text(reply[at]) == "1", int(reply[at + 1])
-    returned = [int(ticket) for ticket in reply[at + 2 : at + 2 + count]]
-    at += 2 + count
-    count = int(reply[at])
-    gaps = [int(ticket) for ticket in reply[at + 1 : at + 1 + count]]
-    at += 1 + count
-    return Places(
-        numbers=numbers,
-        places=[_place(name, reply[at + 9 * i : at + 9 * i + 9]) for i, name in enumerate(message_ids)],
-        shape=Shape(returned=returned, gaps=gaps) if has_shape else None,
-    )
-
-
-def _place(name: str, row: Sequence[Any]) -> MessagePlace:
-    state, ref, position, attempt, progress, mark, result, cause, due = row
-    is_dead = state == b"dead"
-    outcome = Outcome.DEAD if is_dead else _OUTCOMES.get(text(mark), Outcome.UNKNOWN) if mark else None
-    return MessagePlace(
-        id=name,
-        state=Whereabouts.FINISHED if is_dead else Whereabouts(text(state)),
-        ref=text(ref),
-        position=int(position),
-        attempt=int(attempt),
-        progress=_progress(progress),
-        outcome=outcome,
-        result=result,
-        cause=text(cause),
-        due_at_ms=int(due),
-    )
-
-
-def feed(reply: Sequence[Any]) -> Feed:
-    """The reply of feed.lua, from its status on."""
-    numbers = line_numbers(reply[1 : 1 + NUMBERS])
-    at = 1 + NUMBERS
-    if text(reply[at]) == "0":
-        return Feed(numbers=numbers, events=None)
-    return Feed(numbers=numbers, events=[_event(entry) for entry in reply[at + 1 :]])
-
-
-def _event(entry: bytes) -> Event:
-    """One entry of x:log: a letter, a reference, and what belongs to it."""
-    letter, _, rest = entry.partition(b" ")
-    told, _, more = rest.partition(b" ")
-    what, ref = Happening(text(letter)), text(told)
-    match what:
-        case Happening.LEASED:
-            return Event(what=what, ref=ref, attempt=int(more))
-        case Happening.DELAYED:
-            to, _, due = more.partition(b" ")
-            return Event(what=what, ref=ref, to=text(to), due_at_ms=int(due))
-        case Happening.JOINED:
-            return Event(what=what, ref=ref, to=text(more))
-        case Happening.ENDED:
-            mark, _, result = more.partition(b" ")
-            outcome = _OUTCOMES.get(text(mark), Outcome.UNKNOWN)
-            return Event(what=what, ref=ref, outcome=outcome, result=result)
-        case Happening.DEAD:
-            return Event(what=what, ref=ref, outcome=Outcome.DEAD, cause=text(more))
-        case Happening.PROGRESS:
-            return Event(what=what, ref=ref, progress=_progress(more))
-    return Event(what=what, ref=ref)

@@ -9,7 +9,7 @@ from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
 from headwayd.domain.model import Policy
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.ports import GetStep, Wait
-from headwayd.store import replies
+from headwayd.store import replies, watch_replies
 from headwayd.store.replies import text
 from headwayd.store.status import Status
 
@@ -50,9 +50,9 @@ def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"
 
 def footings(reply: Sequence[Any]) -> Footings:
     """The reply of stands.lua, from its status on."""
-    rows = reply[1 + replies.NUMBERS :]
+    rows = reply[1 + watch_replies.NUMBERS :]
     return Footings(
-        numbers=replies.line_numbers(reply[1 : 1 + replies.NUMBERS]),
+        numbers=watch_replies.line_numbers(reply[1 : 1 + watch_replies.NUMBERS]),
         footings=[
             Footing(position=int(rows[i]), number=int(float(rows[i + 1])), owned=int(rows[i + 2]))
             for i in range(0, len(rows), 3)

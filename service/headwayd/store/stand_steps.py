@@ -9,7 +9,7 @@ from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.hints import PollHints
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
-from headwayd.store import keys, replies, stand_replies
+from headwayd.store import keys, replies, stand_replies, watch_replies
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
 
@@ -46,7 +46,7 @@ class StandSteps(Asking):
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])
-        numbers = replies.line_numbers(reply[4:])
+        numbers = watch_replies.line_numbers(reply[4:])
         standing = Standing(
             place=place,
             position=int(reply[3]),

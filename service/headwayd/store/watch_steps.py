@@ -8,7 +8,7 @@ from typing import Any
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
 from headwayd.domain.model import Policy
 from headwayd.domain.places import Feed, Places
-from headwayd.store import replies
+from headwayd.store import replies, watch_replies
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
 
@@ -27,14 +27,14 @@ class WatchSteps(Asking):
         )
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
-        return replies.places(reply, message_ids)
+        return watch_replies.places(reply, message_ids)
 
     async def feed(self, queue: str, *, generation: str, logged: int, budget_s: float) -> Feed:
         """What happened since so many events had been logged."""
         reply = await self._ask("feed", queue, generation, logged, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
-        return replies.feed(reply)
+        return watch_replies.feed(reply)
 
     async def arm_watch(self, queue: str) -> None:
         """Asks to be told of the next change of this queue that those who watch may see."""
@@ -65,9 +65,9 @@ class WatchSteps(Asking):
 def _blocked_places(reply: Sequence[Any]) -> BlockedPlaces:
     """The reply of blocked.lua, from its status on."""
     base, per_position, longest = (int(value) for value in reply[1:_BLOCKED_NUMBERS_AT])
-    positions_at = _BLOCKED_NUMBERS_AT + replies.NUMBERS
+    positions_at = _BLOCKED_NUMBERS_AT + watch_replies.NUMBERS
     return BlockedPlaces(
-        numbers=replies.line_numbers(reply[_BLOCKED_NUMBERS_AT:positions_at]),
+        numbers=watch_replies.line_numbers(reply[_BLOCKED_NUMBERS_AT:positions_at]),
         polls=Policy(poll_base_ms=base, poll_per_position_ms=per_position, poll_max_ms=longest),
         positions=[int(position) for position in reply[positions_at:]],
     )

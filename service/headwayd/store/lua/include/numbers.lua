@@ -1,5 +1,5 @@
 -- @include line
--- The numbers of a queue's line, for those who watch: a flat list; store/replies.py reads it. O(1).
+-- The numbers of a queue's line, for those who watch: a flat list; store/watch_replies.py reads it. O(1).
 local function rate_text(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
 
 local function line_numbers(S)

@@ -130,7 +130,7 @@ local function forget_own_keys()
 end
 
 -- While somebody watches the queue, what happens to its messages is logged: a letter, the reference of the message, and
--- what belongs to it. domain/places.py tells the letters; store/replies.py reads them.
+-- what belongs to it. domain/places.py tells the letters; store/watch_replies.py reads them.
 local LOG_LEAST, LOG_MOST, LOG_KEPT_MS = 5000, 6000, 60000
 local WATCHED_MS, WATCHED_AGAIN_MS = 15000, 5000   -- how long a look keeps the log going, and when that is renewed
 

@@ -1,0 +1,123 @@
+"""Turns what scripts tell those who watch into the domain's values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headwayd.domain.model import Outcome
+from headwayd.domain.places import (
+    Event,
+    Feed,
+    Happening,
+    LineNumbers,
+    MessagePlace,
+    Places,
+    Progress,
+    Shape,
+    Whereabouts,
+)
+from headwayd.store.replies import OUTCOMES, text
+
+NUMBERS = 17
+
+
+def line_numbers(values: Sequence[Any]) -> LineNumbers:
+    """The list of lua/include/numbers.lua."""
+    at_ms, logged, head, tail, length, leased, limit, departures, acked, consumers, producers = (
+        int(value) for value in values[1:12]
+    )
+    return LineNumbers(
+        generation=text(values[0]),
+        at_ms=at_ms,
+        logged=logged,
+        head=head,
+        tail=tail,
+        length=length,
+        leased=leased,
+        limit=limit,
+        departures=departures,
+        acked=acked,
+        consumers_waiting=consumers,
+        producers_waiting=producers,
+        is_paused=int(values[12]) == 1,
+        is_closed=int(values[13]) == 1,
+        delayed=int(values[14]),
+        put_rate=float(values[15]),
+        ack_rate=float(values[16]),
+    )
+
+
+def _progress(told: bytes) -> Progress | None:
+    if not told:
+        return None
+    fraction, _, note = told.partition(b" ")
+    return Progress(float(fraction), text(note))
+
+
+def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
+    """The reply of places.lua, from its status on."""
+    numbers = line_numbers(reply[1 : 1 + NUMBERS])
+    at = 1 + NUMBERS
+    has_shape, count = text(reply[at]) == "1", int(reply[at + 1])
+    returned = [int(ticket) for ticket in reply[at + 2 : at + 2 + count]]
+    at += 2 + count
+    count = int(reply[at])
+    gaps = [int(ticket) for ticket in reply[at + 1 : at + 1 + count]]
+    at += 1 + count
+    return Places(
+        numbers=numbers,
+        places=[_place(name, reply[at + 9 * i : at + 9 * i + 9]) for i, name in enumerate(message_ids)],
+        shape=Shape(returned=returned, gaps=gaps) if has_shape else None,
+    )
+
+
+def _place(name: str, row: Sequence[Any]) -> MessagePlace:
+    state, ref, position, attempt, progress, mark, result, cause, due = row
+    is_dead = state == b"dead"
+    outcome = Outcome.DEAD if is_dead else OUTCOMES.get(text(mark), Outcome.UNKNOWN) if mark else None
+    return MessagePlace(
+        id=name,
+        state=Whereabouts.FINISHED if is_dead else Whereabouts(text(state)),
+        ref=text(ref),
+        position=int(position),
+        attempt=int(attempt),
+        progress=_progress(progress),
+        outcome=outcome,
+        result=result,
+        cause=text(cause),
+        due_at_ms=int(due),
+    )
+
+
+def feed(reply: Sequence[Any]) -> Feed:
+    """The reply of feed.lua, from its status on."""
+    numbers = line_numbers(reply[1 : 1 + NUMBERS])
+    at = 1 + NUMBERS
+    if text(reply[at]) == "0":
+        return Feed(numbers=numbers, events=None)
+    return Feed(numbers=numbers, events=[_event(entry) for entry in reply[at + 1 :]])
+
+
+def _event(entry: bytes) -> Event:
+    """One entry of x:log: a letter, a reference, and what belongs to it."""
+    letter, _, rest = entry.partition(b" ")
+    told, _, more = rest.partition(b" ")
+    what, ref = Happening(text(letter)), text(told)
+    match what:
+        case Happening.LEASED:
+            return Event(what=what, ref=ref, attempt=int(more))
+        case Happening.DELAYED:
+            to, _, due = more.partition(b" ")
+            return Event(what=what, ref=ref, to=text(to), due_at_ms=int(due))
+        case Happening.JOINED:
+            return Event(what=what, ref=ref, to=text(more))
+        case Happening.ENDED:
+            mark, _, result = more.partition(b" ")
+            outcome = OUTCOMES.get(text(mark), Outcome.UNKNOWN)
+            return Event(what=what, ref=ref, outcome=outcome, result=result)
+        case Happening.DEAD:
+            return Event(what=what, ref=ref, outcome=Outcome.DEAD, cause=text(more))
+        case Happening.PROGRESS:
+            return Event(what=what, ref=ref, progress=_progress(more))
+    return Event(what=what, ref=ref)
