@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -231,13 +233,20 @@ async def test_bad_input_is_refused_and_nobody_stands(line: Line, field: str, st
     assert (await line.describe()).counts.consumers_waiting == 0
 
 
-async def test_with_grace_a_broken_stream_may_come_back_to_its_place(line: Line, keys: Keys) -> None:
+@asynccontextmanager
+async def left_with_grace(line: Line) -> AsyncIterator[tuple[Standing, Standing]]:
+    """Of two in the line the first has just gone, and may come back: who went, and who stands there yet."""
     await line.create(place_grace=span(5_000))
     first = Standing(line)
     await first.position(1)
     async with Standing(line) as second:
         await second.position(2)
         await first.end()
+        yield first, second
+
+
+async def test_with_grace_a_broken_stream_may_come_back_to_its_place(line: Line, keys: Keys) -> None:
+    async with left_with_grace(line) as (first, _):
         await eventually(lambda: keys.client.exists(keys["x:places"]))  # the service has noticed
         async with Standing(line, place=first.place) as again:
             await again.position(1)
@@ -247,12 +256,7 @@ async def test_with_grace_a_broken_stream_may_come_back_to_its_place(line: Line,
 
 
 async def test_with_grace_nobody_waits_for_who_is_away(line: Line) -> None:
-    await line.create(place_grace=span(5_000))
-    first = Standing(line)
-    await first.position(1)
-    async with Standing(line) as second:
-        await second.position(2)
-        await first.end()
+    async with left_with_grace(line) as (_, second):
         await line.put(b"1")
         assert payloads(await second.granted()) == [b"1"]
 

@@ -122,6 +122,16 @@ def positions(told: list[Any], id_: str) -> list[int]:
 
 
 @asynccontextmanager
+async def _until_the_end(call: Any) -> AsyncIterator[Watched]:
+    """Reads a stream until the end of the block."""
+    watched = Watched(call)
+    try:
+        yield watched
+    finally:
+        await watched.cancel()
+
+
+@asynccontextmanager
 async def watching(
     line: Line, *ids: str, attended: bool = False, timeout: float | None = LONG_S
 ) -> AsyncIterator[Watched]:
@@ -129,11 +139,8 @@ async def watching(
     request = queue_service_pb2.WatchPositionRequest(
         queue=line.name, messages=queue_service_pb2.MessageIds(ids=ids, attended=attended)
     )
-    watched = Watched(line.stub.WatchPosition(request, timeout=timeout))
-    try:
+    async with _until_the_end(line.stub.WatchPosition(request, timeout=timeout)) as watched:
         yield watched
-    finally:
-        await watched.cancel()
 
 
 @asynccontextmanager
@@ -142,11 +149,8 @@ async def watching_blocked(line: Line, producer: str, *, timeout: float | None =
     request = queue_service_pb2.WatchPositionRequest(
         queue=line.name, blocked=queue_service_pb2.Blocked(producer=producer)
     )
-    watched = Watched(line.stub.WatchPosition(request, timeout=timeout))
-    try:
+    async with _until_the_end(line.stub.WatchPosition(request, timeout=timeout)) as watched:
         yield watched
-    finally:
-        await watched.cancel()
 
 
 @asynccontextmanager
@@ -156,8 +160,5 @@ async def watching_queue(
     """Watches a queue's numbers until the end of the block."""
     interval = None if interval_ms is None else span(interval_ms)
     request = queue_service_pb2.WatchQueueRequest(queue=line.name, interval=interval)
-    watched = Watched(line.stub.WatchQueue(request, timeout=timeout))
-    try:
+    async with _until_the_end(line.stub.WatchQueue(request, timeout=timeout)) as watched:
         yield watched
-    finally:
-        await watched.cancel()
