@@ -3,8 +3,9 @@ watches."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from typing import TypeVar
 
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.errors import HeadwayError
@@ -18,6 +19,7 @@ from headwayd.engine.watching.producers import ProducerLine
 from headwayd.engine.watching.watch import Watcher
 
 Spawn = Callable[[Awaitable[None], str], None]
+Held = TypeVar("Held", Board, ProducerLine)
 
 
 class Watching:
@@ -80,27 +82,32 @@ class Watching:
 
     async def queue(self, name: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The queue's numbers, whenever they have changed, once in `interval_s` at most."""
-        board = self._boards.get(name)
-        if board is None or board.has_ended:
-            board = self._boards[name] = Board(name, self._store, self._spawn, self._estimates.of(name))
-        try:
+        if (ended := self._boards.get(name)) is not None and ended.has_ended:
+            del self._boards[name]
+        with _held(self._boards, name, lambda: self._board(name)) as board:
             async with aclosing(board.watch(interval_s, budget_s)) as shown:
                 async for told in shown:
                     yield told
-        finally:
-            if not len(board) and self._boards.get(name) is board:
-                del self._boards[name]
 
     async def producer(self, queue: str, name: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
         """Where this producer stands in the producer line, until there will never be a place. The first look takes at
         most `budget_s`."""
-        producers = self._producers.get(queue)
-        if producers is None:
-            producers = self._producers[queue] = ProducerLine(queue, self._store, self._spawn)
-        try:
+        with _held(self._producers, queue, lambda: ProducerLine(queue, self._store, self._spawn)) as producers:
             async with aclosing(producers.watch(name, budget_s)) as places:
                 async for told in places:
                     yield told
-        finally:
-            if not len(producers) and self._producers.get(queue) is producers:
-                del self._producers[queue]
+
+    def _board(self, queue: str) -> Board:
+        return Board(queue, self._store, self._spawn, self._estimates.of(queue))
+
+
+@contextmanager
+def _held(those: dict[str, Held], queue: str, make: Callable[[], Held]) -> Iterator[Held]:
+    """The one of this queue, made if there is none, and forgotten when nobody watches it any more."""
+    if (one := those.get(queue)) is None:
+        one = those[queue] = make()
+    try:
+        yield one
+    finally:
+        if not len(one) and those.get(queue) is one:
+            del those[queue]
