@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from functools import partial
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.blocked import ToldBlocked, ToldProducer
@@ -15,6 +15,7 @@ from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.spans import set_timestamp
 from headwayd.rpc.validation import Checks
+from headwayd.rpc.watch_conversion import numbered, set_over
 
 
 def producer_of(request: queue_service_pb2.WatchPositionRequest, limits: Limits) -> str:
@@ -27,18 +28,14 @@ def producer_of(request: queue_service_pb2.WatchPositionRequest, limits: Limits)
     return producer
 
 
-async def watch_blocked(
+def watch_blocked(
     engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
 ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
     """Streams where a producer stands in the producer line."""
     engine.check_name(request.queue)
     producer = producer_of(request, engine.limits)
-    sequence = 0
     places = engine.watch_blocked(request.queue, producer, budget_s=store_budget_s(context))
-    async with aclosing(places):
-        async for told in places:
-            sequence += 1
-            yield _response(producer, told, sequence)
+    return numbered(places, partial(_response, producer))
 
 
 def _response(producer: str, told: ToldProducer, sequence: int) -> queue_service_pb2.WatchPositionResponse:
@@ -56,6 +53,5 @@ def _response(producer: str, told: ToldProducer, sequence: int) -> queue_service
             set_hints(position, told.hints)
             set_eta(position.eta, None)
         case ToldOver():
-            outcome = queue_service_pb2.OUTCOME_DELETED if told.is_deleted else queue_service_pb2.OUTCOME_DRAINED
-            response.finished.outcome = outcome
+            set_over(response, told)
     return response

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.limits import MAX_ROLE_NAME_BYTES, MIN_LEASE_MS, Limits
@@ -16,6 +15,7 @@ from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.spans import set_timestamp
 from headwayd.rpc.validation import Checks
+from headwayd.rpc.watch_conversion import numbered, set_over
 
 
 def stand_order(request: queue_service_pb2.WatchPositionRequest, limits: Limits) -> StandOrder:
@@ -38,17 +38,13 @@ def stand_order(request: queue_service_pb2.WatchPositionRequest, limits: Limits)
     return order
 
 
-async def stand(
+def stand(
     engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
 ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
     """Streams a place in the consumer line, and what its turns bring."""
     engine.check_name(request.queue)
     order = stand_order(request, engine.limits)
-    sequence = 0
-    async with aclosing(engine.stand(order, budget_s=store_budget_s(context))) as stream:
-        async for told in stream:
-            sequence += 1
-            yield _response(told, sequence)
+    return numbered(engine.stand(order, budget_s=store_budget_s(context)), _response)
 
 
 def _response(told: ToldStander, sequence: int) -> queue_service_pb2.WatchPositionResponse:
@@ -70,6 +66,5 @@ def _response(told: ToldStander, sequence: int) -> queue_service_pb2.WatchPositi
             for delivery in told.deliveries:
                 fill_delivery(response.granted.deliveries.add(), delivery)
         case ToldOver():
-            outcome = queue_service_pb2.OUTCOME_DELETED if told.is_deleted else queue_service_pb2.OUTCOME_DRAINED
-            response.finished.outcome = outcome
+            set_over(response, told)
     return response

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import TypeVar
+
 from headway.v1 import queue_service_pb2
+from headwayd.domain.standing import ToldOver
 from headwayd.domain.watching import End, Told, ToldDelayed, ToldFinished, ToldLeased, ToldQueue, ToldWaiting
 from headwayd.rpc.conversion import queue_message
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.spans import set_timestamp, timestamp
 from headwayd.rpc.text import clean_text
+
+Something = TypeVar("Something")
 
 _OUTCOMES = {
     End.DONE: queue_service_pb2.OUTCOME_DONE,
@@ -57,6 +64,24 @@ def watch_queue_response(told: ToldQueue) -> queue_service_pb2.WatchQueueRespons
     response = queue_service_pb2.WatchQueueResponse(queue=queue_message(told.queue), as_of=timestamp(told.at_ms))
     set_eta(response.eta, told.eta)
     return response
+
+
+def set_over(response: queue_service_pb2.WatchPositionResponse, told: ToldOver) -> None:
+    """There will never be a place in this line again."""
+    response.finished.outcome = (
+        queue_service_pb2.OUTCOME_DELETED if told.is_deleted else queue_service_pb2.OUTCOME_DRAINED
+    )
+
+
+async def numbered(
+    stream: AsyncGenerator[Something, None], answer: Callable[[Something, int], queue_service_pb2.WatchPositionResponse]
+) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
+    """All that is told, with its number in the stream."""
+    sequence = 0
+    async with aclosing(stream):
+        async for told in stream:
+            sequence += 1
+            yield answer(told, sequence)
 
 
 def _fill_place(place: queue_service_pb2.Position, told: ToldWaiting | ToldDelayed) -> None:

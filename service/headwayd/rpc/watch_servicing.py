@@ -12,7 +12,7 @@ from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.standing import stand
-from headwayd.rpc.watch_conversion import position_response, watch_queue_response
+from headwayd.rpc.watch_conversion import numbered, position_response, watch_queue_response
 
 
 def watch_position(
@@ -28,16 +28,12 @@ def watch_position(
             return _watch_messages(engine, request, context)
 
 
-async def _watch_messages(
+def _watch_messages(
     engine: Engine, request: queue_service_pb2.WatchPositionRequest, context: Context
 ) -> AsyncGenerator[queue_service_pb2.WatchPositionResponse, None]:
     engine.check_name(request.queue)
     order = watch_requests.watch_order(request, engine.limits)
-    sequence = 0
-    async with aclosing(engine.watch_messages(order, budget_s=store_budget_s(context))) as stream:
-        async for told in stream:
-            sequence += 1
-            yield position_response(told, sequence)
+    return numbered(engine.watch_messages(order, budget_s=store_budget_s(context)), position_response)
 
 
 async def watch_queue(
