@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from harness import eventually, refused
+from faults.moments import at_rest
+from harness import StoreServer, eventually, refused
 from headway.v1 import error_reason_pb2, message_pb2, queue_service_pb2
 from wire.calls import (
     ACKED,
@@ -263,12 +264,13 @@ async def test_it_makes_room_for_a_producer_that_waits(line: Line) -> None:
     assert (await line.counts()).length == 2
 
 
-async def test_withdrawing_the_last_message_drains_a_closed_queue(line: Line) -> None:
+async def test_withdrawing_the_last_message_drains_a_closed_queue(line: Line, store_server: StoreServer) -> None:
     await line.create()
     await line.put(Message(id="later", delay=span(600_000)))
     await line.close()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
     await eventually(lambda: consumers_wait(line))
+    await at_rest(store_server)  # it looks no more, but listens
     await line.withdraw("later")
     with refused("QUEUE_DRAINED"):
         await asyncio.wait_for(waiting, 4)  # sooner than by the safety check

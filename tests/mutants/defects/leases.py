@@ -42,8 +42,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="ack-forgotten",
         defect="A settled ticket is not remembered, so a repeated ack is told GONE.",
         file=INCLUDE + "names.lua",
-        old="S.changed_pages[field] = true",
-        new="S.changed_pages[field] = nil",
+        old="S.at_commit = write_pages",
+        new="S.at_commit = nil",
         test=WIRE + "test_ack.py::test_acking_again_is_already_acked",
     ),
     # Attempts and the way to the dead.

@@ -49,8 +49,8 @@ local function touch_remembered(S, field)
 end
 
 -- Bits, one per ticket, for the endings that need no more than that. A page is kept as it was read, with the bytes that
--- this call has changed beside it; commit puts both together. To cut a page in pieces for every bit would cost more than
--- all the rest of an ack.
+-- this call has changed beside it; commit puts both together. To cut a page in pieces for every bit costs as much as all
+-- the rest of an ack.
 local PAGES = { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' }
 
 local function page_of(S, field)

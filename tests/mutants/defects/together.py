@@ -1,0 +1,51 @@
+"""Defects of calls that go to the store together."""
+
+from __future__ import annotations
+
+from mutants.mutant import LUA, WIRE, Mutant
+
+COALESCING = "tests/unit/test_coalescing.py::"
+TOGETHER = WIRE + "test_together.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="one-secret-for-all",
+        defect="Who leases together with others knows the random bits of their leases.",
+        file=LUA + "get.lua",
+        old="#ARGV[6] > RANDOM_SIZE and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random",
+        new="random",
+        test=TOGETHER + "test_each_get_has_what_it_asked_for_and_settles_its_own",
+    ),
+    Mutant(
+        name="unclaimed-kept",
+        defect="What was leased for a caller who went while others were served stays leased.",
+        file="engine/coalescing.py",
+        old="                    self._unclaimed(key, part.ask, answer)",
+        new="                    pass",
+        test=COALESCING + "test_an_answer_to_one_who_has_gone_is_handed_over",
+    ),
+    Mutant(
+        name="slots-shared-with-newcomers",
+        defect="With slots, who settles and asks for the next may lose its slot to a newcomer in the same step.",
+        file="engine/flowing.py",
+        old="if not step.deliveries or step.limit:",
+        new="if not step.deliveries:",
+        test=TOGETHER + "test_with_slots_a_holder_that_settles_keeps_its_own",
+    ),
+    Mutant(
+        name="step-of-the-longest-time",
+        defect="Who has little time shares a step that may go on for longer, and cannot be told whether it happened.",
+        file="engine/coalescing.py",
+        old="        budget_s = min(",
+        new="        budget_s = max(",
+        test=COALESCING + "test_a_step_has_the_time_of_the_one_in_it_who_has_least",
+    ),
+    Mutant(
+        name="late-drain",
+        defect="Who waits on a closed queue hears only after seconds that its last delayed message has gone.",
+        file="store/keys.py",
+        old='        names += ["leases", "delayed"]',
+        new='        names += ["leases"]',
+        test=WIRE + "test_withdraw.py::test_withdrawing_the_last_message_drains_a_closed_queue",
+    ),
+)
