@@ -42,15 +42,16 @@ async def lines(services: tuple[ServiceProcess, ServiceProcess]) -> AsyncIterato
 async def test_turns_go_round_over_services(lines: tuple[headway.Queue, headway.Queue]) -> None:
     first, second = lines
     await first.put_many([headway.Message(payload=b"%d" % number) for number in range(3)])
-    async with first.stand() as holder, second.stand() as waiter:
+    async with first.stand() as holder:
         (lease,) = await holder.turn()
-        told = await anext(aiter(waiter))
-        assert isinstance(told, headway.Place)
-        assert (told.position, told.length, told.limit) == (1, 1, 1)
-        await lease.ack()
-        (lease,) = await waiter.turn()
-        assert lease.payload == b"1"
-        assert await holder.turn() == ()
+        async with second.stand() as waiter:
+            told = await anext(aiter(waiter))
+            assert isinstance(told, headway.Place)
+            assert (told.position, told.length, told.limit) == (1, 1, 1)
+            await lease.ack()
+            (lease,) = await waiter.turn()
+            assert lease.payload == b"1"
+            assert await holder.turn() == ()
     # The block has given back what was not settled, and an attempt was not spent.
     delivery = (await first.get(wait=timedelta(seconds=5))).deliveries[0]
     assert (delivery.message.payload, delivery.attempt) == (b"1", 1)

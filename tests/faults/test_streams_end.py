@@ -218,7 +218,9 @@ async def test_waiters_of_a_killed_service_hold_nobody_up(pair: Pair, figure: Fi
 async def test_a_frozen_service_is_passed_over_and_finds_its_place_again(pair: Pair, figure: Figure) -> None:
     line = pair.line
     await line.create()
-    async with Standing(pair.there) as first, Standing(line) as second, Standing(line) as third:
+    first = Standing(pair.there)
+    await first.position(1)
+    async with first, Standing(line) as second, Standing(line) as third:
         await third.position(3)
         pair.service.signal(signal.SIGSTOP)
         try:

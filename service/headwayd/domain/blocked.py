@@ -13,11 +13,13 @@ from headwayd.domain.standing import ToldOver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockedPut:
-    """A Put in the producer line as the store knows it. `producer` is "" if its caller gave no name."""
+    """A Put in the producer line as the store knows it. `producer` is "" if its caller gave no name, `generation` the
+    life of the queue in which it began to wait."""
 
     waiter: str
     number: int
     producer: str
+    generation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,12 +22,14 @@ PLACE_MARK = "@"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiter:
     """Someone in the consumer line as the store knows it. `number` is its number there, 0 before it has one, `place`
-    the kept place that it comes back to. `owns_leases`: what it is given belongs to its stream; `keeps_standing`: when
-    that is settled it goes on before all others."""
+    the kept place that it comes back to, `generation` the life of the queue in which it began to wait, once that is
+    known. `owns_leases`: what it is given belongs to its stream; `keeps_standing`: when that is settled it goes on
+    before all others."""
 
     name: str
     number: int = 0
     place: str = ""
+    generation: str = ""
     owns_leases: bool = False
     keeps_standing: bool = False
 

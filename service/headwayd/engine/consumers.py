@@ -79,7 +79,7 @@ class Consumer:
         step = await self._consumers.store.get(self.order, waiter=waiter, budget_s=budget_s)
         self._consumers.busyness.note(asyncio.get_running_loop().time() - began)
         self.last = step
-        self.waiter = replace(self.waiter, number=step.number, place="")
+        self.waiter = replace(self.waiter, number=step.number, place="", generation=step.generation)
         self._consumers.note(self.order.queue, step)
         return step
 

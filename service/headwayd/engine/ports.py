@@ -54,6 +54,7 @@ class PutStep:
     line_ticket: int = 0  # this producer's number in the producer line, 0 if it does not stand there
     holder: str = ""  # ROLE: who holds it
     bound: int = 0
+    generation: str = ""  # the queue's
 
 
 _ANY_POLICY = Policy()
@@ -67,6 +68,7 @@ class GetStep:
 
     deliveries: Sequence[Delivery]
     settled: Sequence[Settlement]
+    generation: str = ""
     wait: Wait = Wait.NOTHING
     holder: str = ""
     at_ms: int = 0
@@ -145,6 +147,7 @@ class Store(Protocol):
         line_ticket: int,
         on_duplicate: OnDuplicate,
         all_or_nothing: bool,
+        generation: str = "",
         budget_s: float,
     ) -> PutStep: ...
 

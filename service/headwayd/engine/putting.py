@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -41,6 +42,7 @@ class _Waiter:
         self._store = store
         self._budget_s = budget_s
         self._line_ticket = 0
+        self._generation = ""
         self.name = name
         self.rest: Sequence[NewMessage] = order.messages
         self.outcomes: list[PutOutcome] = []
@@ -60,7 +62,12 @@ class _Waiter:
     @property
     def blocked(self) -> BlockedPut:
         """As it stands in that line."""
-        return BlockedPut(waiter=self.name, number=self._line_ticket, producer=self._order.producer)
+        return BlockedPut(
+            waiter=self.name,
+            number=self._line_ticket,
+            producer=self._order.producer,
+            generation=self._generation,
+        )
 
     async def step(self) -> bool:
         """Puts what can be put. True if nothing is left."""
@@ -72,6 +79,7 @@ class _Waiter:
             line_ticket=self._line_ticket,
             on_duplicate=self._order.on_duplicate,
             all_or_nothing=self._order.all_or_nothing,
+            generation=self._generation,
             budget_s=self._budget_s,
         )
         return self.note(step)
@@ -80,6 +88,7 @@ class _Waiter:
         """So far a step of the store came. True if nothing is left."""
         self.last = step
         self._line_ticket = step.line_ticket
+        self._generation = step.generation
         self.outcomes.extend(step.outcomes)
         self.rest = self.rest[len(step.outcomes) :]
         return not self.rest
@@ -209,7 +218,7 @@ class Putting:
         steps, at = [], 0
         for batch in batches:
             part = step.outcomes[at : at + len(batch)]
-            steps.append(PutStep(outcomes=part, wait=step.wait, holder=step.holder, bound=step.bound))
+            steps.append(replace(step, outcomes=part) if len(part) < len(batch) else PutStep(outcomes=part))
             at += len(batch)
         return steps
 

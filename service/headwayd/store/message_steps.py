@@ -48,10 +48,12 @@ class MessageSteps(Asking):
         line_ticket: int,
         on_duplicate: OnDuplicate,
         all_or_nothing: bool,
+        generation: str = "",
         budget_s: float,
     ) -> PutStep:
-        """Puts as many of the messages, from the first on, as there is room for. Raises QueueClosed; FieldInvalid and
-        DuplicateMessage for a batch that is all or nothing."""
+        """Puts as many of the messages, from the first on, as there is room for, if the queue still has this
+        `generation` ("": whichever it has). Raises QueueClosed; FieldInvalid and DuplicateMessage for a batch that is
+        all or nothing."""
         arguments: list[Argument] = [
             producer or self._process,
             waiter,
@@ -59,6 +61,7 @@ class MessageSteps(Asking):
             str(on_duplicate),
             "1" if all_or_nothing else "0",
             "1" if producer else "0",
+            generation,
             len(messages),
         ]
         for message in messages:
@@ -83,6 +86,7 @@ class MessageSteps(Asking):
             line_ticket=int(reply[5]),
             holder=text(reply[4]),
             bound=int(reply[10]),
+            generation=text(reply[2]),
         )
 
     async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None:
@@ -111,6 +115,7 @@ class MessageSteps(Asking):
             who.number,
             who.place,
             owning,
+            who.generation,
             *self._leases(order.ack),
             budget_s=budget_s,
         )

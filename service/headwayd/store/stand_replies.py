@@ -36,6 +36,7 @@ def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"
     return GetStep(
         deliveries=replies.deliveries(reply, at + 2 * len(leases), randoms=randoms),
         settled=[replies.settlement(lease, reply[at + 2 * i], reply[at + 1 + 2 * i]) for i, lease in enumerate(leases)],
+        generation=text(reply[2]),
         wait=Wait(text(reply[3]) or Wait.NOTHING.value),
         holder=text(reply[4]),
         at_ms=int(reply[1]),

@@ -41,6 +41,7 @@ class StandSteps(Asking):
             waiter.number,
             window.poll_min_ms,
             window.poll_max_ms,
+            waiter.generation,
             budget_s=budget_s,
         )
         if (error := replies.missing(reply[0], queue)) is not None:
@@ -58,11 +59,11 @@ class StandSteps(Asking):
 
     async def footings(self, queue: str, waiters: Sequence[Waiter], *, stand_again: bool, budget_s: float) -> Footings:
         """How these stand, in order; with `stand_again` those who had a number take their places anew if they have lost
-        them."""
-        pairs: list[Argument] = []
+        them in this life of the queue."""
+        rows: list[Argument] = []
         for waiter in waiters:
-            pairs += (waiter.name, waiter.number if stand_again else 0)
-        reply = await self._ask("stands", queue, *pairs, budget_s=budget_s)
+            rows += (waiter.name, waiter.number if stand_again else 0, waiter.generation)
+        reply = await self._ask("stands", queue, *rows, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         return stand_replies.footings(reply)

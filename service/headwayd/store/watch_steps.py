@@ -47,7 +47,7 @@ class WatchSteps(Asking):
         anew before, if they have lost them."""
         puts: list[Argument] = []
         for put in again:
-            puts += (put.waiter, put.number, put.producer)
+            puts += (put.waiter, put.number, put.producer, put.generation)
         reply = await self._ask("blocked", queue, len(producers), *producers, *puts, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error

@@ -196,8 +196,11 @@ class Follower:
         waiters = [stance.consumer.waiter for stance in stances]
         found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=_BUDGET_S)
         self._estimator.observe(found.numbers)
-        for stance, footing in zip(stances, found.footings, strict=True):
+        for stance, waiter, footing in zip(stances, waiters, found.footings, strict=True):
             if stance not in self._stances:
+                continue
+            if waiter.generation and waiter.generation != found.numbers.generation:  # another queue of the same name
+                stance.fail(QueueDeleted(f"queue {self._queue!r} was deleted", metadata={"queue": self._queue}))
                 continue
             stance.learn(footing, found.numbers, asked_at)
             if stance.is_holding:

@@ -13,7 +13,8 @@
 -- ARGV[11] a place kept between calls that the waiter comes back to; '' = none
 -- ARGV[12] '1': the waiter's stream owns what it gets; '2': and when that is settled it goes on before all others; '' =
 --        neither
--- ARGV[13] count of leases to ack, then for each: generation, ticket, nonce
+-- ARGV[13] generation in which the waiter began to wait; '' = whichever it is
+-- ARGV[14] count of leases to ack, then for each: generation, ticket, nonce
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of
@@ -31,9 +32,14 @@ local MOST_BYTES, MUST_FIT = math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) =
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
+if ARGV[13] ~= '' and ARGV[13] ~= S.gen then   -- another queue of the same name
+  redis.call('ZREM', K.consumers, ARGV[9])
+  commit(S, false, nil)
+  return { ARGV[1], T.QUEUE_DELETED }
+end
 local settled = {}
-local acks, ended = tonumber(ARGV[13]), 0
-if acks > 0 then ended = ack_leases(S, 14, acks, '', settled) end
+local acks, ended = tonumber(ARGV[14]), 0
+if acks > 0 then ended = ack_leases(S, 15, acks, '', settled) end
 local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
 local RANDOM_SIZE = 16

@@ -3,6 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = whatever it is
 -- ARGV[6] ms until the next poll may come; ARGV[7] ms for which it is waited for, '-1' = not at all
+-- ARGV[8] generation in which the waiter began to wait; '' = whichever it is
 -- Reply: echo, OK, now, next due, position (0: neither stood there, so nothing is kept), the numbers (include/numbers);
 --        or why there is no queue.
 -- What the waiter's stream may still have leased goes back, as in leave.
@@ -10,6 +11,7 @@
 -- @include numbers stands
 local S, status = open()
 if not S then return { ARGV[1], status } end
+if ARGV[8] ~= '' and ARGV[8] ~= S.gen then return { ARGV[1], T.QUEUE_DELETED } end   -- another queue of the same name
 local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if number == 0 then
   number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)

@@ -7,7 +7,8 @@
 -- ARGV[6] 'keep', 'reject' or 'replace': what to do with known ids
 -- ARGV[7] '1': all of them or none
 -- ARGV[8] '1': the producer's name is the caller's own, and its place may be watched by that
--- ARGV[9] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time
+-- ARGV[9] generation in which the waiter began to wait; '' = whichever it is
+-- ARGV[10] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time
 --         to live (ms; '0' = the queue's policy), headers (encoded), payload
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
 --        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
@@ -16,9 +17,9 @@
 --        TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
 -- @include due
-local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[9])
+local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[10])
 local FIELDS = 5
-local function field(i, at) return ARGV[9 + FIELDS * (i - 1) + at] end
+local function field(i, at) return ARGV[10 + FIELDS * (i - 1) + at] end
 
 local S, status = open()
 if not S then return { ARGV[1], status } end
@@ -29,6 +30,7 @@ local function refuse(...)
   commit(S, false, nil)
   return { ARGV[1], ... }
 end
+if ARGV[9] ~= '' and ARGV[9] ~= S.gen then return refuse(T.QUEUE_DELETED) end   -- another queue of the same name
 if S.closed then return refuse(T.QUEUE_CLOSED) end
 for i = 1, COUNT do
   local when = field(i, 2)
