@@ -15,7 +15,7 @@ import grpc
 import grpc.aio
 
 from client.fake_core import Failure, FakeQueue, Held
-from client.fake_watch import FakeWatch
+from client.fake_streams import FakeStreams
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
@@ -25,7 +25,7 @@ from headway.v1.queue_pb2 import Policy
 __all__ = ["Failure", "FakeQueue", "FakeService", "serving"]
 
 
-class FakeService(FakeWatch):
+class FakeService(FakeStreams):
     """Both services on one port."""
 
     async def Create(self, request: pb.CreateRequest, context: Any) -> pb.CreateResponse:
@@ -79,14 +79,14 @@ class FakeService(FakeWatch):
             await self.abort(context, Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="QUEUE_CLOSED"))
         if request.wait.ToMilliseconds() > 0:
             await self.wait_for(lambda: not queue.is_full)
-        results = [self._put_one(queue, message, request.on_duplicate) for message in request.messages]
+        results = [self.put_one(queue, message, request.on_duplicate) for message in request.messages]
         if all(r.error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL for r in results):
             full = Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="QUEUE_FULL", retry_seconds=0.5)
             await self.abort(context, full)
         await self.end(context, failure)
         return pb.PutResponse(results=results)
 
-    def _put_one(self, queue: FakeQueue, message: Message, on_duplicate: int) -> PutResult:
+    def put_one(self, queue: FakeQueue, message: Message, on_duplicate: int) -> PutResult:
         is_forgotten = queue.policy.HasField("dedupe_window") and message.id in queue.outcomes
         if message.id and message.id in queue.ids and not is_forgotten:
             if on_duplicate == OnDuplicate.ON_DUPLICATE_KEEP:
@@ -172,17 +172,25 @@ class FakeService(FakeWatch):
     async def Ack(self, request: pb.AckRequest, context: Any) -> pb.AckResponse:
         failure = await self.begin("Ack", request, context)
         queue = self.queues.get(request.queue) or FakeQueue("", Policy())
-        for held in (queue.leased[token] for token in request.leases if token in queue.leased):
-            queue.result_of[held.message.id] = request.result
-        results = [self._settle(queue, token, Settled.SETTLED_ACKED) for token in request.leases]
-        queue.results += [request.result for result in results if result.settled == Settled.SETTLED_ACKED]
+        results = self.ack_all(queue, request)
         await self.end(context, failure)
         await self.pass_gate("Ack")
         return pb.AckResponse(results=results)
 
+    def ack_all(self, queue: FakeQueue, request: pb.AckRequest) -> list[SettleResult]:
+        for held in (queue.leased[token] for token in request.leases if token in queue.leased):
+            queue.result_of[held.message.id] = request.result
+        results = [self._settle(queue, token, Settled.SETTLED_ACKED) for token in request.leases]
+        queue.results += [request.result for result in results if result.settled == Settled.SETTLED_ACKED]
+        return results
+
     async def Delay(self, request: pb.DelayRequest, context: Any) -> pb.DelayResponse:
         failure = await self.begin("Delay", request, context)
-        queue = self.queues[request.queue]
+        results = self.delay_all(self.queues[request.queue], request)
+        await self.end(context, failure)
+        return pb.DelayResponse(results=results)
+
+    def delay_all(self, queue: FakeQueue, request: pb.DelayRequest) -> list[SettleResult]:
         is_now = request.HasField("delay") and request.delay.ToMilliseconds() == 0
         outcome = Settled.SETTLED_RELEASED if is_now else Settled.SETTLED_DELAYED
         queue.reasons.append(request.reason)
@@ -191,8 +199,7 @@ class FakeService(FakeWatch):
         for result in results:
             if result.settled == Settled.SETTLED_DELAYED:
                 result.available_at.FromDatetime(datetime.now(UTC) + request.delay.ToTimedelta())
-        await self.end(context, failure)
-        return pb.DelayResponse(results=results)
+        return results
 
     def _postpone(self, queue: FakeQueue, message_id: str, outcome: Settled.ValueType) -> SettleResult:
         found = queue.find(message_id)
@@ -228,7 +235,11 @@ class FakeService(FakeWatch):
 
     async def Extend(self, request: pb.ExtendRequest, context: Any) -> pb.ExtendResponse:
         await self.begin("Extend", request, context)
-        queue = self.queues[request.queue]
+        results = self.extend_all(self.queues[request.queue], request)
+        await self.notify()
+        return pb.ExtendResponse(results=results)
+
+    def extend_all(self, queue: FakeQueue, request: pb.ExtendRequest) -> list[SettleResult]:
         results = []
         for token in request.leases:
             ended = queue.ended.get(token, Settled.SETTLED_GONE)
@@ -236,8 +247,7 @@ class FakeService(FakeWatch):
             if token in queue.leased and request.HasField("progress"):
                 queue.leased[token].progress = request.progress
             results.append(SettleResult(lease=token, settled=settled))
-        await self.notify()
-        return pb.ExtendResponse(results=results)
+        return results
 
     async def Peek(self, request: pb.PeekRequest, context: Any) -> pb.PeekResponse:
         await self.begin("Peek", request, context)
@@ -248,17 +258,12 @@ class FakeService(FakeWatch):
             messages=[pb.PeekedMessage(message=h.message, ticket=h.ticket, position=p) for p, h in seen]
         )
 
-    async def _not_served(self, request: Any, context: Any) -> Any:
-        await self.abort(context, Failure(code=grpc.StatusCode.UNIMPLEMENTED, reason="NOT_IMPLEMENTED"))
-
-    Produce = Consume = _not_served
-
 
 @asynccontextmanager
 async def serving(service: FakeService, address: str = "127.0.0.1:0") -> AsyncIterator[FakeService]:
     """Serves on a loopback port until the end of the block; cuts off whoever is still waiting."""
     server = grpc.aio.server()
-    servicer: Any = service  # not derived from the generated bases: their streams have other types than _not_served
+    servicer: Any = service  # not derived from the generated bases, whose methods are not typed as asyncio's
     queue_service_pb2_grpc.add_QueueServiceServicer_to_server(servicer, server)
     admin_service_pb2_grpc.add_AdminServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port(address)

@@ -13,7 +13,7 @@ from client.fake_core import Failure, FakeQueue
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, Eta, Settled
 
-_CUT = Failure(code=grpc.StatusCode.UNAVAILABLE)
+CUT = Failure(code=grpc.StatusCode.UNAVAILABLE)
 
 
 class FakeWatch(FakeAdmin):
@@ -59,7 +59,7 @@ class FakeWatch(FakeAdmin):
         if self.plays:
             for each in self.plays.pop(0):
                 yield each
-            await self.abort(context, _CUT)
+            await self.abort(context, CUT)
         queue = await self.find(request.queue, context)
         events = self._stand(queue, request.stand, context)
         if request.WhichOneof("subject") == "messages":
@@ -103,7 +103,7 @@ class FakeWatch(FakeAdmin):
                     )
                 )
                 if self._breaks > breaks:
-                    await self.abort(context, _CUT)
+                    await self.abort(context, CUT)
         finally:
             for message_id in told if asked.attended else ():
                 if queue.find(message_id):
@@ -114,7 +114,7 @@ class FakeWatch(FakeAdmin):
         yield pb.WatchPositionResponse(position=pb.Position(producer=asked.producer))  # nobody waits for room here
         await self.wait_for(lambda: self._breaks > breaks or self.queues.get(queue.name) is not queue)
         if self._breaks > breaks:
-            await self.abort(context, _CUT)
+            await self.abort(context, CUT)
         yield pb.WatchPositionResponse(finished=pb.Finished(outcome=pb.OUTCOME_DELETED))
 
     def _where(self, queue: FakeQueue, message_id: str) -> pb.WatchPositionResponse:
@@ -172,7 +172,7 @@ class FakeWatch(FakeAdmin):
         try:
             while True:
                 if self._breaks > breaks:
-                    await self.abort(context, _CUT)
+                    await self.abort(context, CUT)
                 if end():
                     yield pb.WatchPositionResponse(finished=pb.Finished(outcome=end()))
                     return
@@ -228,7 +228,7 @@ class FakeWatch(FakeAdmin):
                     lambda: self._breaks > breaks or queue.state() != told or queue.name not in self.queues  # noqa: B023
                 )
                 if self._breaks > breaks:
-                    await self.abort(context, _CUT)
+                    await self.abort(context, CUT)
                 if queue.name not in self.queues:
                     await self.abort(context, Failure(code=grpc.StatusCode.NOT_FOUND, reason="QUEUE_DELETED"))
         finally:

@@ -74,6 +74,7 @@ if TYPE_CHECKING:
         Waiting,
     )
     from headway._policy import PolicyFields
+    from headway._producing import Producer
     from headway._queue import Queue
     from headway._stand import Stand
     from headway.v1.message_pb2 import Message, OnDuplicate
@@ -85,6 +86,7 @@ _HOMES: dict[str, str] = {
     "connect": "headway._client",
     "Queue": "headway._queue",
     "Lease": "headway._lease",
+    "Producer": "headway._producing",
     "Update": "headway._places",
     "Waiting": "headway._places",
     "Leased": "headway._places",
@@ -111,6 +113,7 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
     "Client",
     "Queue",
     "Lease",
+    "Producer",
     "Update",
     "Waiting",
     "Leased",

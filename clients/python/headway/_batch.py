@@ -21,8 +21,8 @@ _ON_DUPLICATE: dict[str, OnDuplicate.ValueType] = {
     "keep": OnDuplicate.ON_DUPLICATE_KEEP,
     "replace": OnDuplicate.ON_DUPLICATE_REPLACE,
 }
-_FRAMING_BYTES = 6  # tag and length of one message in a request
-_ENVELOPE_BYTES = 1024  # queue and producer names and the other fields of a request, at their largest
+FRAMING_BYTES = 6  # tag and length of one message in a request
+ENVELOPE_BYTES = 1024  # queue and producer names and the other fields of a request, at their largest
 
 
 def make_message(
@@ -56,11 +56,11 @@ def on_duplicate_value(name: OnDuplicateName) -> OnDuplicate.ValueType:
 
 def batches(messages: Iterable[Message], limits: Limits) -> Iterator[list[Message]]:
     """The messages in order, in batches within the limits; one that is too large by itself stands alone."""
-    most_bytes = max(1, limits.max_request_bytes - _ENVELOPE_BYTES)
+    most_bytes = max(1, limits.max_request_bytes - ENVELOPE_BYTES)
     batch: list[Message] = []
     size = 0
     for message in messages:
-        own = message.ByteSize() + _FRAMING_BYTES
+        own = message.ByteSize() + FRAMING_BYTES
         if batch and (len(batch) >= limits.max_batch_messages or size + own > most_bytes):
             yield batch
             batch, size = [], 0
@@ -95,11 +95,12 @@ async def send_batch(connection: Connection, request: PutRequest, wait: timedelt
     if is_rejecting and answer.is_again:
         for result in response.results:
             if result.deduplicated and result.body_differs:
-                result.CopyFrom(_duplicate(request.queue, result.id))
+                result.CopyFrom(duplicate(request.queue, result.id))
     return response
 
 
-def _duplicate(queue: str, message_id: str) -> PutResult:
+def duplicate(queue: str, message_id: str) -> PutResult:
+    """The result of a message whose id belongs to another one."""
     status = Status(
         code=grpc.StatusCode.ALREADY_EXISTS.value[0],
         message="another message with this id is known",

@@ -10,6 +10,7 @@ from typing import TypeVar
 import grpc
 import grpc.aio
 
+from headway._duplex import Duplex
 from headway._errors import DeadlineExceeded, from_rpc_error
 from headway._spans import exact
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
@@ -168,6 +169,10 @@ class Connection:
             raise from_rpc_error(error) from error
         finally:
             call.cancel()
+
+    def duplex(self, rpc: "grpc.aio.StreamStreamMultiCallable[_Request, _Response]") -> Duplex[_Request, _Response]:
+        """Begins a call that streams both ways. It has no deadline: pings find out if the other side is gone."""
+        return Duplex(rpc(metadata=self._metadata or None))
 
     async def close(self) -> None:
         """Ends the channel; calls that are under way are cancelled."""

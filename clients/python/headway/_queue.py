@@ -10,6 +10,7 @@ from headway import _batch, _fetch, _settle, _work
 from headway._errors import HeadwayError, QueueFull, from_status
 from headway._lease import Lease
 from headway._policy import PolicyFields, build_policy, update_mask
+from headway._producing import Producer
 from headway._spans import whole_milliseconds
 from headway._stand import Stand
 from headway._watching import Watching
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _CLOSE_WAIT = timedelta(seconds=1)  # what the service waits if nothing is said; the deadline must be behind it
 _DELETE_WAIT = timedelta(seconds=5)
+_LINGER = timedelta(milliseconds=2)
 
 
 class Queue(Watching):
@@ -128,6 +130,42 @@ class Queue(Watching):
             if full:
                 return _refuse_rest(results, made, from_status(full[0]))
         return results
+
+    def producer(
+        self,
+        *,
+        max_batch: int = 500,
+        max_bytes: int = 1024 * 1024,
+        linger: timedelta = _LINGER,
+        max_in_flight: int = 4,
+        on_duplicate: _batch.OnDuplicateName = "reject",
+        makes_ids: bool = True,
+        patience: timedelta | None = None,
+    ) -> Producer:
+        """Puts messages that come one by one in batches, on one stream, for the length of an `async with` block.
+
+        max_batch, max_bytes: a batch of so many messages or bytes is sent; larger ones than the service takes are not
+        made, whatever these say.
+        linger: one that is not full is sent after so long; at once if nothing is on the way.
+        max_in_flight: so many batches may have no answer yet; then `put` and `put_soon` wait.
+        on_duplicate: as in `put`.
+        makes_ids: messages without an id get one, so that they can be put again after a lost answer and are still put
+        once. Without it they stay as they are, and one whose answer is lost raises OutcomeUnknown or Unavailable.
+        patience: how long the service may be away before what waits fails; default the client's `call_timeout`.
+
+        A stream that breaks is opened anew. A full queue is waited for. See `Producer` for its methods and what they
+        raise; entering the block asks for the service's limits and raises what a call raises.
+        """
+        return Producer(
+            self,
+            max_batch=max_batch,
+            max_bytes=max_bytes,
+            linger=linger,
+            max_in_flight=max_in_flight,
+            on_duplicate=on_duplicate,
+            makes_ids=makes_ids,
+            patience=patience,
+        )
 
     async def get(
         self,

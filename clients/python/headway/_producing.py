@@ -1,0 +1,245 @@
+"""Puts messages on a Produce stream: in batches as they form, several on the way at once, none lost or put twice."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import grpc
+
+from headway import _batch
+from headway._backoff import Outage, is_passing
+from headway._batching import Answer, Batch, Gathering
+from headway._errors import HeadwayError, InvalidArgument, NameRefused
+from headway._producing_stream import ProducingStream
+from headway.v1.message_pb2 import Message, PutResult
+
+if TYPE_CHECKING:
+    from headway._queue import Queue
+
+_ID_BYTES = 12  # random ones, of what is common to all ids that a producer makes
+
+
+class Producer:
+    """Puts messages that come one by one together, on one stream; see `Queue.producer`.
+
+    Use it as `async with queue.producer() as producer:`. The end of the block waits until everything is answered,
+    unless it is cancelled: then what was not sent is not put, and what was not answered may or may not have been. Safe
+    for many tasks of one event loop. Messages join the line in the order in which they are put.
+    """
+
+    def __init__(
+        self,
+        queue: "Queue",
+        *,
+        max_batch: int,
+        max_bytes: int,
+        linger: timedelta,
+        max_in_flight: int,
+        on_duplicate: _batch.OnDuplicateName,
+        makes_ids: bool,
+        patience: timedelta | None,
+    ) -> None:
+        if max_batch < 1 or max_bytes < 1 or max_in_flight < 1:
+            raise ValueError("max_batch, max_bytes and max_in_flight are at least 1")
+        self._queue = queue
+        self._max_batch = max_batch
+        self._max_bytes = max_bytes
+        self._linger = linger
+        self._max_in_flight = max_in_flight
+        self._on_duplicate = _batch.on_duplicate_value(on_duplicate)
+        self._ids = f"{secrets.token_urlsafe(_ID_BYTES)}-" if makes_ids else ""
+        self._id_count = 0
+        self._patience_seconds = (patience or queue.client.connection.call_timeout).total_seconds()
+        self._gathering: Gathering | None = None
+        self._stream: ProducingStream | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()  # something is sealed, or it closes
+        self._is_closing = False
+        self._outage = Outage(queue.name)
+        self._away_since: float | None = None
+
+    async def put(
+        self,
+        payload: bytes | Message,
+        *,
+        id: str = "",  # noqa: A002 - the schema's word
+        headers: Mapping[str, str] | None = None,
+        delay: timedelta | datetime | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> PutResult:
+        """Puts one message, a payload with its parts or a Message, and waits until the store has accepted it.
+
+        Many tasks that call it at once fill batches; called by one task alone each message is a batch, so that one
+        better calls `put_soon`. Waits for room while the queue is full, for as long as that takes. One that is
+        cancelled may or may not be put. Raises what `Queue.put` raises, but QueueFull: of this message alone, or, if
+        the service did not serve it for longer than `patience`, what it said last.
+        """
+        return await (await self.put_soon(payload, id=id, headers=headers, delay=delay, time_to_live=time_to_live))
+
+    async def put_soon(
+        self,
+        payload: bytes | Message,
+        *,
+        id: str = "",  # noqa: A002 - the schema's word
+        headers: Mapping[str, str] | None = None,
+        delay: timedelta | datetime | None = None,
+        time_to_live: timedelta | None = None,
+    ) -> Answer:
+        """Takes one message and answers with the future of what `put` would answer or raise.
+
+        Waits only while too much is on the way: `max_in_flight` batches, and one that is full.
+        """
+        if self._is_closing or self._gathering is None:
+            raise RuntimeError("the producer is closed" if self._is_closing else "use `async with queue.producer()`")
+        message = self._made(payload, id, headers, delay, time_to_live)
+        if not message.id and self._ids:
+            self._id_count += 1
+            message.id = f"{self._ids}{self._id_count}"
+        return await self._gathering.add(message)
+
+    def _made(
+        self,
+        payload: bytes | Message,
+        message_id: str,
+        headers: Mapping[str, str] | None,
+        delay: timedelta | datetime | None,
+        time_to_live: timedelta | None,
+    ) -> Message:
+        if not isinstance(payload, Message):
+            return _batch.make_message(payload, id=message_id, headers=headers, when=delay, time_to_live=time_to_live)
+        if message_id or headers or delay is not None or time_to_live is not None:
+            raise TypeError("a Message carries its own id, headers and times")
+        message = Message()
+        message.CopyFrom(payload)  # the caller's own gets no id
+        return message
+
+    async def flush(self) -> None:
+        """Sends what waits for company and returns when everything taken so far is answered; raises nothing of it."""
+        if self._gathering is not None and (left := self._gathering.outstanding()):
+            self._gathering.seal()
+            await asyncio.wait(left)
+
+    async def close(self) -> None:
+        """Takes nothing more, flushes and ends the stream. Idempotent."""
+        self._is_closing = True
+        self._news.set()
+        if self._gathering is not None:
+            await self._gathering.emptied()
+        if self._running is not None:
+            if self._stream is not None:
+                self._stream.finish()
+            await asyncio.wait([self._running])
+
+    async def __aenter__(self) -> Self:
+        limits = await self._queue.client.limits()
+        self._gathering = Gathering(
+            max_messages=min(self._max_batch, limits.max_batch_messages),
+            max_bytes=min(self._max_bytes, max(1, limits.max_request_bytes - _batch.ENVELOPE_BYTES)),
+            linger_seconds=self._linger.total_seconds(),
+            most_unanswered=self._max_in_flight,
+            on_sealed=self._sealed,
+        )
+        self._running = asyncio.create_task(self._run(self._gathering))
+        self._running.add_done_callback(self._note_end)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self.close()
+        finally:
+            self._is_closing = True
+            if self._running is not None:
+                self._running.cancel()
+                await asyncio.wait([self._running])
+            if self._gathering is not None:
+                self._gathering.fail(None)
+
+    def _note_end(self, running: "asyncio.Task[None]") -> None:
+        self._is_closing = True
+        if not running.cancelled() and (defect := running.exception()) is not None and self._gathering is not None:
+            self._gathering.fail(defect)
+
+    def _sealed(self) -> None:
+        self._news.set()
+        if self._stream is not None:
+            self._stream.wake()
+
+    async def _run(self, gathering: Gathering) -> None:
+        """Keeps a stream open as long as there is something to put, and over trouble."""
+        is_proven = True
+        while True:
+            while not gathering.unanswered:
+                if self._is_closing and gathering.is_empty:
+                    return
+                self._news.clear()
+                await self._news.wait()
+            stream = ProducingStream(self._queue, gathering, self._on_duplicate, is_proven=is_proven)
+            self._stream = stream
+            try:
+                await stream.run(on_answer=self._served)
+            except HeadwayError as error:
+                self._stream = None
+                is_proven = not gathering.unanswered
+                if gathering.unanswered:
+                    await self._broke(gathering, stream, error)
+            finally:
+                self._stream = None
+
+    def _served(self) -> None:
+        self._outage.over()
+        self._away_since = None
+
+    async def _broke(self, gathering: Gathering, stream: ProducingStream, error: HeadwayError) -> None:
+        """Decides what becomes of what was not answered; returns when it is time to send the rest again."""
+        if isinstance(error, InvalidArgument) and not isinstance(error, NameRefused) and stream.sent_count:
+            _refuse_one(gathering, error)
+            return
+        if not is_passing(error) or error.code is grpc.StatusCode.CANCELLED:  # cancelled: the client was closed
+            gathering.fail(error)
+            return
+        for number, batch in enumerate(list(gathering.unanswered)[: stream.sent_count]):
+            # Behind one of the service's own errors come all the answers it gave: only the first is not known about.
+            # What else breaks a stream may have swallowed any number of them.
+            if error.is_outcome_unknown and (number == 0 or not error.reason):
+                _doubt(batch, error)
+        while gathering.unanswered and not gathering.unanswered[0].messages:
+            gathering.answered()
+        now = asyncio.get_running_loop().time()
+        self._away_since = self._away_since or now
+        pause = self._outage.pause_seconds(error)
+        if now + pause - self._away_since > self._patience_seconds:
+            gathering.fail(error)
+            self._away_since = None
+            return
+        await asyncio.sleep(pause)
+
+
+def _refuse_one(gathering: Gathering, error: HeadwayError) -> None:
+    """The first batch was refused as a whole, and nothing of it happened: halves it until it is one message."""
+    first = gathering.unanswered[0]
+    if len(first.messages) == 1:
+        if not first.answers[0].done():
+            first.answers[0].set_exception(error)
+        gathering.answered()
+        return
+    middle = len(first.messages) // 2
+    gathering.unanswered[0] = Batch(first.messages[middle:], first.answers[middle:], is_again=first.is_again)
+    gathering.unanswered.appendleft(
+        Batch(first.messages[:middle], first.answers[:middle], is_again=first.is_again),
+    )
+
+
+def _doubt(batch: Batch, error: HeadwayError) -> None:
+    """It may have been put: those with an id are put again, the others are told so."""
+    batch.is_again = True
+    kept = [(m, a) for m, a in zip(batch.messages, batch.answers, strict=True) if m.id]
+    for message, answer in zip(batch.messages, batch.answers, strict=True):
+        if not message.id and not answer.done():
+            answer.set_exception(error)
+    batch.messages, batch.answers = [m for m, _ in kept], [a for _, a in kept]
