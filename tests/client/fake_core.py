@@ -4,6 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import grpc
@@ -116,6 +117,7 @@ class FakeCore:
         self.calls: list[tuple[str, Any]] = []
         self.failures: dict[str, list[Failure | None]] = {}  # by method, for its next calls; None: it succeeds
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
+        self.limits.max_delay.FromTimedelta(timedelta(days=366))
         self.changed = asyncio.Condition()
         self.is_mute = False  # every call from now on is taken and never answered
         self._gates: dict[str, asyncio.Event] = {}

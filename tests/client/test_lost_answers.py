@@ -160,7 +160,7 @@ async def test_workers_handle_every_message_once_while_answers_are_lost(
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for _ in range(3):
-            group.create_task(queue.run(handle, concurrency=2))
+            group.create_task(queue.run(handle, concurrency=2, by="calls"))
     assert sorted(handled) == sorted(names)
     assert not made.leased
     assert {m.id for m in made.acked} == set(names)
@@ -173,7 +173,7 @@ async def test_iterating_goes_on_with_what_a_lost_answer_leased(
     await queue.close()
     service.fail_next("Get", LOST, times=7)
     seen = []
-    async for lease in queue.work():
+    async for lease in queue.work(by="calls"):
         async with lease:
             seen.append(lease.payload)
     assert seen == [b"1", b"2"]

@@ -221,7 +221,7 @@ async def test_what_was_leased_while_no_answer_came_is_worked_on_when_they_do(
         headway.connect(address, call_timeout=timedelta(seconds=3)) as client,
         asyncio.TaskGroup() as group,
     ):
-        group.create_task(client.queue("life").run(handle, concurrency=4, lease=timedelta(hours=1)))
+        group.create_task(client.queue("life").run(handle, concurrency=4, lease=timedelta(hours=1), by="calls"))
         await eventually(lambda: _has_leased(line, 4), within=PATIENCE_SECONDS)
         assert not handled
         wire.share = 0.0
@@ -249,7 +249,7 @@ async def _work_all(line: headway.Queue, address: str, *, until: Callable[[], No
 
     async def work() -> None:
         async with headway.connect(address, call_timeout=timedelta(seconds=3)) as client:
-            await client.queue("life").run(handle, concurrency=2)
+            await client.queue("life").run(handle, concurrency=2, by="calls")
 
     async with asyncio.timeout(PATIENCE_SECONDS), asyncio.TaskGroup() as group:
         for _ in range(3):

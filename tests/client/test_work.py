@@ -1,7 +1,9 @@
 """Workers: how many messages they hold, how they settle, how they stop, and what they live through."""
 
 import asyncio
+from contextlib import aclosing
 from datetime import timedelta
+from typing import Literal
 
 import grpc
 import pytest
@@ -10,6 +12,7 @@ import headway
 from client.fake_service import Failure, FakeQueue, FakeService
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+By = Literal["stream", "calls"]
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
 
 
@@ -32,11 +35,17 @@ class _Gate:
             await self.entered.wait_for(lambda: len(self.inside) >= count)
 
 
+@pytest.fixture(params=["stream", "calls"])
+def by(request: pytest.FixtureRequest) -> str:
+    """What holds whichever way a worker works is shown for both."""
+    return str(request.param)
+
+
 async def _nothing(lease: headway.Lease) -> None:
     """A handler that has nothing to do."""
 
 
-async def test_every_message_is_handled_and_acked_until_drained(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_every_message_is_handled_and_acked_until_drained(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     payloads = [b"%d" % i for i in range(50)]
     await queue.put_many(payloads)
     await queue.close()
@@ -45,7 +54,7 @@ async def test_every_message_is_handled_and_acked_until_drained(queue: headway.Q
     async def handle(lease: headway.Lease) -> None:
         seen.append(lease.payload)
 
-    await queue.run(handle, concurrency=4)
+    await queue.run(handle, concurrency=4, by=by)
     assert sorted(seen) == sorted(payloads)
     assert len(made.acked) == 50
 
@@ -53,19 +62,19 @@ async def test_every_message_is_handled_and_acked_until_drained(queue: headway.Q
 async def test_ack_travels_with_the_next_get(service: FakeService, queue: headway.Queue) -> None:
     await queue.put_many([b"1", b"2", b"3"])
     await queue.close()
-    await queue.run(_nothing)
+    await queue.run(_nothing, by="calls")
     gets = service.requests("Get")
     assert [len(request.ack) for request in gets] == [0, 1, 1, 1, 0]
     assert not any(request.wait.ToMilliseconds() for request in gets if request.ack)
     assert not service.requests("Ack")
 
 
-async def test_no_more_is_held_than_there_are_slots(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_no_more_is_held_than_there_are_slots(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"x"] * 10)
     await queue.close()
     gate = _Gate()
     async with asyncio.TaskGroup() as group:
-        group.create_task(queue.run(gate, concurrency=3))
+        group.create_task(queue.run(gate, concurrency=3, by=by))
         await gate.wait_for(3)
         assert len(made.leased) == 3
         gate.opened.set()
@@ -73,11 +82,11 @@ async def test_no_more_is_held_than_there_are_slots(queue: headway.Queue, made: 
     assert len(gate.inside) == 10
 
 
-async def test_stop_finishes_what_is_held_and_fetches_no_more(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_stop_finishes_what_is_held_and_fetches_no_more(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"x"] * 5)
     gate, stop = _Gate(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(queue.run(gate, concurrency=2, stop=stop))
+        group.create_task(queue.run(gate, concurrency=2, stop=stop, by=by))
         await gate.wait_for(2)
         stop.set()
         gate.opened.set()
@@ -86,20 +95,20 @@ async def test_stop_finishes_what_is_held_and_fetches_no_more(queue: headway.Que
     assert not made.leased
 
 
-async def test_stop_ends_a_worker_that_waits(service: FakeService, queue: headway.Queue) -> None:
+async def test_stop_ends_a_worker_that_waits(service: FakeService, queue: headway.Queue, by: By) -> None:
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(queue.run(_nothing, concurrency=2, stop=stop))
-        await service.wait_for(lambda: len(service.requests("Get")) == 2)
+        group.create_task(queue.run(_nothing, concurrency=2, stop=stop, by=by))
+        await service.wait_for(lambda: len(service.requests("Get")) == 2 or service.requests("Consume"))
         stop.set()
 
 
 async def test_cancelled_worker_gives_back_for_free(
-    service: FakeService, queue: headway.Queue, made: FakeQueue
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
 ) -> None:
     await queue.put_many([b"1", b"2"])
     gate = _Gate()
-    task = asyncio.create_task(queue.run(gate, concurrency=2))
+    task = asyncio.create_task(queue.run(gate, concurrency=2, by=by))
     await gate.wait_for(2)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -108,7 +117,7 @@ async def test_cancelled_worker_gives_back_for_free(
     assert len(made.line) == 2
 
 
-async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"bad", b"good"])
 
     async def handle(lease: headway.Lease) -> None:
@@ -117,12 +126,14 @@ async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queu
         stop.set()
 
     stop = asyncio.Event()
-    await queue.run(handle, stop=stop)
+    await queue.run(handle, stop=stop, by=by)
     assert made.reasons == ["ValueError"]
     assert [m.payload for m in made.acked] == [b"good"]
 
 
-async def test_handler_may_settle_by_itself(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+async def test_handler_may_settle_by_itself(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
     await queue.put(b"x")
 
     async def handle(lease: headway.Lease) -> None:
@@ -130,18 +141,18 @@ async def test_handler_may_settle_by_itself(service: FakeService, queue: headway
         stop.set()
 
     stop = asyncio.Event()
-    await queue.run(handle, stop=stop)
+    await queue.run(handle, stop=stop, by=by)
     assert made.reasons == ["later"]
     assert not made.acked
     assert not service.requests("Ack")
 
 
 async def test_drain_ends_when_nothing_waits_is_delayed_or_is_leased(
-    service: FakeService, queue: headway.Queue, made: FakeQueue
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
 ) -> None:
     await queue.put(b"now")
     await queue.put(b"later", delay=timedelta(hours=1))
-    task = asyncio.create_task(queue.run(_nothing, concurrency=2, drain=True))
+    task = asyncio.create_task(queue.run(_nothing, concurrency=2, drain=True, by=by))
     await service.wait_for(lambda: made.acked and len(service.requests("Describe")) > 2)
     assert not task.done()
     await service.release_delayed("q")
@@ -149,7 +160,7 @@ async def test_drain_ends_when_nothing_waits_is_delayed_or_is_leased(
     assert len(made.acked) == 2
 
 
-async def test_lease_is_extended_while_the_handler_runs(service: FakeService, queue: headway.Queue) -> None:
+async def test_lease_is_extended_while_the_handler_runs(service: FakeService, queue: headway.Queue, by: By) -> None:
     await queue.put(b"x")
     await queue.close()
 
@@ -166,7 +177,7 @@ async def test_worker_survives_a_service_that_is_away(
     await queue.close()
     service.failures["Get"] = [AWAY, AWAY, None, AWAY]
     service.failures["Describe"] = [AWAY] * 5
-    await queue.run(_nothing)
+    await queue.run(_nothing, by="calls")
     assert len(made.acked) == 2
 
 
@@ -176,7 +187,7 @@ async def test_lost_answer_to_an_ack_with_get_is_asked_for_again(
     await queue.put_many([b"1", b"2"])
     await queue.close()
     service.failures["Get"] = [None, LOST]
-    await queue.run(_nothing)
+    await queue.run(_nothing, by="calls")
     assert len(made.acked) == 2
     first, second, third, *_ = service.requests("Get")
     assert second.attempt_id == third.attempt_id
@@ -191,7 +202,7 @@ async def test_stopped_worker_gives_back_what_a_lost_answer_leased(
     service.fail_next("Get", LOST, times=7)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        group.create_task(queue.run(_nothing, stop=stop))
+        group.create_task(queue.run(_nothing, stop=stop, by="calls"))
         await service.wait_for(lambda: len(service.requests("Get")) == 5)
         stop.set()
     assert not made.leased
@@ -200,7 +211,7 @@ async def test_stopped_worker_gives_back_what_a_lost_answer_leased(
 
 
 async def test_ack_that_came_too_late_is_said(
-    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture, by: By
 ) -> None:
     await queue.put(b"1")
 
@@ -211,18 +222,18 @@ async def test_ack_that_came_too_late_is_said(
             stop.set()
 
     stop = asyncio.Event()
-    await queue.run(handle, stop=stop)
+    await queue.run(handle, stop=stop, by=by)
     assert "ack came too late" in caplog.text
     assert len(made.acked) == 1
 
 
-async def test_deleted_queue_ends_the_worker_after_what_it_holds(queue: headway.Queue) -> None:
+async def test_deleted_queue_ends_the_worker_after_what_it_holds(queue: headway.Queue, by: By) -> None:
     await queue.put_many([b"1"])
     gate = _Gate()
 
     async def worker() -> None:
         with pytest.raises(headway.QueueNotFound):
-            await queue.run(gate, concurrency=2)
+            await queue.run(gate, concurrency=2, by=by)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(worker())
@@ -231,7 +242,7 @@ async def test_deleted_queue_ends_the_worker_after_what_it_holds(queue: headway.
         gate.opened.set()
 
 
-async def test_iterating_hands_out_as_many_as_may_be_held(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_iterating_hands_out_as_many_as_may_be_held(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"%d" % i for i in range(9)])
     await queue.close()
     held: list[int] = []
@@ -241,32 +252,37 @@ async def test_iterating_hands_out_as_many_as_may_be_held(queue: headway.Queue, 
             held.append(len(made.leased))
 
     async with asyncio.TaskGroup() as group:
-        async for lease in queue.work(concurrency=3):
+        async for lease in queue.work(concurrency=3, by=by):
             group.create_task(handle(lease))
     assert len(made.acked) == 9
     assert max(held) <= 3
 
 
-async def test_iterating_holds_one_when_worked_on_in_the_loop(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_iterating_holds_one_when_worked_on_in_the_loop(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"1", b"2", b"3"])
     await queue.close()
-    async for lease in queue.work(concurrency=8):
+    async for lease in queue.work(concurrency=8, by=by):
         async with lease:
             assert len(made.leased) == 1
     assert made.most_leased == 1
     assert len(made.acked) == 3
 
 
-async def test_leaving_the_loop_leaves_nothing_leased(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_leaving_the_loop_leaves_nothing_leased(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
     await queue.put_many([b"1", b"2", b"3"])
-    async for lease in queue.work(concurrency=3):
-        async with lease:
-            break
-    assert not made.leased
+    async with aclosing(queue.work(concurrency=3, by=by)) as leases:
+        async for lease in leases:
+            async with lease:
+                break
+    await service.wait_for(lambda: not made.leased)
     assert len(made.line) == 2
 
 
-async def test_lease_that_is_never_settled_does_not_block_for_ever(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_lease_that_is_never_settled_does_not_block_for_ever(
+    queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
     await queue.put_many([b"1", b"2"])
     seen = []
     async for lease in queue.work(concurrency=1, lease=timedelta(milliseconds=100)):
@@ -279,13 +295,13 @@ async def test_lease_that_is_never_settled_does_not_block_for_ever(queue: headwa
 @pytest.mark.parametrize("concurrency", [0, -1])
 async def test_concurrency_below_one_is_refused(queue: headway.Queue, concurrency: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        await queue.run(_nothing, concurrency=concurrency)
+        await queue.run(_nothing, concurrency=concurrency, by="calls")
     with pytest.raises(ValueError, match="at least 1"):
-        await anext(queue.work(concurrency=concurrency))
+        await anext(queue.work(concurrency=concurrency, by="calls"))
 
 
 async def test_result_of_a_handler_is_kept_with_the_outcome(
-    service: FakeService, queue: headway.Queue, made: FakeQueue
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
 ) -> None:
     await queue.put_many([b"1", b"2", b"3"])
     await queue.close()
@@ -294,13 +310,13 @@ async def test_result_of_a_handler_is_kept_with_the_outcome(
         return b"done " + lease.payload if lease.payload != b"2" else "not bytes, so no result"
 
     service.fail_next("Ack", LOST)
-    await queue.run(handle)
-    assert made.results == [b"done 1", b"done 3"]
+    await queue.run(handle, by=by)
+    assert [result for result in made.results if result] == [b"done 1", b"done 3"]
     assert [m.payload for m in made.acked] == [b"1", b"2", b"3"]
 
 
 async def test_message_whose_result_is_refused_goes_to_the_backoff(
-    service: FakeService, queue: headway.Queue, made: FakeQueue
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
 ) -> None:
     await queue.put_many([b"1", b"2"])
     stop = asyncio.Event()
@@ -311,6 +327,6 @@ async def test_message_whose_result_is_refused_goes_to_the_backoff(
         return b"x" * 5000
 
     service.fail_next("Ack", Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID"))
-    await queue.run(handle, stop=stop)
+    await queue.run(handle, stop=stop, by=by)
     assert made.reasons == ["headway._errors.FieldInvalid"]
     assert [m.payload for m in made.acked] == [b"2"]

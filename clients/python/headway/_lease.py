@@ -12,11 +12,13 @@ import grpc
 
 from headway._backoff import backoff_seconds
 from headway._errors import HeadwayError, LeaseGone, LeaseStale
-from headway._settle import delay_request, send_delay
+from headway._link import CallLink, Link
+from headway._settle import delay_request
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, Settled, SettleResult
 
 if TYPE_CHECKING:
+    from headway._keeping import Keeping
     from headway._queue import Queue
 
 _log = logging.getLogger("headway")
@@ -45,12 +47,16 @@ class Lease:
         span: timedelta,
         is_old: bool = False,  # given to an earlier try of the call that brought it: it may lapse sooner
         on_end: Callable[[], None] | None = None,
+        link: Link | None = None,  # default: by calls
+        keeping: "Keeping | None" = None,  # who keeps it alive if it is to be; default: it does itself
     ) -> None:
         self.queue = queue
         self.delivery = delivery
         self.span = span
         self._is_old = is_old
         self._on_end = on_end
+        self._link = link or CallLink(queue)
+        self._keeping = keeping
         self._settled: Settled.ValueType | None = None
         self._is_lost = False
         self._lapses_at = _clock() + span.total_seconds()
@@ -117,7 +123,7 @@ class Lease:
         Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
         """
         with self._settling():
-            return self.book((await self.queue.ack([self.token], result=result))[0])
+            return self.book(await self._link.ack(self.token, result))
 
     async def delay(
         self, delay: timedelta | datetime | None = None, *, reason: str = "", keep_attempt: bool = False
@@ -132,14 +138,16 @@ class Lease:
             self.queue.name, leases=[self.token], delay=delay, reason=reason, keep_attempt=keep_attempt
         )
         with self._settling():
-            answer = await send_delay(self.queue.client.connection, request)
-            result = answer.response.results[0]
+            answer = await self._link.delay(request)
+            result = answer.response
             if answer.is_again and result.settled in _NO_SAY:
                 self._end(result.settled)
                 return result
             return self.book(result)
 
-    def _is_ending(self) -> bool:
+    @property
+    def is_ending(self) -> bool:
+        """It is settled, or somebody settles it just now."""
         return bool(self._settling_count) or self.is_settled
 
     @contextmanager
@@ -179,7 +187,7 @@ class Lease:
             self._progress = progress
         elif note:
             progress = self._progress
-        result = (await self.queue.extend([self.token], span, progress=progress, note=note))[0]
+        result = await self._link.extend(self.token, span, progress=progress, note=note)
         if result.settled == Settled.SETTLED_EXTENDED:
             self._lapses_at = asked_at + span.total_seconds()
         return result
@@ -224,6 +232,10 @@ class Lease:
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[Self]:
         """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
+        if self._keeping is not None:
+            with self._keeping.while_held(self):
+                yield self
+            return
         if self._keeper is not None and not self._keeper.done():
             yield self  # somebody who holds it longer does it already
             return
@@ -256,20 +268,28 @@ class Lease:
 
         While somebody settles it there is nothing to ask: an Ack that overtakes the Extend would make it look lost.
         """
-        if self._is_ending():
+        if self.is_ending:
             return True
         try:
             async with asyncio.timeout(within):
-                result = await self._extend(self.span)
-            if not self._is_ending():
-                self.book(result)
-        except (LeaseStale, LeaseGone) as error:
-            self._loss = error
-            _log.warning("%s", error)
+                asked_at = _clock()
+                self.hear(await self._extend(self.span), asked_at)
         except (HeadwayError, TimeoutError) as error:
             _log.warning("could not extend the lease of message %r: %s", self.id, str(error) or "no answer in time")
             return False
         return True
+
+    def hear(self, result: SettleResult, asked_at: float) -> None:
+        """Notes what the service said when it was asked, at that time, to extend it by its span."""
+        if result.settled == Settled.SETTLED_EXTENDED:
+            self._lapses_at = asked_at + self.span.total_seconds()
+        if self.is_ending:
+            return
+        try:
+            self.book(result)
+        except (LeaseStale, LeaseGone) as error:
+            self._loss = error
+            _log.warning("%s", error)
 
     async def give_back(self, *, failed_with: str | None) -> None:
         """Gives the message back, to the queue's backoff with a reason, or, with None, now and for free.

@@ -1,7 +1,7 @@
 """One queue, seen by a client: each call of the service that names a queue, and the working loops over it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Unpack
@@ -211,40 +211,64 @@ class Queue(Watching):
         async with fetched.leases[0] as held:
             yield held
 
-    def work(self, *, concurrency: int = 1, lease: timedelta | None = None, consumer: str = "") -> AsyncIterator[Lease]:
+    def work(
+        self,
+        *,
+        concurrency: int = 1,
+        prefetch: int = 0,
+        lease: timedelta | None = None,
+        consumer: str = "",
+        by: _work.By = "stream",
+    ) -> AsyncGenerator[Lease, None]:
         """Yields leases as messages come, at most `concurrency` unsettled at once; ends when the queue is drained.
 
-        Use each as `async with lease:`, here or in a task of your own, or settle it explicitly within its span. Nothing
-        is fetched ahead: leaving the loop leaves nothing leased behind. While the service is away or busy it waits and
-        goes on. Raises QueueNotFound, QueueDeleted and what is wrong with the arguments.
+        Use each as `async with lease:`, here or in a task of your own, or settle it explicitly within its span. Leaving
+        the loop gives back what was not yielded; `contextlib.aclosing` makes that happen at once. While the service is
+        away or busy it waits and goes on. Of `prefetch` and `by` the same is true as in `run`. Raises QueueNotFound,
+        QueueDeleted and what is wrong with the arguments.
         """
-        return _work.work(self, concurrency=concurrency, lease=lease, consumer=consumer)
+        return _work.work(self, concurrency=concurrency, prefetch=prefetch, lease=lease, consumer=consumer, by=by)
 
     async def run(
         self,
         handler: _work.Handler,
         *,
         concurrency: int = 1,
+        prefetch: int = 0,
         lease: timedelta | None = None,
         consumer: str = "",
         stop: asyncio.Event | None = None,
         drain: bool = False,
+        by: _work.By = "stream",
     ) -> None:
         """Calls `handler` with a Lease for each message, `concurrency` at a time, until the queue is drained.
 
-        Each lease is kept alive while its handler runs; then it is acked together with the next Get, unless the handler
-        settled it. Bytes that a handler returns are the message's result, as of `Lease.ack`; whatever else it returns
-        is not looked at. A handler that raises, or whose result is refused, gives its message to the queue's backoff.
-        When `stop` is set it fetches no more, finishes what it holds and returns; when it is cancelled the handlers
-        are, and their messages are given back for free. With `drain` it also returns once nothing waits, is delayed or
-        is leased. While the service is away or busy it waits and goes on, with the messages of a lost answer too, and
-        says so in the log "headway". Raises QueueNotFound, QueueDeleted and what is wrong with the arguments, after
-        finishing what it holds.
+        Each lease is kept alive while its handler runs; then it is acked, unless the handler settled it. Bytes that a
+        handler returns are the message's result, as of `Lease.ack`; whatever else it returns is not looked at. A
+        handler that raises, or whose result is refused, gives its message to the queue's backoff. When `stop` is set it
+        leases no more, finishes what it holds and returns; when it is cancelled the handlers are, and their messages
+        are given back for free. With `drain` it also returns once nothing waits, is delayed or is leased. While the
+        service is away or busy it waits and goes on, and says so in the log "headway". Raises QueueNotFound,
+        QueueDeleted and what is wrong with the arguments, after finishing what it holds.
+
+        prefetch: so many messages more than `concurrency` may be leased ahead, so that a handler that is quick need not
+        wait for the next; they are kept alive, and given back for free in the end.
+        by: "stream" is one Consume stream, which owns the leases: when it breaks, or the service process goes down,
+        they are given back at once, so somebody else may begin what the handlers are still doing (`Lease.is_lost`
+        tells, and their acks are too late). "calls" is Get and Ack: slower by far when messages are quickly done, but
+        leases live on without a connection. That is better for long work. It has no prefetch.
         """
-        runner = _work.Runner(
-            self, handler, concurrency=concurrency, lease=lease, consumer=consumer, stop=stop, drain=drain
+        await _work.run(
+            self,
+            handler,
+            concurrency=concurrency,
+            prefetch=prefetch,
+            lease=lease,
+            consumer=consumer,
+            stop=stop,
+            drain=drain,
+            by=by,
         )
-        await runner.run()
 
     def stand(
         self,

@@ -100,8 +100,14 @@ class _Worker:
         is_told = False
         while not self._stop.is_set():
             try:
+                # By calls: a job is worth more than a round trip, and is to outlive a restart of the service.
                 await self._queue.run(
-                    self._handle, concurrency=self._jobs, lease=self._lease, stop=self._stop, drain=self._drain
+                    self._handle,
+                    concurrency=self._jobs,
+                    lease=self._lease,
+                    stop=self._stop,
+                    drain=self._drain,
+                    by="calls",
                 )
             except QueueNotFound:
                 if not is_told:

@@ -1,0 +1,252 @@
+"""Consumes: leases within a credit, as they come on a Consume stream, which is opened anew when it breaks."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+import grpc
+
+from headway._backoff import Outage, is_passing
+from headway._consuming_stream import ConsumingStream, NotTold, StreamLink
+from headway._errors import HeadwayError, QueueDrained, Unavailable
+from headway._keeping import Keeping
+from headway._lease import Lease
+from headway._spans import whole_milliseconds
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Delivery, SettleResult
+
+if TYPE_CHECKING:
+    from headway._queue import Queue
+
+_log = logging.getLogger("headway")
+
+_END_SECONDS = 5.0  # how long a stream may take to answer the last settles and end; then it is cut
+_NOW = timedelta(0)
+
+
+class Consumer:
+    """The leases of one worker. `start` it, take `next` until that is None, and `close` it in any case.
+
+    A stream owns its leases: when it ends or breaks, those that are not settled are given back at once. Those that were
+    handed out are asked after then, and `Lease.is_lost` tells; the others are forgotten here.
+    """
+
+    def __init__(
+        self,
+        queue: "Queue",
+        *,
+        credit: int,
+        max_bytes: int,
+        lease: timedelta | None,
+        consumer: str,
+        keeps: bool,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._credit = credit
+        self._max_bytes = max_bytes
+        self._lease = lease
+        self._consumer = consumer
+        self._keeps = keeps  # alive what was handed out; else only what was not
+        self._on_end = on_end  # called when a lease is settled or found lost
+        self._span = _NOW
+        self._most = 1  # leases in one step
+        self._ready: deque[Lease] = deque()
+        self._getters: deque[asyncio.Future[None]] = deque()
+        self._held: dict[Lease, ConsumingStream] = {}  # not settled, and the stream that brought it
+        self._stream: ConsumingStream | None = None
+        self._keeping: Keeping | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopped = asyncio.Event()
+        self._is_over = False
+        self._outage = Outage(queue.name)
+        self.is_begun = False  # the service has answered once
+        self.error: HeadwayError | None = None  # what ended it
+
+    @property
+    def is_idle(self) -> bool:
+        """It has been served, and nothing is leased."""
+        return self.is_begun and not (self._held or self._ready)
+
+    def start(self) -> None:
+        """Begins to consume."""
+        self._tasks.append(asyncio.create_task(self._run()))
+
+    async def next(self) -> Lease | None:
+        """Waits for a lease; None if there will be no more: drained, stopped, or `error` says why."""
+        while not self._ready:
+            if self._is_over or self._stopped.is_set():
+                return None
+            getter = asyncio.get_running_loop().create_future()
+            self._getters.append(getter)
+            await getter
+        lease = self._ready.popleft()
+        if self._keeping is not None and not self._keeps:
+            self._keeping.let_go(lease)
+            self._forget_lapsed()
+        return lease
+
+    def _forget_lapsed(self) -> None:
+        """Those that were handed out and never settled, now and then."""
+        if len(self._held) > 2 * self._credit + len(self._ready):
+            now = asyncio.get_running_loop().time()
+            self._held = {lease: owner for lease, owner in self._held.items() if lease.lapses_at > now}
+
+    def give_credit(self, credit: int) -> None:
+        """How many may be leased at once from now on."""
+        if credit != self._credit:
+            self._credit = credit
+            self._tell_credit()
+
+    def stop(self) -> None:
+        """Leases no more, and gives back what was not handed out."""
+        if self._stopped.is_set():
+            return
+        self._stopped.set()
+        self._tell_credit()
+        self._release(list(self._ready))
+        self._ready.clear()
+        self._wake(len(self._getters))
+
+    async def close(self) -> None:
+        """Ends the stream, when what was asked for on it is answered; what is still leased is given back by that."""
+        self.stop()
+        if self._stream is not None:
+            self._stream.finish()
+            await asyncio.wait(self._tasks[:1], timeout=_END_SECONDS)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # -- the stream ---------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    if await self._consume():
+                        return
+                    error: HeadwayError = Unavailable("the stream ended", code=grpc.StatusCode.UNAVAILABLE)
+                except QueueDrained:
+                    return
+                except HeadwayError as raised:
+                    if not is_passing(raised) or raised.code is grpc.StatusCode.CANCELLED:  # the client was closed
+                        self.error = raised
+                        return
+                    error = raised
+                if not self._stopped.is_set():
+                    await self._pause(self._outage.pause_seconds(error))
+        finally:
+            self._is_over = True
+            self._wake(len(self._getters))
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+
+    async def _consume(self) -> bool:
+        """One stream, to its end. Whether there will be nothing more."""
+        limits = await self._queue.client.limits()
+        if self._keeping is None:
+            self._span = self._lease or await self._queue.policy_lease()
+            self._keeping = Keeping(self._extend, span=self._span, most=limits.max_batch_messages)
+            self._tasks.append(asyncio.create_task(self._keeping.run()))
+            self._most = limits.max_batch_messages
+        if self._stopped.is_set():
+            return True
+        start = pb.ConsumeStart(
+            queue=self._queue.name,
+            consumer=self._consumer,
+            lease=whole_milliseconds(self._span),
+            credit=self._allowed(None),
+        )
+        stream = ConsumingStream(self._queue, start, most=limits.max_batch_messages)
+        longest = limits.max_delay.ToTimedelta()
+        link = StreamLink(self._queue, stream, span=self._span, longest_delay=longest)
+        self._stream = stream
+        try:
+            return await stream.run(partial(self._told, stream, link))
+        finally:
+            self._stream = None
+            for lease in self._ready:  # they were this stream's, and are given back
+                self._keeping.let_go(lease)
+                self._held.pop(lease, None)
+            self._ready.clear()
+            self._keeping.ask_all()
+
+    def _allowed(self, stream: ConsumingStream | None) -> pb.Credit:
+        """The credit of this stream: what is held from an earlier one still counts."""
+        now = asyncio.get_running_loop().time()
+        others = sum(owner is not stream and lease.lapses_at > now for lease, owner in self._held.items())
+        return pb.Credit(messages=max(0, self._credit - others), bytes=self._max_bytes)
+
+    def _tell_credit(self) -> None:
+        if self._stream is not None:
+            credit = pb.Credit() if self._stopped.is_set() else self._allowed(self._stream)
+            self._stream.ask(pb.ConsumeRequest(credit=credit))
+
+    def _told(self, stream: ConsumingStream, link: StreamLink, deliveries: Sequence[Delivery]) -> None:
+        """Takes over what was delivered; nothing is a sign of life, too."""
+        self._outage.over()
+        self.is_begun = True
+        if not deliveries:
+            return
+        leases = [self._leased(stream, link, each) for each in deliveries]
+        if self._stopped.is_set():
+            self._release(leases)
+            return
+        if self._keeping is not None:
+            self._keeping.keep(leases)
+        self._ready.extend(leases)
+        self._wake(len(leases))
+
+    def _leased(self, stream: ConsumingStream, link: StreamLink, delivery: Delivery) -> Lease:
+        def ended() -> None:
+            self._ended(lease)
+
+        lease = Lease(self._queue, delivery, span=self._span, link=link, keeping=self._keeping, on_end=ended)
+        self._held[lease] = stream
+        return lease
+
+    def _ended(self, lease: Lease) -> None:
+        if self._held.pop(lease, self._stream) is not self._stream:
+            self._tell_credit()
+        if self._on_end is not None:
+            self._on_end()
+
+    def _wake(self, count: int) -> None:
+        while count and self._getters:
+            getter = self._getters.popleft()
+            if not getter.done():
+                getter.set_result(None)
+                count -= 1
+
+    def _release(self, leases: Sequence[Lease]) -> None:
+        """Gives back for free what nobody has begun. If the stream breaks before that, it does the same."""
+        for lease in leases:
+            self._held.pop(lease, None)
+            if self._keeping is not None:
+                self._keeping.let_go(lease)
+        tokens = [lease.token for lease in leases]
+        while tokens and self._stream is not None:
+            some, tokens = tokens[: self._most], tokens[self._most :]
+            request = pb.DelayRequest(leases=some, delay=whole_milliseconds(_NOW), keep_attempt=True)
+            self._stream.ask(pb.ConsumeRequest(delay=request), len(some))
+
+    async def _extend(self, tokens: Sequence[str]) -> Sequence[SettleResult]:
+        """On the stream; by a call if there is none, or if it ends over it."""
+        if self._stream is not None:
+            request = pb.ExtendRequest(leases=tokens, lease=whole_milliseconds(self._span))
+            try:
+                return await asyncio.gather(*self._stream.ask(pb.ConsumeRequest(extend=request), len(tokens)))
+            except NotTold:
+                pass
+        return await self._queue.extend(tokens, self._span)

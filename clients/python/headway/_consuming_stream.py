@@ -1,0 +1,204 @@
+"""One Consume stream: sends what its consumer asks for, acks together, and hands out deliveries and results."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from headway._link import CallLink
+from headway._repeat import Answer
+from headway._spans import whole_milliseconds
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Delivery, Progress, SettleResult
+
+if TYPE_CHECKING:
+    from headway._duplex import Duplex
+    from headway._queue import Queue
+
+# What the service refuses ends a stream, with all its leases. So what might be refused goes by a call instead.
+_MOST_RESULT_BYTES = 4096
+_MOST_REASON_BYTES = 1024
+_MOST_NOTE_BYTES = 1024
+
+
+_NOW = timedelta(0)
+
+
+class NotTold(Exception):
+    """The stream is over, and what was asked for on it has no answer."""
+
+    def __init__(self, *, is_sent: bool) -> None:
+        super().__init__("the stream is over")
+        self.is_sent = is_sent  # it may have been done
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is to be sent: a request, or acks, which others may still join."""
+
+    request: pb.ConsumeRequest | None = None
+    tokens: list[str] = field(default_factory=list)
+    answers: "list[asyncio.Future[SettleResult]]" = field(default_factory=list)
+
+
+class ConsumingStream:
+    """One stream's life; `run` it once. `ask` and `ack` may be called from when it is made until it is over."""
+
+    def __init__(self, queue: "Queue", start: pb.ConsumeStart, *, most: int) -> None:
+        self._queue = queue
+        self._most = most  # leases in one step
+        self._loop = asyncio.get_running_loop()
+        self._steps: deque[_Step] = deque([_Step(pb.ConsumeRequest(start=start))])
+        self._asked: deque[asyncio.Future[SettleResult]] = deque()  # sent, in the order in which results come
+        self._has_news = asyncio.Event()
+        self._is_finishing = False
+        self.is_over = False
+
+    def ack(self, token: str) -> "asyncio.Future[SettleResult]":
+        """Settles for good, together with what else is acked before it is sent. The future raises NotTold."""
+        last = self._steps[-1] if self._steps else None
+        if last is None or last.request is not None or len(last.tokens) >= self._most:
+            last = self._send(_Step())
+        last.tokens.append(token)
+        answer: asyncio.Future[SettleResult] = self._loop.create_future()
+        last.answers.append(answer)
+        if self.is_over:
+            answer.set_exception(NotTold(is_sent=False))
+        return answer
+
+    def ask(self, request: pb.ConsumeRequest, count: int = 0) -> "list[asyncio.Future[SettleResult]]":
+        """Sends a step that has so many results. The futures raise NotTold."""
+        answers: list[asyncio.Future[SettleResult]] = [self._loop.create_future() for _ in range(count)]
+        self._send(_Step(request, answers=answers))
+        if self.is_over:
+            self._leave(answers, is_sent=False)
+        return answers
+
+    def forget(self, token: str) -> None:
+        """Names a lease that was settled by a call, so that it counts no more against the credit."""
+        if not self.is_over:
+            self.ack(token).add_done_callback(_ignore)
+
+    def finish(self) -> None:
+        """Sends no more than was asked for until now; the stream ends when that is answered."""
+        self._is_finishing = True
+        self._has_news.set()
+
+    async def run(self, told: Callable[[Sequence[Delivery]], None]) -> bool:
+        """Tells deliveries as they come, and nothing at each other sign of life. Whether the queue is drained.
+
+        Raises HeadwayError if the stream ends otherwise than it should.
+        """
+        connection = self._queue.client.connection
+        duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] = connection.duplex(connection.queues.Consume)
+        writing = asyncio.create_task(self._write(duplex))
+        try:
+            while (response := await duplex.read()) is not None:
+                for result in response.settled:
+                    answer = self._asked.popleft()
+                    if not answer.done():
+                        answer.set_result(result)
+                told(response.deliveries)
+                if response.drained:
+                    return True
+            return False
+        finally:
+            self.is_over = True
+            duplex.cancel()
+            writing.cancel()
+            await asyncio.wait([writing])
+            self._leave(self._asked, is_sent=True)
+            for step in self._steps:
+                self._leave(step.answers, is_sent=False)
+            self._steps.clear()
+
+    def _leave(self, answers: "Sequence[asyncio.Future[SettleResult]]", *, is_sent: bool) -> None:
+        for answer in answers:
+            if not answer.done():
+                answer.set_exception(NotTold(is_sent=is_sent))
+                answer.exception()  # not everybody who asked waits for the answer
+
+    def _send(self, step: _Step) -> _Step:
+        if not self.is_over:
+            self._steps.append(step)
+            self._has_news.set()
+        return step
+
+    async def _write(self, duplex: "Duplex[pb.ConsumeRequest, pb.ConsumeResponse]") -> None:
+        while True:
+            while self._steps:
+                step = self._steps.popleft()
+                self._asked.extend(step.answers)
+                request = step.request or pb.ConsumeRequest(ack=pb.AckRequest(leases=step.tokens))
+                if not await duplex.write(request):
+                    return
+            if self._is_finishing:
+                await duplex.done_writing()
+                return
+            self._has_news.clear()
+            await self._has_news.wait()
+
+
+class StreamLink:
+    """By the stream that owns the lease; by calls once that is over, and for what it might refuse."""
+
+    def __init__(self, queue: "Queue", stream: ConsumingStream, *, span: timedelta, longest_delay: timedelta) -> None:
+        self._calls = CallLink(queue)
+        self._stream = stream
+        self._span = span
+        self._longest_delay = longest_delay
+        self._timeout = queue.client.connection.call_timeout.total_seconds()
+
+    async def ack(self, token: str, result: bytes) -> SettleResult:
+        """Settles for good."""
+        if len(result) <= _MOST_RESULT_BYTES:
+            request = pb.ConsumeRequest(ack=pb.AckRequest(leases=[token], result=result)) if result else None
+            try:
+                return await self._answer(
+                    self._stream.ask(request, 1)[0] if request is not None else self._stream.ack(token)
+                )
+            except NotTold:
+                pass  # a second ack does no harm
+        told = await self._calls.ack(token, result)
+        self._stream.forget(token)
+        return told
+
+    async def delay(self, request: pb.DelayRequest) -> Answer[SettleResult]:
+        """Gives back."""
+        is_lost = False
+        is_sound = not request.HasField("until") and _NOW <= request.delay.ToTimedelta() <= self._longest_delay
+        if is_sound and len(request.reason.encode()) <= _MOST_REASON_BYTES:
+            try:
+                told = await self._answer(self._stream.ask(pb.ConsumeRequest(delay=request), 1)[0])
+                return Answer(response=told, is_again=False)
+            except NotTold as end:
+                is_lost = end.is_sent
+        answer = await self._calls.delay(request)
+        self._stream.forget(request.leases[0])
+        return Answer(response=answer.response, is_again=answer.is_again or is_lost)
+
+    async def extend(self, token: str, span: timedelta, *, progress: float | None, note: str) -> SettleResult:
+        """Keeps alive."""
+        is_sound = progress is None or 0.0 <= progress <= 1.0
+        if span == self._span and is_sound and len(note.encode()) <= _MOST_NOTE_BYTES:
+            told = Progress(fraction=progress, note=note) if progress is not None else None
+            request = pb.ExtendRequest(leases=[token], lease=whole_milliseconds(span), progress=told)
+            try:
+                return await self._answer(self._stream.ask(pb.ConsumeRequest(extend=request), 1)[0])
+            except NotTold:
+                pass
+        return await self._calls.extend(token, span, progress=progress, note=note)
+
+    async def _answer(self, answer: "asyncio.Future[SettleResult]") -> SettleResult:
+        try:
+            async with asyncio.timeout(self._timeout):
+                return await answer
+        except TimeoutError:
+            raise NotTold(is_sent=True) from None
+
+
+def _ignore(answer: "asyncio.Future[SettleResult]") -> None:
+    if not answer.cancelled():
+        answer.exception()

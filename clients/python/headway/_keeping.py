@@ -1,0 +1,117 @@
+"""Keeps many leases of one span alive: those that are due together are extended in one request."""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+
+from headway._backoff import backoff_seconds
+from headway._errors import HeadwayError
+from headway._lease import Lease
+from headway.v1.message_pb2 import SettleResult
+
+_log = logging.getLogger("headway")
+
+_SHARE = 1 / 3  # of its span: when a lease is extended
+_SHORTEST_SECONDS = 0.1  # what an extension may take at least
+
+
+class Keeping:
+    """Extends each lease at a third of its span until it is settled, found lost or let go; `run` it in a task."""
+
+    def __init__(
+        self,
+        extend: Callable[[Sequence[str]], Awaitable[Sequence[SettleResult]]],
+        *,
+        span: timedelta,
+        most: int,
+    ) -> None:
+        self._extend = extend
+        self._pause = span.total_seconds() * _SHARE
+        self._most = most  # in one request
+        self._kept: set[Lease] = set()
+        self._due: list[tuple[float, int, Sequence[Lease]]] = []
+        self._numbers = count()
+        self._has_news = asyncio.Event()
+        self._failures = 0
+
+    def keep(self, leases: Sequence[Lease]) -> None:
+        """Begins to, with leases that were given together."""
+        self._kept.update(leases)
+        if leases:
+            self._ask_at(leases[0].lapses_at - 2 * self._pause, leases)
+
+    def let_go(self, lease: Lease) -> None:
+        """Ends it: whoever has it now lets it lapse, or keeps it."""
+        self._kept.discard(lease)
+
+    @contextmanager
+    def while_held(self, lease: Lease) -> Iterator[None]:
+        """Keeps one alive while the block runs, and leaves it as it was behind it."""
+        was_kept = lease in self._kept
+        if not was_kept:
+            self.keep([lease])
+        try:
+            yield
+        finally:
+            if not was_kept:
+                self.let_go(lease)
+
+    def ask_all(self) -> None:
+        """Asks for every lease now: something has happened that may have ended them."""
+        self._ask_at(_clock(), list(self._kept))
+
+    async def run(self) -> None:
+        """Goes on until it is cancelled."""
+        while True:
+            self._has_news.clear()
+            try:
+                async with asyncio.timeout_at(self._due[0][0] if self._due else None):
+                    await self._has_news.wait()
+            except TimeoutError:
+                await self._extend_due()
+
+    def _ask_at(self, at: float, leases: Sequence[Lease]) -> None:
+        if leases:
+            heapq.heappush(self._due, (at, next(self._numbers), leases))
+            self._has_news.set()
+
+    async def _extend_due(self) -> None:
+        now = _clock()
+        asked: dict[Lease, None] = {}
+        while self._due and self._due[0][0] <= now:
+            asked |= dict.fromkeys(lease for lease in heapq.heappop(self._due)[2] if lease in self._kept)
+        self._kept.difference_update(lease for lease in asked if lease.is_settled)
+        leases = [lease for lease in asked if not lease.is_settled]
+        for first in range(0, len(leases), self._most):
+            await self._extend_some(leases[first : first + self._most])
+
+    async def _extend_some(self, leases: Sequence[Lease]) -> None:
+        # One that is being settled is not asked for, because a settling that overtakes would make it look lost. Should
+        # that fail, it is asked for later.
+        free = [lease for lease in leases if not lease.is_ending]
+        asked_at = _clock()
+        pause = self._pause
+        try:
+            async with asyncio.timeout(max(pause, _SHORTEST_SECONDS)):
+                results = await self._extend([lease.token for lease in free]) if free else ()
+        except (HeadwayError, TimeoutError) as error:
+            self._failures += 1
+            pause = min(pause, backoff_seconds(self._failures))
+            _log.warning("could not extend %d leases: %s", len(free), str(error) or "no answer in time")
+        else:
+            self._failures = 0
+            for lease, result in zip(free, results, strict=True):
+                lease.hear(result, asked_at)
+        self._ask_at(asked_at + pause, list(_alive(leases)))
+
+
+def _alive(leases: Iterable[Lease]) -> Iterable[Lease]:
+    return (lease for lease in leases if not lease.is_settled)
+
+
+def _clock() -> float:
+    return asyncio.get_running_loop().time()
