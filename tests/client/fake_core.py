@@ -118,6 +118,7 @@ class FakeCore:
         self.failures: dict[str, list[Failure | None]] = {}  # by method, for its next calls; None: it succeeds
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
         self.limits.max_delay.FromTimedelta(timedelta(days=366))
+        self.unary_calls: set[str] = set()  # those of the calls that streams can do, too
         self.changed = asyncio.Condition()
         self.is_mute = False  # every call from now on is taken and never answered
         self._gates: dict[str, asyncio.Event] = {}
@@ -166,8 +167,11 @@ class FakeCore:
         async with self.changed:
             self.changed.notify_all()
 
-    async def begin(self, method: str, request: Any, context: Any) -> Failure | None:
-        """Records a call and lets it fail if it shall; a failure that comes after the effect is handed back."""
+    async def begin(self, method: str, request: Any, context: Any, *, is_call: bool = False) -> Failure | None:
+        """Records a call, or a step of a stream that could be one, and lets it fail if it shall; a failure that comes
+        after the effect is handed back."""
+        if is_call:
+            self.unary_calls.add(method)
         self.calls.append((method, request))
         await self.notify()
         if self.is_mute:

@@ -119,7 +119,7 @@ class FakeService(FakeStreams):
             queue.ended[token] = Settled.SETTLED_STALE
 
     async def Get(self, request: pb.GetRequest, context: Any) -> pb.GetResponse:
-        failure = await self.begin("Get", request, context)
+        failure = await self.begin("Get", request, context, is_call=True)
         queue = await self.find(request.queue, context)
         settled = [self._settle(queue, token, Settled.SETTLED_ACKED) for token in request.ack]
         await self.notify()
@@ -170,7 +170,7 @@ class FakeService(FakeStreams):
         return SettleResult(lease=token, settled=outcome)
 
     async def Ack(self, request: pb.AckRequest, context: Any) -> pb.AckResponse:
-        failure = await self.begin("Ack", request, context)
+        failure = await self.begin("Ack", request, context, is_call=True)
         queue = self.queues.get(request.queue) or FakeQueue("", Policy())
         results = self.ack_all(queue, request)
         await self.end(context, failure)
@@ -185,7 +185,7 @@ class FakeService(FakeStreams):
         return results
 
     async def Delay(self, request: pb.DelayRequest, context: Any) -> pb.DelayResponse:
-        failure = await self.begin("Delay", request, context)
+        failure = await self.begin("Delay", request, context, is_call=True)
         results = self.delay_all(self.queues[request.queue], request)
         await self.end(context, failure)
         return pb.DelayResponse(results=results)
@@ -234,7 +234,7 @@ class FakeService(FakeStreams):
         return pb.WithdrawResult(id=message_id, error=error)
 
     async def Extend(self, request: pb.ExtendRequest, context: Any) -> pb.ExtendResponse:
-        await self.begin("Extend", request, context)
+        await self.begin("Extend", request, context, is_call=True)
         results = self.extend_all(self.queues[request.queue], request)
         await self.notify()
         return pb.ExtendResponse(results=results)

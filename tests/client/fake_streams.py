@@ -104,7 +104,8 @@ class FakeStreams(FakeWatch):
         finally:
             reading.cancel()
             self.live_streams -= 1
-            stream.give_up()
+            if not self.keeps_leases:
+                stream.give_up()
             await self.notify()
 
 

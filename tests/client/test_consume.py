@@ -1,0 +1,285 @@
+"""Workers on a stream: what goes together, what is leased ahead, and what becomes of leases when it breaks."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import timedelta
+
+import grpc
+import pytest
+
+import headway
+from client.conftest import client_tasks
+from client.fake_service import Failure, FakeQueue, FakeService
+from harness import eventually
+
+AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
+HOUR = timedelta(hours=1)
+
+
+class _Inside:
+    """A handler that lets its messages out on command."""
+
+    def __init__(self) -> None:
+        self.leases: list[headway.Lease] = []
+        self.may_go = asyncio.Event()
+
+    async def __call__(self, lease: headway.Lease) -> None:
+        self.leases.append(lease)
+        await self.may_go.wait()
+
+
+async def _nothing(lease: headway.Lease) -> None:
+    """A handler that has nothing to do."""
+
+
+def _is(made: FakeQueue, *, leased: int) -> bool:
+    return len(made.leased) == leased
+
+
+async def test_acks_of_what_ends_together_go_together(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"x"] * 20)
+    await queue.close()
+    handler = _Inside()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, concurrency=20))
+        await eventually(lambda: _done(len(handler.leases) == 20))
+        handler.may_go.set()
+    assert [len(request.leases) for request in service.requests("Ack")] == [20]
+    assert len(service.requests("Consume")) == 1
+    assert not service.requests("Get")
+    assert len(made.acked) == 20
+    assert not client_tasks()
+
+
+async def _done(claim: bool) -> bool:
+    return claim
+
+
+async def test_prefetch_is_leased_ahead_and_given_back_unbegun(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"%d" % n for n in range(10)])
+    handler, stop = _Inside(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, concurrency=2, prefetch=3, stop=stop))
+        await eventually(lambda: _done(len(handler.leases) == 2))
+        assert len(made.leased) == 5
+        stop.set()
+        await service.wait_for(lambda: _is(made, leased=2))
+        assert sorted(held.ticket for held in made.line) == list(range(3, 11))
+        assert all(held.attempt == 1 for held in made.line)
+        handler.may_go.set()
+    assert [lease.payload for lease in handler.leases] == [b"0", b"1"]
+    assert len(made.acked) == 2
+
+
+async def test_all_leases_are_kept_alive_together(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([b"x"] * 5)
+    await queue.close()
+    handler = _Inside()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, concurrency=3, prefetch=2, lease=timedelta(milliseconds=150)))
+        await service.wait_for(lambda: len(service.requests("Extend")) >= 8)
+        handler.may_go.set()
+    assert max(len(request.leases) for request in service.requests("Extend")) == 5
+    assert len(made.acked) == 5
+
+
+async def test_leases_of_a_broken_stream_are_asked_after_and_worked_on_again(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    first, rest = _Inside(), asyncio.Event()
+    seen: list[str] = []
+
+    async def handle(lease: headway.Lease) -> None:
+        seen.append(lease.id)
+        if not rest.is_set():
+            await first(lease)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handle, concurrency=2, lease=HOUR))
+        await eventually(lambda: _done(len(first.leases) == 2))
+        await service.break_streams()
+        await eventually(lambda: _done(all(lease.is_lost for lease in first.leases)))
+        rest.set()
+        first.may_go.set()
+    assert sorted(seen) == ["~1", "~1", "~2", "~2"]
+    assert len(made.acked) == 2
+    assert "stale" in caplog.text
+
+
+async def test_no_more_is_held_than_allowed_while_leases_of_a_broken_stream_live_on(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    """The service may not have noticed yet."""
+    await queue.put_many([b"%d" % n for n in range(6)])
+    handler = _Inside()
+    service.keeps_leases = True
+    task = asyncio.create_task(queue.run(handler, concurrency=2, lease=HOUR))
+    await eventually(lambda: _done(len(handler.leases) == 2))
+    await service.break_streams()
+    await service.wait_for(lambda: len(service.requests("Consume")) == 2)
+    assert service.requests("Consume")[1].credit.messages == 0
+    handler.may_go.set()
+    await service.wait_for(lambda: len(made.acked) == 6)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert made.most_leased == 2
+
+
+async def test_ack_whose_answer_is_lost_is_not_too_late(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    await queue.close()
+    service.fail_next("Ack", LOST)
+    await queue.run(_nothing)
+    assert [m.payload for m in made.acked] == [b"1", b"2", b"3"]
+    assert "too late" not in caplog.text
+
+
+@pytest.mark.parametrize("method", ["Consume", "Describe", "GetServerInfo", "Ack"])
+async def test_worker_lives_through_a_service_that_is_away(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, method: str
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    queue = headway.connect(service.address).queue("q")
+    service.failures[method] = [AWAY] * 5
+    await queue.run(_nothing)
+    assert {m.payload for m in made.acked} == {b"1", b"2"}
+    await queue.client.close()
+
+
+async def test_worker_goes_on_by_calls_where_there_are_no_streams(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    not_served = Failure(code=grpc.StatusCode.UNIMPLEMENTED)
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    service.fail_next("Consume", not_served, times=2)
+    stop = asyncio.Event()
+
+    async def handle(lease: headway.Lease) -> None:
+        stop.set()
+
+    await queue.run(handle, stop=stop)
+    async for lease in queue.work():
+        await lease.ack()
+    assert len(made.acked) == 2
+    assert len(service.requests("Consume")) == 2
+    assert service.requests("Get")
+
+
+async def test_settling_in_one_s_own_way_goes_on_the_stream(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"%d" % n for n in range(5)])
+
+    async def handle(lease: headway.Lease) -> bytes | None:
+        match lease.payload:
+            case b"0":
+                await lease.progress(0.5, "half")
+                assert made.leased[lease.token].progress is not None
+                return b"result"
+            case b"1":
+                await lease.delay(HOUR, reason="later")
+            case b"2":
+                await lease.delay(timedelta(days=1000))  # more than the service takes: it is to say so itself
+            case b"3":
+                await lease.ack(b"mine")
+            case _:
+                stop.set()
+        return None
+
+    stop = asyncio.Event()
+    await queue.run(handle, stop=stop)
+    assert service.unary_calls & {"Ack", "Delay", "Extend", "Get"} == {"Delay"}
+    assert made.results == [b"result", b"mine", b""]
+    assert len(made.delayed) == 2
+
+
+async def test_loop_that_settles_each_has_nothing_leased_ahead(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"%d" % n for n in range(5)])
+    async with aclosing(queue.work(concurrency=4)) as leases:
+        for _ in range(3):
+            lease = await anext(leases)
+            assert len(made.leased) == 1
+            async with lease:
+                pass
+    await service.wait_for(lambda: _is(made, leased=0))
+    assert [held.message.payload for held in made.line] == [b"3", b"4"]
+    assert made.most_leased == 1
+    assert not client_tasks()
+
+
+async def test_loop_that_takes_many_is_given_as_many_as_it_may_hold(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"%d" % n for n in range(12)])
+    async with aclosing(queue.work(concurrency=5)) as leases:
+        taken = [await anext(leases) for _ in range(5)]
+        waiting = asyncio.ensure_future(anext(leases))
+        await taken[0].ack()
+        assert (await waiting).payload == b"5"
+        for lease in taken[1:]:
+            await lease.release()
+    assert made.most_leased == 5
+
+
+async def test_loop_keeps_alive_what_it_has_not_yielded(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    async with aclosing(queue.work(prefetch=1, lease=timedelta(milliseconds=150))) as leases:
+        async with await anext(leases) as lease:
+            await service.wait_for(lambda: _is(made, leased=2) and len(service.requests("Extend")) >= 6)
+            assert not lease.is_lost
+        named = {token for request in service.requests("Extend") for token in request.leases}
+        assert len(named) == 2
+
+
+async def test_deleted_queue_ends_a_worker_that_waits(service: FakeService, queue: headway.Queue) -> None:
+    async def delete() -> None:
+        await service.wait_for(lambda: service.live_streams)
+        await queue.delete()
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(delete())
+        with pytest.raises(headway.QueueDeleted):
+            await queue.run(_nothing)
+
+
+async def test_worker_without_a_queue_says_so(client: headway.Client) -> None:
+    with pytest.raises(headway.QueueNotFound):
+        await client.queue("nobody").run(_nothing)
+    with pytest.raises(headway.QueueNotFound):
+        await anext(client.queue("nobody").work())
+
+
+async def test_closed_client_ends_a_worker(service: FakeService, made: FakeQueue) -> None:
+    async with headway.connect(service.address) as client:
+        task = asyncio.create_task(client.queue("q").run(_nothing))
+        await service.wait_for(lambda: service.live_streams)
+        await client.close()
+        with pytest.raises(headway.HeadwayError) as caught:
+            await task
+    assert caught.value.code is grpc.StatusCode.CANCELLED
+
+
+async def test_worker_is_cancelled_while_it_cannot_connect() -> None:
+    async with headway.connect("127.0.0.1:1") as client:
+        task = asyncio.create_task(client.queue("q").run(_nothing))
+        await eventually(lambda: _done(bool(client_tasks())))
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not client_tasks()
