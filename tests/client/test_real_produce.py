@@ -77,13 +77,27 @@ async def _is_full(queue: headway.Queue) -> bool:
 async def test_restarts_of_the_service_lose_nothing_and_put_nothing_twice(
     real: ServiceProcess, line: headway.Queue
 ) -> None:
-    putting = asyncio.create_task(_put(line, 10_000))
-    for share in (1, 2, 3):
-        await eventually(lambda: _has(line, share * 1000), within=PATIENCE_SECONDS)  # noqa: B023 - awaited here
-        await asyncio.to_thread(real.stop if share != 2 else real.kill)
-        await asyncio.to_thread(real.start)
-    await putting
-    assert await _payloads(line) == [b"%d" % n for n in range(10_000)]
+    put: list[bytes] = []
+    is_enough = asyncio.Event()
+
+    async def put_on(producer: headway.Producer) -> None:
+        while not is_enough.is_set():
+            payload = b"%d" % len(put)
+            put.append(payload)
+            await producer.put(payload)
+
+    async with line.producer(max_batch=2, patience=LONG) as producer, asyncio.TaskGroup() as group:
+        for _ in range(5):
+            group.create_task(put_on(producer))
+        for end in (real.stop, real.kill):
+            count = len(put)
+            await eventually(lambda: _has(line, count + 100), within=PATIENCE_SECONDS)  # noqa: B023 - awaited here
+            await asyncio.to_thread(end)
+            await asyncio.to_thread(real.start)
+        count = len(put)
+        await eventually(lambda: _has(line, count + 100), within=PATIENCE_SECONDS)
+        is_enough.set()
+    assert await _payloads(line) == put
 
 
 async def _has(queue: headway.Queue, count: int) -> bool:
