@@ -55,6 +55,7 @@ bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time br
 	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
+	cd tests && ../$(BIN)/python -m bench.client
 
 bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
 	cd tests && ../$(BIN)/python -m bench.watching

@@ -142,23 +142,23 @@ class ConsumingStream:
 
 
 class StreamLink:
-    """By the stream that owns the lease; by calls once that is over, and for what it might refuse."""
+    """By the stream that owns the lease; by calls once that is over, and for what it might refuse.
+
+    An answer comes, or the stream ends: pings find out if the other side is gone, within half a minute.
+    """
 
     def __init__(self, queue: "Queue", stream: ConsumingStream, *, span: timedelta, longest_delay: timedelta) -> None:
         self._calls = CallLink(queue)
         self._stream = stream
         self._span = span
         self._longest_delay = longest_delay
-        self._timeout = queue.client.connection.call_timeout.total_seconds()
 
     async def ack(self, token: str, result: bytes) -> SettleResult:
         """Settles for good."""
         if len(result) <= _MOST_RESULT_BYTES:
             request = pb.ConsumeRequest(ack=pb.AckRequest(leases=[token], result=result)) if result else None
             try:
-                return await self._answer(
-                    self._stream.ask(request, 1)[0] if request is not None else self._stream.ack(token)
-                )
+                return await (self._stream.ask(request, 1)[0] if request is not None else self._stream.ack(token))
             except NotTold:
                 pass  # a second ack does no harm
         told = await self._calls.ack(token, result)
@@ -171,7 +171,7 @@ class StreamLink:
         is_sound = not request.HasField("until") and _NOW <= request.delay.ToTimedelta() <= self._longest_delay
         if is_sound and len(request.reason.encode()) <= _MOST_REASON_BYTES:
             try:
-                told = await self._answer(self._stream.ask(pb.ConsumeRequest(delay=request), 1)[0])
+                told = await self._stream.ask(pb.ConsumeRequest(delay=request), 1)[0]
                 return Answer(response=told, is_again=False)
             except NotTold as end:
                 is_lost = end.is_sent
@@ -186,17 +186,10 @@ class StreamLink:
             told = Progress(fraction=progress, note=note) if progress is not None else None
             request = pb.ExtendRequest(leases=[token], lease=whole_milliseconds(span), progress=told)
             try:
-                return await self._answer(self._stream.ask(pb.ConsumeRequest(extend=request), 1)[0])
+                return await self._stream.ask(pb.ConsumeRequest(extend=request), 1)[0]
             except NotTold:
                 pass
         return await self._calls.extend(token, span, progress=progress, note=note)
-
-    async def _answer(self, answer: "asyncio.Future[SettleResult]") -> SettleResult:
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await answer
-        except TimeoutError:
-            raise NotTold(is_sent=True) from None
 
 
 def _ignore(answer: "asyncio.Future[SettleResult]") -> None:

@@ -134,8 +134,7 @@ class StreamRunner:
     async def _slot(self) -> None:
         while (lease := await self._source.next()) is not None:
             try:
-                async with lease.kept_alive():
-                    result = await self._handler(lease)
+                result = await self._handler(lease)  # its lease is kept alive by where it comes from
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
