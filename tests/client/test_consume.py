@@ -221,6 +221,41 @@ async def test_loop_that_settles_each_has_nothing_leased_ahead(
     assert not client_tasks()
 
 
+async def test_what_was_yielded_stays_with_its_holder_when_the_loop_is_left(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"%d" % n for n in range(5)])
+    async with aclosing(queue.work(prefetch=2, lease=timedelta(milliseconds=300))) as leases:
+        taken = await anext(leases)
+    await service.wait_for(lambda: _is(made, leased=1))
+    async with taken:
+        await service.wait_for(lambda: len(service.requests("Extend")) >= 4)
+    assert [message.payload for message in made.acked] == [b"0"]
+    await eventually(lambda: _done(not client_tasks()))
+    assert not service.live_streams
+
+
+async def test_what_nobody_settles_lapses_behind_the_loop(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"1")
+    async with aclosing(queue.work(lease=timedelta(milliseconds=100))) as leases:
+        await anext(leases)
+    assert service.live_streams
+    await eventually(lambda: _done(not client_tasks()))
+    await service.wait_for(lambda: not service.live_streams)
+
+
+async def test_client_that_closes_ends_what_a_loop_left_behind(service: FakeService, made: FakeQueue) -> None:
+    async with headway.connect(service.address) as client:
+        await client.queue("q").put(b"1")
+        async with aclosing(client.queue("q").work(lease=HOUR)) as leases:
+            await anext(leases)
+        assert client_tasks()
+    assert not client_tasks()
+    await service.wait_for(lambda: not made.leased)
+
+
 async def test_loop_that_takes_many_is_given_as_many_as_it_may_hold(
     service: FakeService, queue: headway.Queue, made: FakeQueue
 ) -> None:

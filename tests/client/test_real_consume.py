@@ -116,9 +116,10 @@ async def test_broken_connections_leave_nothing_undone(real: ServiceProcess, lin
 async def test_leaving_a_worker_leaves_nothing_leased(line: headway.Queue) -> None:
     await _put(line, 50)
     async with aclosing(line.work(concurrency=5, prefetch=10)) as leases:
-        for _ in range(3):
-            await anext(leases)
-    await eventually(lambda: _is_leased(line, 0))
+        taken = [await anext(leases) for _ in range(3)]
+    await eventually(lambda: _is_leased(line, 3))
+    for lease in reversed(taken):
+        await lease.release()
     task = asyncio.create_task(line.run(_never_ends, concurrency=5, prefetch=10))
     await eventually(lambda: _is_leased(line, 15))
     task.cancel()

@@ -10,6 +10,7 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.v1.message_pb2 import Settled
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
 By = Literal["stream", "calls"]
@@ -278,6 +279,17 @@ async def test_leaving_the_loop_leaves_nothing_leased(
                 break
     await service.wait_for(lambda: not made.leased)
     assert len(made.line) == 2
+
+
+async def test_lease_may_be_taken_out_of_the_loop(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    async for lease in queue.work(by=by):
+        break
+    await service.wait_for(lambda: not service.live_streams or len(made.leased) == 1)
+    assert (await lease.ack()).settled == Settled.SETTLED_ACKED
+    assert [held.message.payload for held in made.line] == [b"2"]
 
 
 async def test_lease_that_is_never_settled_does_not_block_for_ever(

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -92,6 +92,7 @@ class Connection:
         self._credentials = credentials
         self._metadata = tuple(metadata)
         self._channel: grpc.aio.Channel | None = None
+        self._left_behind: set[asyncio.Task[None]] = set()
         # The stubs' types for asyncio exist for type checkers only.
         self._queues: queue_service_pb2_grpc.QueueServiceAsyncStub | None = None
         self._admin: admin_service_pb2_grpc.AdminServiceAsyncStub | None = None
@@ -174,8 +175,19 @@ class Connection:
         """Begins a call that streams both ways. It has no deadline: pings find out if the other side is gone."""
         return Duplex(rpc(metadata=self._metadata or None))
 
+    async def leave_behind(self, work: Coroutine[None, None, None]) -> None:
+        """Lets something go on that nobody waits for, until it ends or the connection does."""
+        task = asyncio.create_task(work)
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
+        await asyncio.sleep(0)  # it begins, so that it cleans up behind itself whenever it is cancelled
+
     async def close(self) -> None:
         """Ends the channel; calls that are under way are cancelled."""
+        for task in self._left_behind:
+            task.cancel()
+        if self._left_behind:
+            await asyncio.wait(self._left_behind)
         channel, self._channel, self._queues, self._admin = self._channel, None, None, None
         if channel is not None:
             await channel.close()

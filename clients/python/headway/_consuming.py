@@ -62,6 +62,7 @@ class Consumer:
         self._keeping: Keeping | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = asyncio.Event()
+        self._has_ended = asyncio.Event()  # a lease has, or the stream
         self._is_over = False
         self._outage = Outage(queue.name)
         self.is_begun = False  # the service has answered once
@@ -111,6 +112,27 @@ class Consumer:
         self._release(list(self._ready))
         self._ready.clear()
         self._wake(len(self._getters))
+
+    async def leave(self) -> None:
+        """Leases no more, and leaves what was handed out to those who have it: the stream ends behind them."""
+        self.stop()
+        if self._held and self._stream is not None:
+            await self._queue.client.connection.leave_behind(self._close_behind_all())
+        else:
+            await self.close()
+
+    async def _close_behind_all(self) -> None:
+        now = asyncio.get_running_loop().time
+        try:
+            while self._stream is not None and (last := max((e.lapses_at for e in self._held), default=0.0)) > now():
+                self._has_ended.clear()
+                try:
+                    async with asyncio.timeout_at(last):
+                        await self._has_ended.wait()
+                except TimeoutError:
+                    continue  # unless it was extended meanwhile
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Ends the stream, when what was asked for on it is answered; what is still leased is given back by that."""
@@ -176,6 +198,7 @@ class Consumer:
             return await stream.run(partial(self._told, stream, link))
         finally:
             self._stream = None
+            self._has_ended.set()
             for lease in self._ready:  # they were this stream's, and are given back
                 self._keeping.let_go(lease)
                 self._held.pop(lease, None)
@@ -219,6 +242,7 @@ class Consumer:
     def _ended(self, lease: Lease) -> None:
         if self._held.pop(lease, self._stream) is not self._stream:
             self._tell_credit()
+        self._has_ended.set()
         if self._on_end is not None:
             self._on_end()
 

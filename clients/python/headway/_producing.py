@@ -19,6 +19,7 @@ from headway.v1.message_pb2 import Message, PutResult
 if TYPE_CHECKING:
     from headway._queue import Queue
 
+_SERVED_SECONDS = 5.0  # a stream that lasted so long was served, though a full queue may have kept it from answering
 _ID_BYTES = 12  # random ones, of what is common to all ids that a producer makes
 
 
@@ -181,12 +182,15 @@ class Producer:
                 await self._news.wait()
             stream = ProducingStream(self._queue, gathering, self._on_duplicate, is_proven=is_proven)
             self._stream = stream
+            began = asyncio.get_running_loop().time()
             try:
                 await stream.run(on_answer=self._served)
             except HeadwayError as error:
                 self._stream = None
                 is_proven = not gathering.unanswered
                 if gathering.unanswered:
+                    if stream.was_open and asyncio.get_running_loop().time() - began > _SERVED_SECONDS:
+                        self._away_since = None
                     await self._broke(gathering, stream, error)
             finally:
                 self._stream = None

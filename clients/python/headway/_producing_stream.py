@@ -10,7 +10,7 @@ import grpc
 from headway import _batch
 from headway._batching import Answer, Batch, Gathering
 from headway._duplex import Duplex
-from headway._errors import Unavailable, from_status
+from headway._errors import Internal, Unavailable, from_status
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, OnDuplicate, PutResult
@@ -46,6 +46,7 @@ class ProducingStream:
         self._news = asyncio.Event()
         self._is_finishing = False
         self._is_ending = False
+        self.was_open = False  # something could be sent
         self.sent_count = 0  # of the unanswered batches, from the first on
 
     def wake(self) -> None:
@@ -84,6 +85,7 @@ class ProducingStream:
                 batch.number = next(self._numbers)
                 if not await duplex.write(self._request(batch)):
                     return
+                self.was_open = True
             if self._is_finishing:
                 await duplex.done_writing()
                 return
@@ -99,9 +101,9 @@ class ProducingStream:
         )
 
     def _take(self, response: pb.ProduceResponse) -> None:
-        batch = self._gathering.unanswered[0]
-        assert self.sent_count
-        assert response.batch == batch.number
+        batch = self._gathering.unanswered[0] if self.sent_count else None
+        if batch is None or response.batch != batch.number or len(response.results) != len(batch.messages):
+            raise Internal("an answer to no batch that was sent", code=grpc.StatusCode.INTERNAL)
         is_rejecting = batch.is_again and self._on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
         left = Batch(is_again=batch.is_again)
         for message, answer, result in zip(batch.messages, batch.answers, response.results, strict=True):

@@ -223,7 +223,7 @@ class Queue(Watching):
         """Yields leases as messages come, at most `concurrency` unsettled at once; ends when the queue is drained.
 
         Use each as `async with lease:`, here or in a task of your own, or settle it explicitly within its span. Leaving
-        the loop gives back what was not yielded; `contextlib.aclosing` makes that happen at once. While the service is
+        the loop gives back what was not yielded, at once if it stands in `contextlib.aclosing`. While the service is
         away or busy it waits and goes on. Of `prefetch` and `by` the same is true as in `run`. Raises QueueNotFound,
         QueueDeleted and what is wrong with the arguments.
         """

@@ -44,7 +44,7 @@ async def work(
             held.add(taken)
             yield taken
     finally:
-        await source.close()
+        await source.leave()
     if source.error is not None:
         raise source.error
 
