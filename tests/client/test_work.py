@@ -286,9 +286,10 @@ async def test_lease_may_be_taken_out_of_the_loop(
 ) -> None:
     await queue.put_many([b"1", b"2"])
     async for lease in queue.work(by=by):
+        taken = lease
         break
     await service.wait_for(lambda: not service.live_streams or len(made.leased) == 1)
-    assert (await lease.ack()).settled == Settled.SETTLED_ACKED
+    assert (await taken.ack()).settled == Settled.SETTLED_ACKED
     assert [held.message.payload for held in made.line] == [b"2"]
 
 

@@ -263,14 +263,14 @@ class Consumer:
         while tokens and self._stream is not None:
             some, tokens = tokens[: self._most], tokens[self._most :]
             request = pb.DelayRequest(leases=some, delay=whole_milliseconds(_NOW), keep_attempt=True)
-            self._stream.ask(pb.ConsumeRequest(delay=request), len(some))
+            self._stream.ask(pb.ConsumeRequest(delay=request), some)
 
     async def _extend(self, tokens: Sequence[str]) -> Sequence[SettleResult]:
         """On the stream; by a call if there is none, or if it ends over it."""
         if self._stream is not None:
             request = pb.ExtendRequest(leases=tokens, lease=whole_milliseconds(self._span))
             try:
-                return await asyncio.gather(*self._stream.ask(pb.ConsumeRequest(extend=request), len(tokens)))
+                return await asyncio.gather(*self._stream.ask(pb.ConsumeRequest(extend=request), tokens))
             except NotTold:
                 pass
         return await self._queue.extend(tokens, self._span)

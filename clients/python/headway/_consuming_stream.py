@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import grpc
+
+from headway._errors import Internal
 from headway._link import CallLink
 from headway._repeat import Answer
 from headway._spans import whole_milliseconds
@@ -51,7 +54,7 @@ class ConsumingStream:
         self._most = most  # leases in one step
         self._loop = asyncio.get_running_loop()
         self._steps: deque[_Step] = deque([_Step(pb.ConsumeRequest(start=start))])
-        self._asked: deque[asyncio.Future[SettleResult]] = deque()  # sent, in the order in which results come
+        self._asked: deque[tuple[str, asyncio.Future[SettleResult]]] = deque()  # sent, in the order of the results
         self._has_news = asyncio.Event()
         self._is_finishing = False
         self.is_over = False
@@ -68,10 +71,10 @@ class ConsumingStream:
             answer.set_exception(NotTold(is_sent=False))
         return answer
 
-    def ask(self, request: pb.ConsumeRequest, count: int = 0) -> "list[asyncio.Future[SettleResult]]":
-        """Sends a step that has so many results. The futures raise NotTold."""
-        answers: list[asyncio.Future[SettleResult]] = [self._loop.create_future() for _ in range(count)]
-        self._send(_Step(request, answers=answers))
+    def ask(self, request: pb.ConsumeRequest, tokens: Sequence[str] = ()) -> "list[asyncio.Future[SettleResult]]":
+        """Sends a step that has a result for each of these leases. The futures raise NotTold."""
+        answers: list[asyncio.Future[SettleResult]] = [self._loop.create_future() for _ in tokens]
+        self._send(_Step(request, list(tokens), answers))
         if self.is_over:
             self._leave(answers, is_sent=False)
         return answers
@@ -97,9 +100,7 @@ class ConsumingStream:
         try:
             while (response := await duplex.read()) is not None:
                 for result in response.settled:
-                    answer = self._asked.popleft()
-                    if not answer.done():
-                        answer.set_result(result)
+                    self._take(result)
                 told(response.deliveries)
                 if response.drained:
                     return True
@@ -109,10 +110,18 @@ class ConsumingStream:
             duplex.cancel()
             writing.cancel()
             await asyncio.wait([writing])
-            self._leave(self._asked, is_sent=True)
+            self._leave([answer for _, answer in self._asked], is_sent=True)
             for step in self._steps:
                 self._leave(step.answers, is_sent=False)
             self._steps.clear()
+
+    def _take(self, result: SettleResult) -> None:
+        token, answer = self._asked[0] if self._asked else ("", None)
+        if answer is None or result.lease != token:
+            raise Internal("a result for what was not asked", code=grpc.StatusCode.INTERNAL)
+        self._asked.popleft()
+        if not answer.done():
+            answer.set_result(result)
 
     def _leave(self, answers: "Sequence[asyncio.Future[SettleResult]]", *, is_sent: bool) -> None:
         for answer in answers:
@@ -130,7 +139,7 @@ class ConsumingStream:
         while True:
             while self._steps:
                 step = self._steps.popleft()
-                self._asked.extend(step.answers)
+                self._asked.extend(zip(step.tokens, step.answers, strict=True))
                 request = step.request or pb.ConsumeRequest(ack=pb.AckRequest(leases=step.tokens))
                 if not await duplex.write(request):
                     return
@@ -158,7 +167,7 @@ class StreamLink:
         if len(result) <= _MOST_RESULT_BYTES:
             request = pb.ConsumeRequest(ack=pb.AckRequest(leases=[token], result=result)) if result else None
             try:
-                return await (self._stream.ask(request, 1)[0] if request is not None else self._stream.ack(token))
+                return await (self._stream.ask(request, [token])[0] if request is not None else self._stream.ack(token))
             except NotTold:
                 pass  # a second ack does no harm
         told = await self._calls.ack(token, result)
@@ -171,7 +180,7 @@ class StreamLink:
         is_sound = not request.HasField("until") and _NOW <= request.delay.ToTimedelta() <= self._longest_delay
         if is_sound and len(request.reason.encode()) <= _MOST_REASON_BYTES:
             try:
-                told = await self._stream.ask(pb.ConsumeRequest(delay=request), 1)[0]
+                told = await self._stream.ask(pb.ConsumeRequest(delay=request), request.leases)[0]
                 return Answer(response=told, is_again=False)
             except NotTold as end:
                 is_lost = end.is_sent
@@ -186,7 +195,7 @@ class StreamLink:
             told = Progress(fraction=progress, note=note) if progress is not None else None
             request = pb.ExtendRequest(leases=[token], lease=whole_milliseconds(span), progress=told)
             try:
-                return await self._stream.ask(pb.ConsumeRequest(extend=request), 1)[0]
+                return await self._stream.ask(pb.ConsumeRequest(extend=request), [token])[0]
             except NotTold:
                 pass
         return await self._calls.extend(token, span, progress=progress, note=note)

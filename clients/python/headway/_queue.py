@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Unpack
 
-from headway import _batch, _fetch, _settle, _work
+from headway import _batch, _fetch, _work
 from headway._errors import HeadwayError, QueueFull, from_status
 from headway._lease import Lease
 from headway._policy import PolicyFields, build_policy, update_mask
 from headway._producing import Producer
+from headway._settling import Settling
 from headway._spans import whole_milliseconds
 from headway._stand import Stand
-from headway._watching import Watching
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
-from headway.v1.message_pb2 import Delivery, Message, Progress, PutResult, SettleResult, Status
+from headway.v1.message_pb2 import Delivery, Message, PutResult, Status
 from headway.v1.queue_pb2 import Policy
 from headway.v1.queue_pb2 import Queue as QueueState
 
@@ -28,7 +28,7 @@ _DELETE_WAIT = timedelta(seconds=5)
 _LINGER = timedelta(milliseconds=2)
 
 
-class Queue(Watching):
+class Queue(Settling):
     """A handle on the queue of one name; making it calls nothing. Its methods are the service's calls.
 
     Every call but `redrive` and those that watch answers within the client's `call_timeout` plus its own `wait`, and
@@ -285,83 +285,6 @@ class Queue(Watching):
         them are settled, without losing the slot in between. See `Stand` for its methods and what they raise.
         """
         return Stand(self, consumer=consumer, max_messages=max_messages, keep_standing=keep_standing, lease=lease)
-
-    async def ack(self, leases: Sequence[str], *, result: bytes = b"") -> list[SettleResult]:
-        """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent.
-
-        `result`, at most 4096 bytes, is kept with the messages' outcome for those who watch them.
-        """
-        request = pb.AckRequest(queue=self.name, leases=leases, result=result)
-        return list((await _settle.send_ack(self._connection, request)).results)
-
-    async def delay(
-        self,
-        leases: Sequence[str] = (),
-        delay: timedelta | datetime | None = None,
-        *,
-        message_ids: Sequence[str] = (),
-        reason: str = "",
-        keep_attempt: bool = False,
-    ) -> list[SettleResult]:
-        """Gives leased messages back, or postpones waiting ones by id; one result each, leases first.
-
-        `delay` is a span (0: now, at the head) or an instant; None is the queue's backoff. Costs an attempt unless
-        `keep_attempt`. `reason`: at most 1024 bytes, kept with the message. If an answer was lost and the call made
-        again, leases that the first try gave back are STALE.
-        """
-        request = _settle.delay_request(
-            self.name, leases=leases, message_ids=message_ids, delay=delay, reason=reason, keep_attempt=keep_attempt
-        )
-        return list((await _settle.send_delay(self._connection, request)).response.results)
-
-    async def postpone(
-        self, message_ids: Sequence[str], delay: timedelta | datetime | None = None, *, reason: str = ""
-    ) -> list[SettleResult]:
-        """Lets messages that wait or are delayed join the line later; one result per id, in order.
-
-        `delay` is a span (0: now) or an instant; None is the queue's backoff. The results: DELAYED until
-        `available_at`; RELEASED, it waits and now was asked for; STALE, somebody works on it; GONE, no such message
-        waits or is delayed.
-        """
-        return await self.delay((), delay, message_ids=message_ids, reason=reason)
-
-    async def extend(
-        self, leases: Sequence[str], lease: timedelta | None = None, *, progress: float | None = None, note: str = ""
-    ) -> list[SettleResult]:
-        """Lets leases run `lease` (default: the policy's) from now; one result each: EXTENDED, STALE or GONE.
-
-        `progress`, 0.0 to 1.0, and a `note` of at most 1024 bytes are told to those who watch the messages; without
-        either, what was told before stays.
-        """
-        request = pb.ExtendRequest(
-            queue=self.name,
-            leases=leases,
-            lease=whole_milliseconds(lease) if lease is not None else None,
-            progress=Progress(fraction=progress or 0.0, note=note) if progress is not None or note else None,
-        )
-        return list((await _settle.send_extend(self._connection, request)).results)
-
-    async def peek(
-        self, max_messages: int = 1, *, from_position: int = 1, without_payloads: bool = False
-    ) -> list[pb.PeekedMessage]:
-        """Looks at waiting messages from a position on and touches nothing. Raises QueueNotFound."""
-        request = pb.PeekRequest(
-            queue=self.name,
-            max_messages=max_messages,
-            from_position=from_position,
-            without_payloads=without_payloads,
-        )
-        response: pb.PeekResponse = await self._connection.call(self._connection.queues.Peek, request)
-        return list(response.messages)
-
-    async def withdraw(self, message_ids: Sequence[str]) -> list[pb.WithdrawResult]:
-        """Cancels messages that wait or are delayed, wherever they stand; one result per id, in order.
-
-        One that could not be withdrawn has `error` set: MESSAGE_LEASED, MESSAGE_FINISHED or MESSAGE_NOT_FOUND. Raises
-        QueueNotFound.
-        """
-        request = pb.WithdrawRequest(queue=self.name, message_ids=message_ids)
-        return list((await _settle.send_withdraw(self._connection, request)).results)
 
     async def close(self, *, wait: timedelta = _CLOSE_WAIT) -> QueueState:
         """Closes the queue for good: no more puts, and consumers drain what is left.

@@ -1,0 +1,91 @@
+"""What settles and looks by name: the calls on leases and on messages that name them."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from headway import _settle
+from headway._spans import whole_milliseconds
+from headway._watching import Watching
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Progress, SettleResult
+
+
+class Settling(Watching):
+    """The part of `Queue` that names leases and messages."""
+
+    async def ack(self, leases: Sequence[str], *, result: bytes = b"") -> list[SettleResult]:
+        """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent.
+
+        `result`, at most 4096 bytes, is kept with the messages' outcome for those who watch them.
+        """
+        request = pb.AckRequest(queue=self.name, leases=leases, result=result)
+        return list((await _settle.send_ack(self._connection, request)).results)
+
+    async def delay(
+        self,
+        leases: Sequence[str] = (),
+        delay: timedelta | datetime | None = None,
+        *,
+        message_ids: Sequence[str] = (),
+        reason: str = "",
+        keep_attempt: bool = False,
+    ) -> list[SettleResult]:
+        """Gives leased messages back, or postpones waiting ones by id; one result each, leases first.
+
+        `delay` is a span (0: now, at the head) or an instant; None is the queue's backoff. Costs an attempt unless
+        `keep_attempt`. `reason`: at most 1024 bytes, kept with the message. If an answer was lost and the call made
+        again, leases that the first try gave back are STALE.
+        """
+        request = _settle.delay_request(
+            self.name, leases=leases, message_ids=message_ids, delay=delay, reason=reason, keep_attempt=keep_attempt
+        )
+        return list((await _settle.send_delay(self._connection, request)).response.results)
+
+    async def postpone(
+        self, message_ids: Sequence[str], delay: timedelta | datetime | None = None, *, reason: str = ""
+    ) -> list[SettleResult]:
+        """Lets messages that wait or are delayed join the line later; one result per id, in order.
+
+        `delay` is a span (0: now) or an instant; None is the queue's backoff. The results: DELAYED until
+        `available_at`; RELEASED, it waits and now was asked for; STALE, somebody works on it; GONE, no such message
+        waits or is delayed.
+        """
+        return await self.delay((), delay, message_ids=message_ids, reason=reason)
+
+    async def extend(
+        self, leases: Sequence[str], lease: timedelta | None = None, *, progress: float | None = None, note: str = ""
+    ) -> list[SettleResult]:
+        """Lets leases run `lease` (default: the policy's) from now; one result each: EXTENDED, STALE or GONE.
+
+        `progress`, 0.0 to 1.0, and a `note` of at most 1024 bytes are told to those who watch the messages; without
+        either, what was told before stays.
+        """
+        request = pb.ExtendRequest(
+            queue=self.name,
+            leases=leases,
+            lease=whole_milliseconds(lease) if lease is not None else None,
+            progress=Progress(fraction=progress or 0.0, note=note) if progress is not None or note else None,
+        )
+        return list((await _settle.send_extend(self._connection, request)).results)
+
+    async def peek(
+        self, max_messages: int = 1, *, from_position: int = 1, without_payloads: bool = False
+    ) -> list[pb.PeekedMessage]:
+        """Looks at waiting messages from a position on and touches nothing. Raises QueueNotFound."""
+        request = pb.PeekRequest(
+            queue=self.name,
+            max_messages=max_messages,
+            from_position=from_position,
+            without_payloads=without_payloads,
+        )
+        response: pb.PeekResponse = await self._connection.call(self._connection.queues.Peek, request)
+        return list(response.messages)
+
+    async def withdraw(self, message_ids: Sequence[str]) -> list[pb.WithdrawResult]:
+        """Cancels messages that wait or are delayed, wherever they stand; one result per id, in order.
+
+        One that could not be withdrawn has `error` set: MESSAGE_LEASED, MESSAGE_FINISHED or MESSAGE_NOT_FOUND. Raises
+        QueueNotFound.
+        """
+        request = pb.WithdrawRequest(queue=self.name, message_ids=message_ids)
+        return list((await _settle.send_withdraw(self._connection, request)).results)
