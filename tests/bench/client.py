@@ -151,7 +151,8 @@ async def main() -> None:
                     for number in range(RUNS):
                         for each, count in rows:
                             found[each].append(await measure(client, each, count, number))
-                    print(f"\n{title:56} {'messages/s':>11} {'from - to':>17} {'client µs':>9}")
+                    heading = f"{title}, median of {RUNS} runs"
+                    print(f"\n{heading:56} {'messages/s':>11} {'from - to':>17} {'client µs':>9}")
                     for each, runs in found.items():
                         rates = [rate for rate, _ in runs]
                         span = f"{min(rates):,.0f} - {max(rates):,.0f}"
