@@ -88,6 +88,23 @@ async def test_all_leases_are_kept_alive_together(service: FakeService, queue: h
     assert len(made.acked) == 5
 
 
+async def test_leases_are_kept_alive_over_a_service_that_is_away(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.put(b"1")
+    await queue.close()
+    service.keeps_leases = True
+    service.fail_next("Extend", AWAY, times=7)  # the stream, then a call with all its tries, then one more
+    handler = _Inside()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, lease=timedelta(milliseconds=600)))
+        await service.wait_for(lambda: len(service.requests("Extend")) >= 9)
+        assert not handler.leases[0].is_lost
+        handler.may_go.set()
+    assert "could not extend" in caplog.text
+    assert len(handler.leases) == len(made.acked) == 1
+
+
 async def test_leases_of_a_broken_stream_are_asked_after_and_worked_on_again(
     service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
