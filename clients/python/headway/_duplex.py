@@ -13,8 +13,8 @@ _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
 _Value = TypeVar("_Value")
 
-# What grpc.aio (1.76 to 1.85) makes of a write that meets a stream which the other side has just ended. It puts this in the place
-# of the true status, which has come before or is about to come.
+# What grpc.aio (1.76 to 1.85) makes of a write that meets a stream which the other side has just ended. It puts this in
+# the place of the true status, which has come before or is about to come.
 _MADE_UP = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 # Nothing more can be read, so the true status is on its way: looked for during a second.
 _STATUS_TRIES = 100
