@@ -49,19 +49,24 @@ class Step:
 
 
 class Service:
-    """One service process: `start`, then `stop`, whatever happened in between."""
+    """One service process: `start`, then `stop`, whatever happened in between.
 
-    def __init__(self, settings: Settings) -> None:
+    A worker is one of several on the same addresses; `store_url` is the embedded store that all of them use, if any.
+    """
+
+    def __init__(self, settings: Settings, *, is_worker: bool = False, store_url: str | None = None) -> None:
         self._settings = settings
+        self._is_worker = is_worker
         self.process = f"headway/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
-        url = settings.store_url
+        self._has_embedded = settings.store_url is None  # its own or its supervisor's
+        url = settings.store_url or store_url
         self._embedded = EmbeddedStore(settings.data_dir) if url is None else None
         self._url = self._embedded.url if self._embedded else str(url)
         self._store = RedisStore(
             self._url,
             prefix=settings.prefix,
             process=self.process,
-            embedded=self._embedded is not None,
+            embedded=self._has_embedded,
             call_timeout=settings.store_timeout,
         )
         self._engine = Engine(
@@ -93,6 +98,7 @@ class Service:
             keepalive=settings.keepalive,
             keepalive_timeout=settings.keepalive_timeout,
             max_running_calls=settings.max_running_calls,
+            reuse_port=self._is_worker,
         )
         addresses = await self._server.start()
         self._engine.on_readiness(self._server.set_ready)
@@ -103,10 +109,10 @@ class Service:
     def store_text(self) -> str:
         """The store in half a line."""
         facts = self._store.facts
-        place = str(self._embedded.folder) if self._embedded else masked_url(self._url)
+        place = str(self._settings.data_dir) if self._has_embedded else masked_url(self._url)
         if not facts.is_reachable:
             return f"{place}, not reachable yet"
-        return f"{'embedded ' if self._embedded else ''}{facts.kind} {facts.version}, {facts.durability}, {place}"
+        return f"{'embedded ' if self._has_embedded else ''}{facts.kind} {facts.version}, {facts.durability}, {place}"
 
     def steps(self, hurry: asyncio.Event) -> list[Step]:
         """The shut-down, in order. `hurry` ends the drain delay and the grace early."""
@@ -175,7 +181,7 @@ async def _pause(span: timedelta, hurry: asyncio.Event) -> None:
         pass
 
 
-async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+async def serve(service: Service, *, announce: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT, then shuts down in order; a second signal makes it hurry.
 
     `announce` gets the one line that says where it serves. Raises what `Service.start` raises.
@@ -189,7 +195,6 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
-    service = Service(settings)
     try:
         starting = asyncio.ensure_future(service.start())
         stopping = asyncio.ensure_future(told.wait())
@@ -209,11 +214,17 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
         await service.stop(hurry)
 
 
-def run(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """`serve` on a loop of its own, the fast one where it is installed."""
+def run(
+    settings: Settings, *, announce: Callable[[str], None], is_worker: bool = False, store_url: str | None = None
+) -> None:
+    """`serve` on a loop of its own, the fast one where it is installed. The rest is told at `Service`."""
     logs.set_up(log_format=settings.log_format, level=settings.log_level)
+
+    async def made_on_the_loop() -> None:
+        await serve(Service(settings, is_worker=is_worker, store_url=store_url), announce=announce)
+
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(serve(settings, announce=announce))
+        runner.run(made_on_the_loop())
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

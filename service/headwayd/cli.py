@@ -82,13 +82,22 @@ def _fail(text: str, *, code: int) -> NoReturn:
 def serve(flags: dict[str, Any]) -> None:
     """Serve until SIGTERM or Ctrl-C. Prints one line on stdout when it is ready."""
     settings = _load(flags)
-    # Late: the other commands need neither gRPC nor Redis.
-    from headwayd.app import START_ERRORS, run  # noqa: PLC0415
-
+    run, start_errors = _way_to_run(settings)
     try:
         run(settings, announce=lambda line: print(line, flush=True))
-    except START_ERRORS as error:
+    except start_errors as error:
         _fail(str(error), code=1)
+
+
+def _way_to_run(settings: Settings) -> tuple[Callable[..., None], tuple[type[Exception], ...]]:
+    """What serves, and why its start may fail. Imported late: the other commands need neither gRPC nor Redis."""
+    if settings.workers > 1:
+        from headwayd import supervisor  # noqa: PLC0415
+
+        return supervisor.run, supervisor.START_ERRORS
+    from headwayd import app  # noqa: PLC0415
+
+    return app.run, app.START_ERRORS
 
 
 @cli.command()

@@ -78,6 +78,15 @@ class Settings(BaseSettings):
         "Allow to listen beyond this machine although there is neither TLS nor a password: everyone who reaches the "
         "address may do everything. Needed in containers, whose network is the fence.",
     )
+    workers: int = _setting(
+        1,
+        "How many processes serve on these addresses, behind one that starts and restarts them. Python uses one core "
+        "per process: about as many as there are cores. Connections are spread over them, not calls. More than one "
+        "needs HOST:PORT addresses, and a system with SO_REUSEPORT that spreads by it (Linux).",
+        unit="processes",
+        ge=1,
+        le=64,
+    )
     redis_url: SecretStr | None = _setting(
         None,
         "The server to keep queues on: redis://, rediss:// or unix://. Without any redis setting the embedded store is "
@@ -132,8 +141,8 @@ class Settings(BaseSettings):
     )
     max_running_calls: int = _setting(
         20_000,
-        "The most calls and streams at a time; streams leave a tenth to calls. One that watches takes about 31 KB: "
-        "more need more memory, or more processes.",
+        "The most calls and streams at a time in one process; streams leave a tenth to calls. One that watches takes "
+        "about 31 KB: more need more memory, or more processes.",
         unit="calls",
         ge=10,
         le=1_000_000,
@@ -293,6 +302,10 @@ class Settings(BaseSettings):
         if beyond and not self.insecure:
             raise ValueError(
                 f"{beyond[0]} is open to other machines and there is no TLS yet: listen on 127.0.0.1, or say --insecure"
+            )
+        if self.workers > 1 and (sockets := [address for address in self.listen if not host_of(address)]):
+            raise ValueError(
+                f"{sockets[0]} can be served by one process only: listen on HOST:PORT, or set workers to 1"
             )
         for outer in ("max_request_bytes", "max_response_bytes"):
             if self.max_message_bytes > getattr(self, outer):

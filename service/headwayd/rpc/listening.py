@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import os
 import stat
+from typing import TYPE_CHECKING
 
-from grpc.aio import Server
+if TYPE_CHECKING:  # whoever only holds addresses for others needs no gRPC
+    from grpc.aio import Server
 
 UNIX_SCHEME = "unix:"
 _MAX_UNIX_PATH_BYTES = 107  # sockaddr_un, without its final NUL

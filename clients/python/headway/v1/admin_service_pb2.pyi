@@ -547,7 +547,7 @@ class Store(google.protobuf.message.Message):
     reachable: builtins.bool
     """It answers now."""
     embedded: builtins.bool
-    """True if this process started it and stops it."""
+    """True if the service started it and stops it: this process, or the one that runs it as one of its workers."""
     durability: builtins.str
     """What it really promises: "memory", "everysec", "always" or "replicated"."""
     prefix: builtins.str
