@@ -94,6 +94,12 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     assert refusal(listen=[address]).startswith("--listen: ")
 
 
+def test_several_workers_cannot_share_a_unix_socket() -> None:
+    listen = ["127.0.0.1:0", "unix:/run/h"]
+    assert "unix:/run/h can be served by one process only" in refusal(workers="2", listen=listen)
+    assert Settings.load({"workers": "1", "listen": listen}).workers == 1
+
+
 @pytest.mark.parametrize("address", ["0.0.0.0:7420", "[::]:7420", "192.0.2.1:7420", "example.org:7420"])
 def test_listening_beyond_this_machine_needs_a_word(address: str) -> None:
     assert "--insecure" in refusal(listen=[address])
@@ -110,6 +116,7 @@ def test_listening_beyond_this_machine_needs_a_word(address: str) -> None:
         ("max_message_bytes", 1024, 3 * 1024 * 1024, 1),  # at most an answer's bytes
         ("max_response_bytes", 1024 * 1024, 256 * 1024 * 1024, 1),  # at least a message's
         ("redis_port", 1, 65_535, 1),
+        ("workers", 1, 64, 1),
     ],
 )
 def test_bounds_are_inclusive_and_beyond_is_refused(field: str, low: object, high: object, step: object) -> None:
