@@ -17,23 +17,27 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc.aio import ServicerContext
 
 from headwayd.domain.errors import NotServed, Overloaded, ShuttingDown
+from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.incidents import fail
-from headwayd.rpc.status import abort
+from headwayd.rpc.status import Refusal, abort
 from headwayd.rpc.streams import Requests, Stream
 
 Context = ServicerContext[Any, Any]
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 OWN_PACKAGE = "/headway.v1."
-# These end work that was begun: they are taken as long as the process lives.
 _FIRST_REQUEST_S = 1.0
+# These end work that was begun: they are taken as long as the process lives.
 SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
 
 
 class Gate:
     """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in. Draining
-    ends the streams, which leave a tenth to other calls: those who watch must not keep out those who work."""
+    ends the streams, which leave a tenth to other calls: those who watch must not keep out those who work. Calls of one
+    reply are also refused as `backlog` says, once there is one."""
+
+    backlog: Backlog | None = None
 
     def __init__(self, *, max_running: int) -> None:
         self._max_running = max_running
@@ -147,17 +151,27 @@ def _unary(
     behaviour: Callable[[Any, Context], Awaitable[Any]], name: str, gate: Gate
 ) -> Callable[[Any, Context], Awaitable[Any]]:
     is_settling = name in SETTLING_METHODS
+    # Made once: to refuse must cost little, or refusing is all that is done.
+    overloaded = Refusal(Overloaded("more calls come than the service can do"))
 
     async def handle(request: Any, context: Context) -> Any:
         gate.enter()
+        backlog = gate.backlog
+        began = backlog.enter() if backlog else 0
         try:
+            if backlog and backlog.must_refuse and not is_settling:
+                await overloaded.end(context)
             if type(request) is Undecodable:
                 raise request.error
             gate.admit(is_settling=is_settling)
             return await behaviour(request, context)
+        except grpc.aio.AbortError:  # refused above
+            raise
         except Exception as error:  # noqa: BLE001 - the one guard of calls: a defect must not show its inside
             await fail(context, error, name)
         finally:
+            if backlog:
+                backlog.leave(began)
             gate.leave()
 
     return handle

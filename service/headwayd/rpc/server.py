@@ -12,8 +12,10 @@ import structlog
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
 from headwayd.rpc.admin_servicer import AdminServicer
-from headwayd.rpc.edge import CallRouter, Gate, service_handlers
+from headwayd.rpc.backlog import Backlog, pending_count
+from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Gate, service_handlers
 from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
 from headwayd.rpc.listening import bind
 from headwayd.rpc.queue_servicer import QueueServicer
@@ -33,9 +35,17 @@ _REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
 # Calls that wait to be accepted by Python. Beyond the first number gRPC refuses at random, beyond the second always;
-# its own defaults (1,000 and 3,000) lose calls when many clients connect at once.
-_MAX_PENDING_REQUESTS = 20_000
-_MAX_PENDING_REQUESTS_HARD_LIMIT = 40_000
+# its own defaults (1,000 and 3,000) lose calls when many clients connect at once. Each that waits takes about 20 KB, so
+# far more would take more memory than a process has, and wait longer than its caller. What gRPC refuses here it ends
+# with CANCELLED and no details (seen with 1.85; it has no setting for that); nothing was begun.
+_MAX_PENDING_REQUESTS = 10_000
+_MAX_PENDING_REQUESTS_HARD_LIMIT = 10_000
+# Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
+# one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
+_LANES = (
+    (HEALTH_SERVICE, "Check"),
+    *((QUEUE_SERVICE.full_name, method) for method in sorted(SETTLING_METHODS)),
+)
 
 
 class RpcServer:
@@ -63,15 +73,18 @@ class RpcServer:
             limits, keepalive=keepalive, keepalive_timeout=keepalive_timeout, reuse_port=reuse_port
         )
         self._server = grpc.aio.server(options=options)
+        self._gate.backlog = Backlog(pending_count(lambda: self._gate.running_count))
         servicers = (
             (QueueServicer(engine), QUEUE_SERVICE),
             (AdminServicer(engine), ADMIN_SERVICE),
         )
-        handlers = health_handlers(self._health)
+        handlers = dict(health_handlers(self._health))
         for servicer, service in servicers:
             handlers.update(
                 service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
             )
+        for name, method in _LANES:
+            self._server.add_registered_method_handlers(name, {method: handlers.pop(f"/{name}/{method}")})
         self._server.add_generic_rpc_handlers((CallRouter(handlers),))
 
     @property

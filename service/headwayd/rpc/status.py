@@ -106,6 +106,17 @@ def item_status(error: HeadwayError) -> message_pb2.Status:
     )
 
 
+class Refusal:
+    """The same answer for many calls, made once."""
+
+    def __init__(self, error: HeadwayError) -> None:
+        self._status = rpc_status.to_status(rich_status(error))
+
+    async def end(self, context: ServicerContext[Any, Any]) -> NoReturn:
+        """Ends a call with it. Never returns."""
+        await context.abort(self._status.code, self._status.details, self._status.trailing_metadata)
+
+
 async def abort(context: ServicerContext[Any, Any], error: HeadwayError) -> NoReturn:
     """Ends the call with the error's status. Never returns."""
     status = rpc_status.to_status(rich_status(error))

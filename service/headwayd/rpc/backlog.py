@@ -1,0 +1,98 @@
+"""Whether more calls come than this process can begin, and which of them must be refused then.
+
+Calls stand in a line of gRPC's own until Python accepts them, first come, first served. When more come than are done,
+that line grows until whoever is served has waited longer than any caller does. So while it stays long, calls are
+refused as soon as they are accepted, which is far cheaper than to do them, and the line moves on: but for as many as
+keep the process busy, or nothing would be done at all. As with CoDel (RFC 8289) a long line means nothing as such, for
+many calls may come at once; one that does not get short does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from grpc_channelz.v1 import channelz_pb2
+from grpc_channelz.v1.channelz import ChannelzServicer
+
+# Calls in gRPC's line: as many as are accepted in some tenths of a second.
+LONG = 1_000
+# So long must the line be long at every look before anything is refused.
+PATIENCE_S = 0.5
+# Having been behind, the process is behind again at the first look at a long line, for so long.
+WATCHFUL_S = 5.0
+# A look costs about 0.3 ms, and is taken only when a call comes.
+BETWEEN_LOOKS_S = 0.1
+# While behind, so many fresh calls may run: enough to fill a pipeline to the store.
+BUSY = 200
+# Until then a call is fresh; one that runs for longer waits for something else than for this process.
+FRESH_S = 0.5
+
+
+def pending_count(running_count: Callable[[], int]) -> Callable[[], int]:
+    """Counts the calls of the gRPC server made last that nobody has accepted yet. `running_count` tells how many run.
+
+    By gRPC's own books (channelz, its documented way to ask): began, less those that ended or run.
+    """
+    server_id = _newest_server_id()
+
+    def count() -> int:
+        request = channelz_pb2.GetServerRequest(server_id=server_id)
+        books = ChannelzServicer.GetServer(request, None).server.data
+        return int(books.calls_started) - int(books.calls_succeeded) - int(books.calls_failed) - running_count()
+
+    return count
+
+
+def _newest_server_id() -> int:
+    found = 0
+    while True:
+        page = ChannelzServicer.GetServers(channelz_pb2.GetServersRequest(start_server_id=found + 1), None)
+        found = max([found, *(server.ref.server_id for server in page.server)])
+        if page.end or not page.server:
+            return int(found)
+
+
+class Backlog:
+    """Looks at the line of calls that nobody has accepted yet, whenever one has been. `clock` is monotonic, in s."""
+
+    def __init__(self, count_pending: Callable[[], int], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._count_pending = count_pending
+        self._clock = clock
+        self._look_at = 0.0
+        self._long_since: float | None = None
+        self._watchful_until = 0.0
+        self._fresh: dict[int, int] = {}  # calls that run, by the span of FRESH_S in which they began
+        self.is_behind = False
+
+    def enter(self) -> int:
+        """A call begins to run. Returns what `leave` wants."""
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + BETWEEN_LOOKS_S
+            self._look(now)
+        began = int(now / FRESH_S)
+        self._fresh[began] = self._fresh.get(began, 0) + 1
+        return began
+
+    def leave(self, began: int) -> None:
+        """A call has ended."""
+        if began in self._fresh:
+            self._fresh[began] -= 1
+
+    @property
+    def must_refuse(self) -> bool:
+        """Whether the call that entered last must not go on."""
+        return self.is_behind and sum(self._fresh.values()) > BUSY
+
+    def _look(self, now: float) -> None:
+        current = int(now / FRESH_S)
+        self._fresh = {began: count for began, count in self._fresh.items() if began >= current - 1}
+        if self._count_pending() < LONG:
+            self.is_behind, self._long_since = False, None
+            return
+        if self._long_since is None:
+            self._long_since = now
+        if now - self._long_since >= PATIENCE_S or now < self._watchful_until:
+            self.is_behind = True
+            self._watchful_until = now + WATCHFUL_S

@@ -1,0 +1,237 @@
+"""Calls one unary gRPC method over HTTP/2 without a gRPC library, at a price of a few microseconds a call: so that one
+process can offer ten times what a service takes. `python -m bench.http2_load` with a `Plan` as JSON on standard input;
+prints a `Tally` as JSON.
+
+Each request is the same few bytes but for its stream's number (RFC 9113, RFC 7541 without Huffman or indexing). Of an
+answer only is known whether it had a message (then the call was OK), or which status it had instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from base64 import b64decode
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+_MAX_WINDOW = 2**31 - 1
+_FIRST_WINDOW = 65_535
+_TICK_S = 0.002
+_LINGER_S = 5.5  # for the last answers
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to offer: `rate` calls a second, or, if that is 0, always `in_flight` calls. `deadline_s` counts from the
+    instant at which a call was due, and is what the service is told, too."""
+
+    port: int
+    path: str
+    request: str  # base64
+    seconds: float
+    rate: float = 0.0
+    in_flight: int = 100
+    connections: int = 8
+    deadline_s: float = 5.0
+
+
+@dataclass
+class Tally:
+    """What came of it."""
+
+    offered: int = 0
+    sent: int = 0
+    in_time: int = 0
+    too_late: int = 0
+    unanswered: int = 0
+    statuses: dict[str, int] = field(default_factory=dict)
+    with_details: int = 0  # refusals that say more than their status: reason and when to come again
+    p50_ms: float = 0.0
+    p99_ms: float = 0.0
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
+
+
+def _text(value: str) -> bytes:
+    return bytes((len(value),)) + value.encode()
+
+
+def _header_block(plan: Plan) -> bytes:
+    timeout = f"{round(plan.deadline_s * 1000)}m"
+    return (
+        b"\x83\x86"  # :method POST, :scheme http
+        + (b"\x04" + _text(plan.path))
+        + (b"\x01" + _text("localhost"))
+        + (b"\x0f\x10" + _text("application/grpc"))
+        + (b"\x00" + _text("te") + _text("trailers"))
+        + (b"\x00" + _text("grpc-timeout") + _text(timeout))
+    )
+
+
+class Connection(asyncio.Protocol):
+    """One connection: what waits to be sent, what waits for its answer."""
+
+    def __init__(self, plan: Plan, load: Load) -> None:
+        self._load = load
+        block, message = _header_block(plan), b64decode(plan.request)
+        data = b"\0" + len(message).to_bytes(4) + message
+        self._head = len(block).to_bytes(3) + bytes((_HEADERS, _END_HEADERS))
+        self._middle = block + len(data).to_bytes(3) + bytes((_DATA, _END_STREAM))
+        self._data = data
+        self._window = _FIRST_WINDOW
+        self._stream = -1
+        self._due: list[float] = []  # instants of calls that the service's flow control holds back
+        self._running: dict[int, float] = {}
+        self._has_message: set[int] = set()
+        self._rest = b""
+        self._is_writable = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+        # HEADER_TABLE_SIZE 0: nothing is indexed in answers. INITIAL_WINDOW_SIZE, and the connection's: no limit.
+        settings = (1).to_bytes(2) + bytes(4) + (4).to_bytes(2) + _MAX_WINDOW.to_bytes(4)
+        window = (_MAX_WINDOW - _FIRST_WINDOW).to_bytes(4)
+        transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, window))
+
+    def pause_writing(self) -> None:
+        self._is_writable = False
+
+    def resume_writing(self) -> None:
+        self._is_writable = True
+
+    def call(self, due_at: float, count: int) -> None:
+        """So many calls more, sent as soon as flow control allows."""
+        self._due.extend([due_at] * count)
+        self._send()
+
+    def _send(self) -> None:
+        if not self._is_writable:
+            return
+        count = min(len(self._due), max(self._window, 0) // len(self._data))
+        parts: list[bytes] = []
+        for due_at in self._due[:count]:
+            self._stream += 2
+            stream = self._stream.to_bytes(4)
+            parts += (self._head, stream, self._middle, stream, self._data)
+            self._running[self._stream] = due_at
+        del self._due[:count]
+        self._window -= count * len(self._data)
+        self._load.tally.sent += count
+        if parts:
+            self._transport.write(b"".join(parts))
+
+    def data_received(self, data: bytes) -> None:
+        read, at = self._rest + data, 0
+        while len(read) - at >= 9:
+            end = at + 9 + int.from_bytes(read[at : at + 3])
+            if end > len(read):
+                break
+            self._on_frame(read[at + 3], read[at + 4], int.from_bytes(read[at + 5 : at + 9]), read[at + 9 : end])
+            at = end
+        self._rest = read[at:]
+        self._send()
+
+    def _on_frame(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
+        if kind == _DATA:
+            self._has_message.add(stream)
+        elif kind == _HEADERS and flags & _END_STREAM:
+            self._on_end(stream, payload)
+        elif kind == _RST_STREAM:
+            self._on_end(stream, b"")
+        elif kind == _WINDOW_UPDATE and stream == 0:
+            self._window += int.from_bytes(payload)
+        elif kind == _SETTINGS and not flags & _ACK:
+            self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
+        elif kind == _PING and not flags & _ACK:
+            self._transport.write(_frame(_PING, _ACK, 0, payload))
+        elif kind == _GOAWAY:
+            raise ConnectionError(f"the service closes the connection: {payload!r}")
+
+    def _on_end(self, stream: int, trailers: bytes) -> None:
+        due_at = self._running.pop(stream, None)
+        if due_at is None:
+            return
+        if stream in self._has_message:
+            self._has_message.discard(stream)
+            self._load.answered(due_at)
+        else:
+            at = trailers.find(b"grpc-status") + 11
+            length = trailers[at] if at > 10 else 0
+            self._load.refused(trailers[at + 1 : at + 1 + length].decode() or "reset", b"-details-bin" in trailers)
+
+    @property
+    def running_count(self) -> int:
+        """Calls that were asked for and have no answer yet."""
+        return len(self._running) + len(self._due)
+
+
+class Load:
+    """All connections, and what came of their calls."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self.tally = Tally()
+        self._statuses: Counter[str] = Counter()
+        self._took_ms: list[float] = []
+        self._running = 0
+
+    def answered(self, due_at: float) -> None:
+        """A call was OK."""
+        took_s = time.perf_counter() - due_at
+        self._running -= 1
+        if took_s > self._plan.deadline_s:
+            self.tally.too_late += 1
+        else:
+            self.tally.in_time += 1
+            self._took_ms.append(took_s * 1_000)
+
+    def refused(self, status: str, has_details: bool) -> None:
+        """A call failed."""
+        self._running -= 1
+        self._statuses[status] += 1
+        self.tally.with_details += has_details
+
+    async def run(self) -> Tally:
+        """Offers what the plan says, and waits for the last answers."""
+        loop, plan = asyncio.get_running_loop(), self._plan
+        connections = [
+            (await loop.create_connection(lambda: Connection(plan, self), "127.0.0.1", plan.port))[1]
+            for _ in range(plan.connections)
+        ]
+        began = time.perf_counter()
+        turn = 0
+        while (now := time.perf_counter() - began) < plan.seconds:
+            wanted = round(now * plan.rate) - self.tally.offered if plan.rate else plan.in_flight - self._running
+            share = -(-wanted // len(connections))
+            while wanted > 0:
+                count = min(share, wanted)
+                connections[turn % len(connections)].call(time.perf_counter(), count)
+                turn, wanted = turn + 1, wanted - count
+                self.tally.offered += count
+                self._running += count
+            await asyncio.sleep(_TICK_S)
+        await asyncio.sleep(_LINGER_S)
+        tally = self.tally
+        tally.unanswered = sum(one.running_count for one in connections)
+        tally.statuses = dict(self._statuses)
+        took = sorted(self._took_ms) or [0.0]
+        tally.p50_ms, tally.p99_ms = took[len(took) // 2], took[int(len(took) * 0.99)]
+        return tally
+
+
+def main() -> None:
+    """Reads the plan, and tells what came of it."""
+    plan = Plan(**json.load(sys.stdin))
+    print(json.dumps(asdict(asyncio.run(Load(plan).run()))))
+
+
+if __name__ == "__main__":
+    main()

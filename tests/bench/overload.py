@@ -1,0 +1,156 @@
+"""What a service does with ten times the calls that it can take: run with `make bench`. Prints a table, and says where
+a figure misses its target.
+
+First the peak: always so many unary Puts of 100 bytes in flight. Then an open loop offers ten times as many as were
+done, whatever comes back; each call has a deadline of five seconds, and what is answered later is not counted. Beside
+it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower priority
+than the service: it stands for machines that are not this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from base64 import b64encode
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import grpc
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bench.http2_load import Plan, Tally
+from bench.rig import percentile, started
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Message
+
+QUEUE = "load"
+PEAK_S, LOAD_S = 8.0, 15.0
+IN_FLIGHT = (100, 500)
+TIMES = 10
+PROBE_EVERY_S, PROBE_TIMEOUT_S = 0.02, 10.0
+NICENESS = 10
+GOODPUT_TARGET, HEALTH_TARGET_MS, GROWTH_TARGET_MIB = 0.8, 100.0, 300.0
+_MIB = 1024 * 1024
+
+
+async def _load(plan: Plan) -> Tally:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.http2_load"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        preexec_fn=lambda: os.nice(NICENESS),
+    )
+    out, _ = await process.communicate(json.dumps(asdict(plan)).encode())
+    assert process.returncode == 0, f"the load ended with {process.returncode}"
+    return Tally(**json.loads(out))
+
+
+class Beside:
+    """Asks for health and looks at the service's memory while the block lasts."""
+
+    def __init__(self, address: str, pid: int) -> None:
+        self._address = address
+        self._process = psutil.Process(pid)
+        self.health_ms: list[float] = []
+        self.failed = 0
+        self.most_mib = 0.0
+        self.cpu_s = 0.0
+
+    @property
+    def mib(self) -> float:
+        """What the service has in memory now."""
+        return float(self._process.memory_info().rss / _MIB)
+
+    async def _ask(self, stub: Any) -> None:
+        began = time.perf_counter()
+        try:
+            await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
+        except grpc.aio.AioRpcError:
+            self.failed += 1
+        self.health_ms.append((time.perf_counter() - began) * 1_000)
+
+    async def _run(self) -> None:
+        async with grpc.aio.insecure_channel(self._address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            async with asyncio.TaskGroup() as asks:
+                while True:
+                    asks.create_task(self._ask(stub))
+                    self.most_mib = max(self.most_mib, self.mib)
+                    await asyncio.sleep(PROBE_EVERY_S)
+
+    async def __aenter__(self) -> Beside:
+        self._task = asyncio.create_task(self._run())
+        self._cpu_before_s = sum(self._process.cpu_times()[:2])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cpu_s = sum(self._process.cpu_times()[:2]) - self._cpu_before_s
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+def _row(name: str, tally: Tally, seconds: float, beside: Beside) -> None:
+    p50, p99 = percentile(beside.health_ms, 0.5), percentile(beside.health_ms, 0.99)
+    refused = " ".join(f"{code}:{count}" for code, count in sorted(tally.statuses.items())) or "none"
+    print(
+        f"{name:22} {tally.offered / seconds:9.0f} {tally.in_time / seconds:8.0f} {tally.p50_ms:8.1f} "
+        f"{tally.p99_ms:8.1f} {beside.cpu_s / seconds * 100:6.0f} {p50:10.1f} {p99:8.1f} {beside.failed:5}  "
+        f"{refused} ({tally.with_details} with details), late {tally.too_late}, unanswered {tally.unanswered}, "
+        f"unsent {tally.offered - tally.sent}"
+    )
+
+
+def _verdict(text: str, is_met: bool) -> None:
+    print(f"{text}{'' if is_met else '  MISSES'}")
+
+
+async def main() -> None:
+    """Prints the table."""
+    async with started(1) as bench:
+        service, stub = bench.services[0], bench.stubs[0]
+        await stub.Create(pb.CreateRequest(queue=QUEUE))
+        request = pb.PutRequest(queue=QUEUE, messages=[Message(payload=b"x" * 100)])
+        port = int(service.address.rpartition(":")[2])
+        common: dict[str, Any] = {
+            "port": port,
+            "path": "/headway.v1.QueueService/Put",
+            "request": b64encode(request.SerializeToString()).decode(),
+        }
+        await _load(Plan(**common, seconds=2.0))  # warm
+        print(
+            f"{'':22} {'offered/s':>9} {'good/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'core %':>6} {'health p50':>10} "
+            f"{'p99':>8} {'fail':>5}  refused by status"
+        )
+        peaks = []
+        for in_flight in IN_FLIGHT:
+            async with Beside(service.address, service.pid) as beside:
+                peaks.append(await _load(Plan(**common, seconds=PEAK_S, in_flight=in_flight)))
+            _row(f"{in_flight} in flight", peaks[-1], PEAK_S, beside)
+        peak = max(one.in_time for one in peaks) / PEAK_S
+        before_mib, rate = beside.mib, TIMES * peak
+        async with Beside(service.address, service.pid) as beside:
+            load = await _load(Plan(**common, seconds=LOAD_S, rate=rate))
+        _row(f"{TIMES} times the peak", load, LOAD_S, beside)
+        most_mib, after_mib = beside.most_mib, beside.mib
+        async with Beside(service.address, service.pid) as again:
+            later = await _load(Plan(**common, seconds=PEAK_S, in_flight=IN_FLIGHT[0]))
+        _row(f"{IN_FLIGHT[0]} in flight, again", later, PEAK_S, again)
+        ratio = load.in_time / LOAD_S / peak
+        p99 = percentile(beside.health_ms, 0.99)
+        print()
+        _verdict(f"goodput at {TIMES} times the load ÷ peak: {ratio:.2f}", ratio >= GOODPUT_TARGET)
+        _verdict(f"health checks under it, p99: {p99:.1f} ms, {beside.failed} failed", p99 <= HEALTH_TARGET_MS)
+        _verdict(
+            f"service memory before, most, after: {before_mib:.0f}, {most_mib:.0f}, {after_mib:.0f} MiB",
+            most_mib - before_mib <= GROWTH_TARGET_MIB,
+        )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

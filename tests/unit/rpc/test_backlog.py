@@ -1,0 +1,152 @@
+"""When a line of calls that nobody has accepted makes the process refuse, which calls, and when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from headwayd.rpc.backlog import (
+    BETWEEN_LOOKS_S,
+    BUSY,
+    FRESH_S,
+    LONG,
+    PATIENCE_S,
+    WATCHFUL_S,
+    Backlog,
+    pending_count,
+)
+
+
+class Line:
+    """A line of so many calls, and a clock that stands until told."""
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.now = 1_000.0
+        self.looks = 0
+        self.backlog = Backlog(self._count, clock=lambda: self.now)
+
+    def _count(self) -> int:
+        self.looks += 1
+        return self.pending
+
+    def pass_s(self, seconds: float) -> None:
+        """Time passes, with a call that begins and ends at every look."""
+        end = self.now + seconds
+        while self.now < end:
+            self.now += BETWEEN_LOOKS_S
+            self.backlog.leave(self.backlog.enter())
+
+    def begin(self, count: int) -> list[int]:
+        return [self.backlog.enter() for _ in range(count)]
+
+
+@pytest.fixture
+def line() -> Line:
+    return Line()
+
+
+def test_a_line_that_stays_long_refuses_what_exceeds_a_busy_process(line: Line) -> None:
+    line.pending = LONG
+    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
+    assert line.backlog.is_behind
+    running = line.begin(BUSY)
+    assert not line.backlog.must_refuse
+    line.begin(1)
+    assert line.backlog.must_refuse
+    line.backlog.leave(running[0])
+    assert not line.backlog.must_refuse
+
+
+def test_a_long_line_of_a_moment_refuses_nothing(line: Line) -> None:
+    for _ in range(5):
+        line.pending = LONG
+        line.pass_s(PATIENCE_S - BETWEEN_LOOKS_S)
+        line.pending = LONG - 1
+        line.pass_s(BETWEEN_LOOKS_S)
+    line.begin(2 * BUSY)
+    assert not line.backlog.must_refuse
+
+
+def test_it_stops_at_the_first_look_at_a_short_line_and_is_watchful_for_a_while(line: Line) -> None:
+    line.pending = LONG
+    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
+    line.pending = 0
+    line.pass_s(BETWEEN_LOOKS_S)
+    assert not line.backlog.is_behind
+    line.pending = LONG
+    line.pass_s(BETWEEN_LOOKS_S)
+    assert line.backlog.is_behind
+    line.pending = 0
+    line.pass_s(WATCHFUL_S + 2 * BETWEEN_LOOKS_S)
+    line.pending = LONG
+    line.pass_s(BETWEEN_LOOKS_S)
+    assert not line.backlog.is_behind
+
+
+def test_calls_that_have_run_for_long_are_waiting_and_do_not_count(line: Line) -> None:
+    line.pending = LONG
+    waiting = line.begin(10 * BUSY)
+    line.pass_s(PATIENCE_S + 2 * FRESH_S + 2 * BETWEEN_LOOKS_S)
+    line.begin(BUSY)
+    assert line.backlog.is_behind
+    assert not line.backlog.must_refuse
+    for began in waiting:  # that they end changes nothing
+        line.backlog.leave(began)
+    line.begin(1)
+    assert line.backlog.must_refuse
+
+
+def test_looks_are_taken_when_calls_come_and_not_more_often_than_said(line: Line) -> None:
+    line.begin(1_000)
+    assert line.looks == 1
+    line.now += BETWEEN_LOOKS_S
+    line.begin(1_000)
+    assert line.looks == 2
+
+
+async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
+    running = 0
+    release = asyncio.Event()
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+            async def handle(_request: bytes, _context: object) -> bytes:
+                nonlocal running
+                running += 1
+                await release.wait()
+                running -= 1
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    others = [grpc.aio.server() for _ in range(3)]
+    server = grpc.aio.server()
+    count = pending_count(lambda: running)
+    others.append(grpc.aio.server())  # neither those made before nor after it
+    server.add_generic_rpc_handlers((Handler(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary("/a/b")
+        assert count() == 0
+        calls = [call(b"", timeout=30) for _ in range(50)]
+        async with asyncio.timeout(10):
+            while running < 50:  # noqa: ASYNC110 - nothing signals it to the outside
+                await asyncio.sleep(0.001)
+        assert count() == 0  # all began, and all run
+        running -= 30  # as if nobody had accepted those
+        assert count() == 30
+        running += 30
+        release.set()
+        await asyncio.gather(*calls)
+        async with asyncio.timeout(10):
+            while count() > 0:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.001)
+        assert count() == 0
+    await server.stop(0)
+    for one in others:
+        await one.stop(0)
