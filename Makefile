@@ -51,11 +51,12 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time brings, and how late; prints tables
+bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time brings, and overload; prints tables
 	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
 	cd tests && ../$(BIN)/python -m bench.client
+	cd tests && ../$(BIN)/python -m bench.overload
 
 bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
 	cd tests && ../$(BIN)/python -m bench.watching

@@ -1,0 +1,113 @@
+"""More calls than a process takes: they are refused with when to come again, and everything else goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from base64 import b64encode
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from bench.http2_load import Plan, Tally
+from faults.conftest import Connect, Open, Serve
+from harness import StoreServer, eventually, refused
+from headway.v1 import queue_service_pb2 as pb
+from wire.calls import ACKED, RESOURCE_EXHAUSTED, Line, Message
+
+TESTS = Path(__file__).resolve().parents[1]
+SERVING = health_pb2.HealthCheckResponse.SERVING
+MIB = 1024 * 1024
+
+
+async def health(channel: grpc.aio.Channel, name: str = "") -> int:
+    stub: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no aio
+    return int((await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=20)).status)
+
+
+async def wait(line: Line, count: int) -> bool:
+    return (await line.counts()).consumers_waiting == count
+
+
+async def test_at_the_limit_new_calls_are_told_when_to_come_again_and_the_rest_goes_on(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, connect: Connect
+) -> None:
+    service = await serve(fresh_store_server.url, HEADWAY_MAX_RUNNING_CALLS="10")
+    line = await open_line(service, "jobs")
+    beside = await open_line(await serve(fresh_store_server.url), "jobs")
+    await line.create()
+    await line.put(b"1")
+    held = await line.take_one()
+    async with connect(service.address) as channel:
+        waiting = [asyncio.create_task(line.get(wait_ms=60_000)) for _ in range(10)]
+        await eventually(lambda: wait(beside, 10))
+        for call in (line.put(b"2"), line.get(), line.describe(), line.get(wait_ms=60_000)):
+            with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+                await call
+            assert said.retry_delay == timedelta(seconds=1)
+        assert await line.ack(held.lease) == [ACKED]  # what was begun is ended
+        assert [await health(channel, name) for name in ("", "liveness", "readiness")] == [SERVING] * 3
+        assert not any(call.done() for call in waiting)
+        await beside.put(*(b"%d" % number for number in range(10)))
+        await asyncio.gather(*waiting)
+        await line.put(b"3")
+    assert (await beside.counts()).length == 1  # of what was refused nothing happened
+
+
+async def flood(address: str, queue: str, *, rate: float, seconds: float) -> Tally:
+    """Offers so many unary Puts a second, whatever comes back."""
+    request = pb.PutRequest(queue=queue, messages=[Message(payload=b"x" * 100)])
+    plan = Plan(
+        port=int(address.rpartition(":")[2]),
+        path="/headway.v1.QueueService/Put",
+        request=b64encode(request.SerializeToString()).decode(),
+        seconds=seconds,
+        rate=rate,
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "bench.http2_load"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        cwd=TESTS,
+    )
+    out, _ = await process.communicate(json.dumps(asdict(plan)).encode())
+    assert process.returncode == 0
+    return Tally(**json.loads(out))
+
+
+@pytest.mark.slow
+async def test_a_flood_of_calls_loses_nothing_that_was_accepted_and_memory_stays_bounded(
+    fresh_store_server: StoreServer,
+    serve: Serve,
+    open_line: Open,
+    connect: Connect,
+    figure: Callable[[str, str], None],
+) -> None:
+    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
+    line = await open_line(service, "jobs")
+    await line.create()
+    before = psutil.Process(service.pid).memory_info().rss
+    most = before
+    flooding = asyncio.create_task(flood(service.address, "jobs", rate=30_000, seconds=5))
+    async with connect(service.address) as channel:
+        while not flooding.done():
+            assert await health(channel, "liveness") == SERVING
+            most = max(most, psutil.Process(service.pid).memory_info().rss)
+    tally = await flooding
+    refused_count = sum(tally.statuses.values())
+    done_count = tally.in_time + tally.too_late
+    figure("a flood of Puts", f"{tally.offered} offered, {done_count} done, {refused_count} not: {tally.statuses}")
+    assert refused_count > 0
+    assert tally.statuses.get("8", 0) <= tally.with_details  # whoever is told to come again is told when
+    assert most - before < 600 * MIB
+    assert done_count <= (await line.counts()).length <= tally.offered
+    await line.put(b"after")  # it serves as before
+    await asyncio.wait_for(line.take_one(), 10)
