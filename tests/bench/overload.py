@@ -3,8 +3,8 @@ a figure misses its target.
 
 First the peak: always so many unary Puts of 100 bytes in flight. Then an open loop offers two and ten times as many as
 were done, whatever comes back; each call has a deadline of five seconds, and what is answered later is not counted.
-Beside it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower priority
-than the service: it stands for machines that are not this one.
+Beside it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower
+priority than the service: it stands for machines that are not this one.
 """
 
 from __future__ import annotations

@@ -29,12 +29,23 @@ BUSY = 200
 FRESH_S = 0.5
 
 
-def pending_count(running_count: Callable[[], int]) -> Callable[[], int]:
-    """Counts the calls of the gRPC server made last that nobody has accepted yet. `running_count` tells how many run.
+def server_ids() -> frozenset[int]:
+    """The gRPC servers of this process, by the numbers that gRPC's own books give them. These tell nothing of their
+    age: the new one is that which was not there before."""
+    found: set[int] = set()
+    while True:
+        start = max(found, default=0) + 1
+        page = ChannelzServicer.GetServers(channelz_pb2.GetServersRequest(start_server_id=start), None)
+        found.update(int(server.ref.server_id) for server in page.server)
+        if page.end or not page.server:
+            return frozenset(found)
+
+
+def pending_count(server_id: int, running_count: Callable[[], int]) -> Callable[[], int]:
+    """Counts the calls of a gRPC server that nobody has accepted yet. `running_count` tells how many run.
 
     By gRPC's own books (channelz, its documented way to ask): began, less those that ended or run.
     """
-    server_id = _newest_server_id()
 
     def count() -> int:
         request = channelz_pb2.GetServerRequest(server_id=server_id)
@@ -42,15 +53,6 @@ def pending_count(running_count: Callable[[], int]) -> Callable[[], int]:
         return int(books.calls_started) - int(books.calls_succeeded) - int(books.calls_failed) - running_count()
 
     return count
-
-
-def _newest_server_id() -> int:
-    found = 0
-    while True:
-        page = ChannelzServicer.GetServers(channelz_pb2.GetServersRequest(start_server_id=found + 1), None)
-        found = max([found, *(server.ref.server_id for server in page.server)])
-        if page.end or not page.server:
-            return int(found)
 
 
 class Backlog:

@@ -12,7 +12,7 @@ import structlog
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
 from headwayd.rpc.admin_servicer import AdminServicer
-from headwayd.rpc.backlog import Backlog, pending_count
+from headwayd.rpc.backlog import Backlog, pending_count, server_ids
 from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Gate, service_handlers
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
@@ -72,8 +72,10 @@ class RpcServer:
         options = _channel_options(
             limits, keepalive=keepalive, keepalive_timeout=keepalive_timeout, reuse_port=reuse_port
         )
+        others = server_ids()
         self._server = grpc.aio.server(options=options)
-        self._gate.backlog = Backlog(pending_count(lambda: self._gate.running_count))
+        (own,) = server_ids() - others
+        self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
         servicers = (
             (QueueServicer(engine), QUEUE_SERVICE),
             (AdminServicer(engine), ADMIN_SERVICE),

@@ -17,6 +17,7 @@ from headwayd.rpc.backlog import (
     WATCHFUL_S,
     Backlog,
     pending_count,
+    server_ids,
 )
 
 
@@ -124,9 +125,11 @@ async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
             return grpc.unary_unary_rpc_method_handler(handle)
 
     others = [grpc.aio.server() for _ in range(3)]
+    before = server_ids()
     server = grpc.aio.server()
-    count = pending_count(lambda: running)
+    (own,) = server_ids() - before
     others.append(grpc.aio.server())  # neither those made before nor after it
+    count = pending_count(own, lambda: running)
     server.add_generic_rpc_handlers((Handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
