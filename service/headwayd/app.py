@@ -98,6 +98,7 @@ class Service:
             keepalive=settings.keepalive,
             keepalive_timeout=settings.keepalive_timeout,
             max_running_calls=settings.max_running_calls,
+            max_pending_calls=settings.max_pending_calls,
             reuse_port=self._is_worker,
         )
         addresses = await self._server.start()

@@ -4,7 +4,8 @@ a figure misses its target.
 First the peak: always so many unary Puts of 100 bytes in flight. Then an open loop offers two and ten times as many as
 were done, whatever comes back; each call has a deadline of five seconds, and what is answered later is not counted.
 Beside it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower
-priority than the service: it stands for machines that are not this one.
+priority than the service: it stands for machines that are not this one. `python -m bench.overload 3000` sets another
+--max-pending-calls.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _verdict(text: str, is_met: bool) -> None:
 
 async def main() -> None:
     """Prints the table."""
-    async with started(1) as bench:
+    settings = {"HEADWAY_MAX_PENDING_CALLS": sys.argv[1]} if len(sys.argv) > 1 else {}
+    async with started(1, **settings) as bench:
         service, stub = bench.services[0], bench.stubs[0]
         await stub.Create(pb.CreateRequest(queue=QUEUE))
         request = pb.PutRequest(queue=QUEUE, messages=[Message(payload=b"x" * 100)])

@@ -147,6 +147,15 @@ class Settings(BaseSettings):
         ge=10,
         le=1_000_000,
     )
+    max_pending_calls: int = _setting(
+        10_000,
+        "The most calls that wait to be begun in one process; gRPC ends more with CANCELLED. Each takes about 20 KB. "
+        "Fewer: under overload calls are younger when they are served, and more of them are in time. More: more "
+        "clients may come at the same moment.",
+        unit="calls",
+        ge=100,
+        le=100_000,
+    )
     drain_delay: Span = _setting(
         timedelta(0),
         "From saying NOT_SERVING to refusing calls, when told to stop: as long as load balancers take to notice. About "

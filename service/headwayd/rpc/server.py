@@ -34,12 +34,11 @@ _MS = timedelta(milliseconds=1)
 _REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
-# Calls that wait to be accepted by Python. Beyond the first number gRPC refuses at random, beyond the second always;
-# its own defaults (1,000 and 3,000) lose calls when many clients connect at once. Each that waits takes about 20 KB, so
-# far more would take more memory than a process has, and wait longer than its caller. What gRPC refuses here it ends
-# with CANCELLED and no details (seen with 1.85; it has no setting for that); nothing was begun.
-_MAX_PENDING_REQUESTS = 10_000
-_MAX_PENDING_REQUESTS_HARD_LIMIT = 10_000
+# Calls that wait to be accepted by Python; gRPC's own default (1,000) loses calls when many clients connect at once.
+# Each that waits takes about 20 KB, so far more would take more memory than a process has, and wait longer than its
+# caller. What gRPC refuses here it ends with CANCELLED and no details (seen with 1.85; it has no setting for that);
+# nothing was begun.
+DEFAULT_MAX_PENDING_CALLS = 10_000
 # Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
 # one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
 _LANES = (
@@ -64,13 +63,18 @@ class RpcServer:
         keepalive: timedelta = DEFAULT_KEEPALIVE,
         keepalive_timeout: timedelta = DEFAULT_KEEPALIVE_TIMEOUT,
         max_running_calls: int = DEFAULT_MAX_RUNNING_CALLS,
+        max_pending_calls: int = DEFAULT_MAX_PENDING_CALLS,
         reuse_port: bool = False,
     ) -> None:
         self._listen = tuple(listen)
         self._gate = Gate(max_running=max_running_calls)
         self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
         options = _channel_options(
-            limits, keepalive=keepalive, keepalive_timeout=keepalive_timeout, reuse_port=reuse_port
+            limits,
+            keepalive=keepalive,
+            keepalive_timeout=keepalive_timeout,
+            max_pending_calls=max_pending_calls,
+            reuse_port=reuse_port,
         )
         others = server_ids()
         self._server = grpc.aio.server(options=options)
@@ -130,13 +134,14 @@ class RpcServer:
 
 
 def _channel_options(
-    limits: Limits, *, keepalive: timedelta, keepalive_timeout: timedelta, reuse_port: bool
+    limits: Limits, *, keepalive: timedelta, keepalive_timeout: timedelta, max_pending_calls: int, reuse_port: bool
 ) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
         ("grpc.max_send_message_length", -1),  # answers are bounded by the engine, with items in mind
-        ("grpc.server.max_pending_requests", _MAX_PENDING_REQUESTS),
-        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_REQUESTS_HARD_LIMIT),
+        # Below the first none is refused, between the two some are, at random: the same, so that there is one bound.
+        ("grpc.server.max_pending_requests", max_pending_calls),
+        ("grpc.server.max_pending_requests_hard_limit", max_pending_calls),
         # A dead peer is noticed after the sum of both at most; gRPC's own default is 2 h.
         ("grpc.keepalive_time_ms", keepalive // _MS),
         ("grpc.keepalive_timeout_ms", keepalive_timeout // _MS),
