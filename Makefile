@@ -13,10 +13,10 @@ SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench bench-watch bench-eta soak stateful truth mutants test-image clean
+.PHONY: help run test check lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful truth mutants test-image clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds flags)
 	@exec $(BIN)/headwayd serve $(ARGS)
@@ -57,6 +57,12 @@ bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time br
 	cd tests && ../$(BIN)/python -m bench.due
 	cd tests && ../$(BIN)/python -m bench.client
 	cd tests && ../$(BIN)/python -m bench.overload
+
+bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (ARGS="--messages 20000 --runs 2" for a first look)
+	cd tests && ../$(BIN)/python -m bench.peers.run $(ARGS)
+
+bench-peers-setup: $(VENV)/.dev-stamp ## install the other queues, and their clients outside the project; as root, also packages
+	$(BIN)/python tests/bench/peers/install.py
 
 bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
 	cd tests && ../$(BIN)/python -m bench.watching

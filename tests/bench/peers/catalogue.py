@@ -1,0 +1,143 @@
+"""The peers: which driver and server each has, how durable it can be, and in which mode it is at its best."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from bench.peers import servers
+from bench.peers.servers import ALWAYS, EVERYSEC
+
+BOTH = (EVERYSEC, ALWAYS)
+PROJECT, PEERS, ARQ, NODE, GO = "project", "peers", "arq", "node", "go"
+
+
+def _one(_clients: int) -> int:
+    return 1
+
+
+def _per_worker(clients: int) -> int:
+    """A worker that does one job at a time is a process; more than two for each core only take turns."""
+    return min(clients, 2 * (os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """`consumers` says over how many processes that many consuming clients are spread; `library` is the package whose
+    version is told."""
+
+    driver: str
+    server: servers.Starts
+    environment: str
+    mode: str
+    library: str = ""
+    durabilities: tuple[str, ...] = BOTH
+    consumers: Callable[[int], int] = _one
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+CATALOGUE: dict[str, Peer] = {
+    "Headway, streams": Peer(
+        driver="headway_streams",
+        server=servers.headway,
+        environment=PROJECT,
+        mode="Produce, Consume; batches of 100",
+        library="headwayd",
+    ),
+    "Headway, calls": Peer(
+        driver="headway_unary",
+        server=servers.headway,
+        environment=PROJECT,
+        mode="Put of 100; Get of 100 with the acks of the last",
+        library="headwayd",
+    ),
+    "Redis list": Peer(
+        driver="redis_list",
+        server=servers.store,
+        environment=PEERS,
+        mode="the floor: LPUSH of 100, RPOP of 100, no acks",
+        library="redis",
+    ),
+    "NATS JetStream": Peer(
+        driver="nats_jetstream",
+        server=servers.nats,
+        environment=PEERS,
+        mode="work queue in files; 100 published, then confirmed; fetch of 100",
+        library="nats-py",
+    ),
+    "NATS JetStream, Go": Peer(
+        driver="nats_go",
+        server=servers.nats,
+        environment=GO,
+        mode="work queue in files, by its Go client; 100 published, then confirmed; pulled ahead",
+        library="nats.go",
+    ),
+    "beanstalkd": Peer(
+        driver="beanstalkd",
+        server=servers.beanstalkd,
+        environment=PEERS,
+        mode="100 commands pipelined, by a client of our own",
+    ),
+    "RabbitMQ, classic": Peer(
+        driver="rabbitmq",
+        server=servers.rabbitmq,
+        environment=PEERS,
+        mode="persistent, 100 published, then confirmed; acks of up to 100",
+        library="aio-pika",
+        durabilities=(ALWAYS,),
+        options={"queue_type": "classic"},
+    ),
+    "RabbitMQ, quorum": Peer(
+        driver="rabbitmq",
+        server=servers.rabbitmq,
+        environment=PEERS,
+        mode="the same; one node",
+        library="aio-pika",
+        durabilities=(ALWAYS,),
+        options={"queue_type": "quorum"},
+    ),
+    "BullMQ": Peer(
+        driver="bullmq.mjs",
+        server=servers.store,
+        environment=NODE,
+        mode="addBulk of 100; 100 jobs at a time",
+        library="bullmq",
+    ),
+    "SAQ": Peer(
+        driver="saq_jobs",
+        server=servers.store,
+        environment=PEERS,
+        mode="100 enqueued at once; one worker, at least 10 jobs at a time",
+        library="saq",
+    ),
+    "arq": Peer(
+        driver="arq_jobs",
+        server=servers.store,
+        environment=ARQ,
+        mode="100 enqueued at once; one worker, at least 100 jobs at a time",
+        library="arq",
+    ),
+    "Dramatiq": Peer(
+        driver="dramatiq_actors",
+        server=servers.store,
+        environment=PEERS,
+        mode="one by one; one worker, a thread for each client",
+        library="dramatiq",
+    ),
+    "Celery": Peer(
+        driver="celery_tasks",
+        server=servers.store,
+        environment=PEERS,
+        mode="one by one; one worker, late acks, a thread for each client (solo pool for one)",
+        library="celery",
+    ),
+    "RQ": Peer(
+        driver="rq_jobs",
+        server=servers.store,
+        environment=PEERS,
+        mode="enqueue_many of 100; workers that do not fork (at most two for each core)",
+        library="rq",
+        consumers=_per_worker,
+    ),
+}

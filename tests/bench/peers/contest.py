@@ -1,0 +1,192 @@
+"""One run of one peer: all is put, all is got and acknowledged, and then, on another queue, both at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from bench.peers import places
+from bench.peers.catalogue import GO, NODE, Peer
+from bench.peers.driving import Task
+from bench.peers.tally import Tally
+from harness import processes
+
+READY_S = 60.0
+STEP_S = 0.002
+LINGER_S = 0.3  # what is delivered twice may come late
+PUT, TAKE = "put", "take"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What is asked of a peer."""
+
+    count: int
+    size: int
+    clients: int
+    patience_s: float  # a phase that takes longer is given up, and the run marked
+
+
+@dataclass(frozen=True)
+class Run:
+    """Messages per second of each phase (0: given up), and what was wrong with what was delivered ('' = nothing)."""
+
+    put: float
+    take: float
+    both: float
+    fault: str
+
+
+def command_of(peer: Peer, task: Task) -> list[str]:
+    """How the driver of a peer is started."""
+    words = json.dumps(asdict(task))
+    if peer.environment == NODE:
+        node = places.program("node")
+        return [str(node), str(places.HERE / "drivers" / peer.driver), words]
+    if peer.environment == GO:
+        return [str(places.program("nats-driver")), words]
+    return [str(places.python_of(peer.environment)), "-m", "bench.peers.driving", words]
+
+
+class Process:
+    """One driver process: there is a pipe that it begins by, and lines that it says."""
+
+    def __init__(self, peer: Peer, task: Task, log: Path) -> None:
+        os.mkfifo(task.fifo)
+        self._fifo, self._log = task.fifo, log
+        environment = os.environ | {"PYTHONPATH": str(places.TESTS)}
+        command = command_of(peer, task)
+        self._process = processes.spawn(command, log=log, stdout=subprocess.PIPE, env=environment)
+
+    def expect(self, word: str, within: float) -> bool:
+        """Waits for a line; False if it does not come in time. Fails if the process ends before it."""
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], within)
+        if not ready:
+            return False
+        line = self._process.stdout.readline().decode().strip()
+        assert line == word, f"the driver said {line!r} in place of {word!r}\n{processes.tail(self._log)}"
+        return True
+
+    def begin(self) -> None:
+        """Lets it begin, once it is ready."""
+        assert self.expect("ready", READY_S), processes.tail(self._log)
+        with Path(self._fifo).open("wb"):
+            pass
+
+    @property
+    def is_alive(self) -> bool:
+        """It has not ended."""
+        return self._process.poll() is None
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return processes.tail(self._log)
+
+    def close(self) -> None:
+        """Ends it, and what it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        processes.stop(self._process, signal.SIGKILL)
+
+
+class Contest:
+    """Runs of one cell on one server."""
+
+    def __init__(self, peer: Peer, cell: Cell, address: str, folder: Path) -> None:
+        self.peer, self.cell, self.address, self.folder = peer, cell, address, folder
+        self._number = 0
+
+    def run(self) -> Run:
+        """All three phases, each on a queue that was not used before (put and take share one)."""
+        queue, tally = self._queue()
+        put_s = self._put(queue)
+        take_s = self._take(queue, tally) if put_s else 0.0
+        fault = tally.fault()
+        queue, tally = self._queue()
+        both_s = self._both(queue, tally)
+        faults = [each for each in (fault, tally.fault()) if each]
+        put, take, both = (self.cell.count / took if took else 0.0 for took in (put_s, take_s, both_s))
+        return Run(put, take, both, "; ".join(faults))
+
+    def _queue(self) -> tuple[str, Tally]:
+        self._number += 1
+        queue = f"bench{self._number}"
+        return queue, Tally.made(self.folder / f"{queue}.tally", self.cell.count)
+
+    def _task(self, queue: str, role: str, first: int, clients: int) -> Task:
+        return Task(
+            driver=self.peer.driver,
+            role=role,
+            address=self.address,
+            queue=queue,
+            count=self.cell.count,
+            size=self.cell.size,
+            clients=clients,
+            first=first,
+            of=self.cell.clients,
+            fifo=str(self.folder / f"{queue}-{role}-{first}.fifo"),
+            tally=str(self.folder / f"{queue}.tally"),
+            options=dict(self.peer.options) | {"modules": str(places.NODE / "package.json")},
+        )
+
+    @contextmanager
+    def _processes(self, queue: str, role: str) -> Iterator[list[Process]]:
+        """So many as the peer has in this role, begun."""
+        total, among = self.cell.clients, 1 if role == PUT else self.peer.consumers(self.cell.clients)
+        with ExitStack() as stack:
+            them = []
+            for n in range(among):
+                first, end = total * n // among, total * (n + 1) // among
+                task = self._task(queue, role, first, end - first)
+                one = Process(self.peer, task, self.folder / f"{queue}-{role}-{n}.log")
+                stack.callback(one.close)
+                them.append(one)
+            for one in them:
+                one.begin()
+            yield them
+
+    def _put(self, queue: str) -> float:
+        """Seconds until all is confirmed; 0 if that took too long."""
+        with self._processes(queue, PUT) as producers:
+            began = time.perf_counter()
+            for one in producers:
+                if not one.expect("done", self.cell.patience_s - (time.perf_counter() - began)):
+                    return 0.0
+            return time.perf_counter() - began
+
+    def _take(self, queue: str, tally: Tally) -> float:
+        """Seconds until all is acknowledged; 0 if that took too long."""
+        with self._processes(queue, TAKE) as consumers:
+            return self._completed(tally, time.perf_counter(), consumers)
+
+    def _both(self, queue: str, tally: Tally) -> float:
+        """Seconds from the first put until all is acknowledged, consumers being there before."""
+        with self._processes(queue, TAKE) as consumers, self._processes(queue, PUT):
+            return self._completed(tally, time.perf_counter(), consumers)
+
+    def _completed(self, tally: Tally, began: float, consumers: list[Process]) -> float:
+        while not tally.is_complete:
+            if time.perf_counter() - began > self.cell.patience_s:
+                return 0.0
+            for one in consumers:
+                assert one.is_alive, f"a consumer has ended\n{one.tail()}"
+            time.sleep(STEP_S)
+        took = time.perf_counter() - began
+        time.sleep(LINGER_S)
+        return took
+
+
+def sized(cell: Cell, run: Run, seconds: float) -> Cell:
+    """The same with so many messages as the slowest phase of a run does in these seconds, and not more than before."""
+    rates = [rate for rate in (run.put, run.take, run.both) if rate]
+    fitting = int(min(rates, default=0.0) * seconds) // 100 * 100
+    return replace(cell, count=max(100, min(cell.count, fitting)))

@@ -1,0 +1,69 @@
+// BullMQ: `addBulk` of a batch; a worker for each client, which have as many jobs at a time as a batch has, together. The
+// same interface as bench/peers/driving.py. Counts are kept here, and written to the shared file every few milliseconds.
+import { openSync, readFileSync, writeSync } from "node:fs";
+import { createRequire } from "node:module";
+
+const BATCH = 100;
+const DIGITS = 10;
+const FLUSH_MS = 2;
+const MIN_JOBS = 4; // of one worker at a time
+
+const task = JSON.parse(process.argv[2]);
+const { Queue, Worker } = createRequire(task.options.modules)("bullmq");
+const { hostname, port } = new URL(task.address);
+const connection = { host: hostname, port: Number(port), maxRetriesPerRequest: null };
+
+function begin() {
+  console.log("ready");
+  readFileSync(task.fifo); // until it is closed by the one who opened it to write
+}
+
+function payload(number) {
+  return String(number).padStart(DIGITS, "0").padEnd(task.size, "x");
+}
+
+async function put() {
+  const queues = Array.from({ length: task.clients }, () => new Queue(task.queue, { connection }));
+  await Promise.all(queues.map((queue) => queue.waitUntilReady()));
+  begin();
+  await Promise.all(
+    queues.map(async (queue, n) => {
+      const [start, end] = [n, n + 1].map((k) => Math.floor((task.count * (task.first + k)) / task.of));
+      for (let first = start; first < end; first += BATCH) {
+        const jobs = [];
+        for (let one = first; one < Math.min(first + BATCH, end); one++) {
+          jobs.push({ name: "job", data: payload(one), opts: { removeOnComplete: true } });
+        }
+        await queue.addBulk(jobs);
+      }
+    }),
+  );
+  console.log("done");
+}
+
+async function take() {
+  const counts = Buffer.alloc(task.count);
+  const file = openSync(task.tally, "r+");
+  let [low, high] = [task.count, -1];
+  const flush = () => {
+    if (high >= low) writeSync(file, counts, low, high - low + 1, low);
+    [low, high] = [task.count, -1];
+  };
+  const job = async () => {};
+  const options = { connection, concurrency: Math.max(MIN_JOBS, BATCH / task.clients), autorun: false };
+  const workers = Array.from({ length: task.clients }, () => new Worker(task.queue, job, options));
+  for (const worker of workers) {
+    worker.on("completed", ({ data }) => {
+      const number = Number(data.slice(0, DIGITS));
+      counts[number] = Math.min(counts[number] + 1, 255);
+      [low, high] = [Math.min(low, number), Math.max(high, number)];
+    });
+  }
+  await Promise.all(workers.map((worker) => worker.waitUntilReady()));
+  begin();
+  setInterval(flush, FLUSH_MS);
+  await Promise.all(workers.map((worker) => worker.run()));
+}
+
+await (task.role === "put" ? put() : take());
+process.exit(0);

@@ -1,0 +1,40 @@
+"""Headway by single calls: Put of a batch, and a Get that acknowledges the batch before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from google.protobuf.duration_pb2 import Duration
+
+from bench.peers.drivers import headway_streams
+from bench.peers.driving import BATCH
+from bench.peers.tally import Tally, number_of
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import SETTLED_ACKED, Message
+
+TIMEOUT_S = 60.0
+WAIT = Duration()
+WAIT.FromTimedelta(timedelta(milliseconds=100))  # then what is held is acknowledged, too
+
+
+class Client(headway_streams.Client):
+    """One connection."""
+
+    async def put(self, batches: Iterator[list[bytes]]) -> None:
+        """One call after the other."""
+        for batch in batches:
+            messages = [Message(payload=one) for one in batch]
+            answer = await self.stub.Put(pb.PutRequest(queue=self.task.queue, messages=messages), timeout=TIMEOUT_S)
+            assert not any(result.HasField("error") for result in answer.results), answer
+
+    async def take(self, tally: Tally) -> None:
+        """Done with those, next please. Only a call that has nothing to acknowledge waits, so that nothing is held
+        back unacknowledged."""
+        held: dict[str, int] = {}
+        while True:
+            wait = None if held else WAIT
+            request = pb.GetRequest(queue=self.task.queue, max_messages=BATCH, ack=list(held), wait=wait)
+            answer = await self.stub.Get(request, timeout=TIMEOUT_S)
+            tally.mark(held[one.lease] for one in answer.settled if one.settled == SETTLED_ACKED)
+            held = {one.lease: number_of(one.message.payload) for one in answer.deliveries}

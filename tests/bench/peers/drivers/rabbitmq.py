@@ -1,0 +1,58 @@
+"""RabbitMQ by aio-pika: persistent messages with confirms, a batch published at once and then confirmed; consumers
+with a prefetch of some batches that acknowledge a batch with one `multiple` ack. `options["queue_type"]`: classic,
+quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import aio_pika
+
+from bench.peers.driving import BATCH, Task
+from bench.peers.tally import Tally, number_of
+
+PREFETCH = 10 * BATCH
+LINGER_S = 0.01  # an ack waits so long for others
+
+
+class Client:
+    """One connection with one channel."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._channel: Any = None
+        self._queue: Any = None
+
+    async def open(self) -> None:
+        """Declares the queue."""
+        connection = await aio_pika.connect(self.task.address)
+        self._channel = await connection.channel(publisher_confirms=True)
+        await self._channel.set_qos(prefetch_count=PREFETCH)
+        arguments = {"x-queue-type": self.task.options["queue_type"]}
+        self._queue = await self._channel.declare_queue(self.task.queue, durable=True, arguments=arguments)
+
+    async def put(self, batches: Iterator[list[bytes]]) -> None:
+        """The default exchange leads to the queue of the routing key."""
+        exchange = self._channel.default_exchange
+        mode = aio_pika.DeliveryMode.PERSISTENT
+        for batch in batches:
+            messages = [aio_pika.Message(one, delivery_mode=mode) for one in batch]
+            await asyncio.gather(*(exchange.publish(one, routing_key=self.task.queue) for one in messages))
+
+    async def take(self, tally: Tally) -> None:
+        """An ack is not answered: what counts is that it was sent."""
+        waiting: asyncio.Queue[Any] = asyncio.Queue()
+        await self._queue.consume(waiting.put)
+        while True:
+            batch = [await waiting.get()]
+            deadline = asyncio.get_running_loop().time() + LINGER_S
+            while len(batch) < BATCH:
+                left = deadline - asyncio.get_running_loop().time()
+                try:
+                    batch.append(waiting.get_nowait() if left <= 0 else await asyncio.wait_for(waiting.get(), left))
+                except (asyncio.QueueEmpty, TimeoutError):
+                    break
+            await batch[-1].ack(multiple=True)
+            tally.mark(number_of(one.body) for one in batch)

@@ -1,0 +1,129 @@
+"""Headway beside other queues on the same machine: run with `make bench-peers`, once `make bench-peers-setup` has been.
+
+Every figure is messages per second: the median of the runs behind a warm-up, with least and most. Each peer has its own
+server, started for it, with data in a folder that goes away; its own best client (drivers/); and, where it has one, its
+batch mode. A run in which not every message was delivered exactly once is marked. Slow peers get fewer messages, as
+many as they do in about --seconds for each phase; the table says how many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+from bench.peers import places
+from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
+from bench.peers.contest import Cell, Contest, Run, sized
+from bench.peers.places import Missing
+from bench.tables import Table, arguments, spread, write
+
+GIVEN_UP = "given up"
+WARM_UP = 2_000  # messages
+LOG = 2_000  # characters of what a driver said
+PATIENCE = 6  # a phase that takes so many times as long as it should is given up
+DURABILITY = {
+    "everysec": "what was confirmed is fsynced within about a second",
+    "always": "what was confirmed has been fsynced",
+}
+
+
+def library_version(peer: Peer) -> str:
+    """The client's name and version, as found."""
+    if not peer.library:
+        return ""
+    if peer.environment == PROJECT:
+        return f"{peer.library} {metadata.version(peer.library)}"
+    if peer.environment == NODE:
+        ask = [
+            str(places.program("node")),
+            "-p",
+            f"require('{places.NODE}/node_modules/{peer.library}/package').version",
+        ]
+    elif peer.environment == GO:
+        text = (places.HERE / "drivers" / peer.driver / "go.mod").read_text()
+        return next(line.removeprefix("require ") for line in text.splitlines() if peer.library in line)
+    else:
+        code = f"import importlib.metadata as m; print(m.version({peer.library!r}))"
+        ask = [str(places.python_of(peer.environment)), "-c", code]
+    return f"{peer.library} {subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()}"
+
+
+def runs_of(peer: Peer, durability: str, cell: Cell, options: Namespace) -> tuple[list[Run], Cell, str]:
+    """The runs behind a small one that warms up and tells how many messages fit; with how many there were, and the
+    server's version."""
+    with tempfile.TemporaryDirectory(prefix="hw-") as name:
+        folder = Path(name)
+        (folder / "server").mkdir()
+        with peer.server(folder / "server", durability) as server:
+            contest = Contest(peer, replace(cell, count=min(cell.count, WARM_UP)), server.address, folder)
+            contest.cell = sized(cell, contest.run(), options.seconds)
+            return [contest.run() for _ in range(options.runs)], contest.cell, server.version
+
+
+def row(name: str, cell: Cell, runs: Sequence[Run]) -> list[str]:
+    """A line of the table."""
+    phases = ([run.put for run in runs], [run.take for run in runs], [run.both for run in runs])
+    figures = [spread(rates) if all(rates) else GIVEN_UP for rates in phases]
+    faulty = [run.fault for run in runs if run.fault]
+    verdict = f"**{len(faulty)} of {len(runs)} runs: {faulty[0]}**" if faulty else f"in {len(runs)} of {len(runs)} runs"
+    return [name, f"{cell.count:,}", *figures, verdict]
+
+
+def measure(names: Sequence[str], options: Namespace) -> list[Table]:
+    """One table for each durability, size and number of clients; and one of what the peers are."""
+    about = Table("The peers", ["peer", "server", "client", "mode"], silent=True)
+    tables, missing, seen = [], Table("Left out", ["peer", "why"]), set()
+    for durability, size, clients in itertools.product(options.durability, options.sizes, options.clients):
+        table = Table(
+            f"{durability}, {size} B, {clients} client{'s' if clients > 1 else ''}",
+            ["peer", "messages", "put/s", "get + ack/s", "end to end/s", "each exactly once"],
+            f"{DURABILITY[durability].capitalize()}. Median (least–most) of {options.runs} runs.",
+        )
+        for name in names:
+            peer = CATALOGUE[name]
+            if durability not in peer.durabilities:
+                continue
+            cell = Cell(options.messages, size, clients, patience_s=PATIENCE * options.seconds)
+            try:
+                library = library_version(peer)
+                runs, cell, version = runs_of(peer, durability, cell, options)
+            except (Missing, AssertionError) as error:
+                table.add(*[name, *["–"] * 4, "not measured"])
+                reason = str(error).strip() if isinstance(error, Missing) else f"failed: {str(error).strip()[:LOG]}"
+                print(reason, file=sys.stderr)
+                missing.add(name, " ".join(reason.split()))
+            else:
+                table.add(*row(name, cell, runs))
+                if name not in seen:
+                    about.add(name, version, library or "our own", peer.mode)
+            seen.add(name)
+        tables.append(table)
+    return [about, *tables, missing]
+
+
+def main() -> None:
+    """Measures what the command line asks for."""
+    parser = arguments((__doc__ or "").splitlines()[0])
+    parser.add_argument("--peers", nargs="+", choices=CATALOGUE, default=list(CATALOGUE), metavar="NAME", help="these")
+    parser.add_argument("--durability", nargs="+", choices=BOTH, default=BOTH, help="of the server")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[256, 1024], help="bytes of a message")
+    parser.add_argument("--clients", nargs="+", type=int, default=[1, 50], help="of each kind")
+    parser.add_argument("--messages", type=int, default=200_000, help="the most of a run")
+    parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
+    parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take")
+    options = parser.parse_args()
+    tables = measure(options.peers, options)
+    command = f"make bench-peers ARGS={shlex.quote(shlex.join(sys.argv[1:]))}" if sys.argv[1:] else "make bench-peers"
+    write(options.markdown, "bench-peers", command, tables)
+
+
+if __name__ == "__main__":
+    main()

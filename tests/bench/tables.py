@@ -1,0 +1,87 @@
+"""Tables of measured figures: shown at once, and written as Markdown where `--markdown FILE` says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+
+@dataclass
+class Table:
+    """Columns, and rows of as many cells. `note` says what was measured, and how. A table that is `silent` is only
+    written."""
+
+    title: str
+    columns: Sequence[str]
+    note: str = ""
+    silent: bool = False
+    rows: list[Sequence[str]] = field(default_factory=list)
+
+    def add(self, *cells: str) -> None:
+        """A row; printed at once, because the next may take minutes."""
+        assert len(cells) == len(self.columns), cells
+        if not self.rows and not self.silent:
+            print(f"\n{self.title}\n{self.note}" if self.note else f"\n{self.title}")
+            print(" | ".join(self.columns))
+        self.rows.append(cells)
+        if not self.silent:
+            print(" | ".join(cells), flush=True)
+
+    def markdown(self) -> str:
+        """A heading, the note, and the table, if it has rows."""
+        lines = [f"### {self.title}", "", *([self.note, ""] if self.note else [])]
+        lines += [_line(self.columns), _line(["---"] * len(self.columns)), *map(_line, self.rows)]
+        return "\n".join(lines) + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median and range of some runs; figures above 100 without decimals."""
+    digits = 0 if min(values) >= 100 else 1
+    median, least, most = (f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values)))
+    return median if len(values) == 1 else f"{median} ({least}–{most})"
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The arguments that all benchmarks with tables have."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables into this file, too")
+    return parser
+
+
+def write(path: Path | None, section: str, command: str, tables: Sequence[Table]) -> None:
+    """Replaces the section of this name in a Markdown file: what stands between `<!-- section -->` and
+    `<!-- /section -->`. Appends it if the file has none."""
+    if path is None:
+        return
+    begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
+    body = "\n".join(table.markdown() for table in tables if table.rows)
+    whole = f"{begin}\n`{command}`, {machine()}.\n\n{body}{end}"
+    text = path.read_text() if path.exists() else ""
+    pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+    text = pattern.sub(lambda _: whole, text) if pattern.search(text) else f"{text.rstrip()}\n\n{whole}\n".lstrip()
+    path.write_text(text)
+
+
+def machine() -> str:
+    """What this ran on, in one line: with the load of the last minute, which is partly its own."""
+    model = "unknown processor"
+    info = Path("/proc/cpuinfo")
+    if info.exists() and (found := re.search(r"model name\s*: (.*)", info.read_text())):
+        model = found[1]
+    load = f", load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores ({model}), {platform.system()} {platform.release()},"
+        f" Python {platform.python_version()}, grpcio {version('grpcio')}, redis-py {version('redis')}{load}"
+    )
