@@ -27,7 +27,6 @@ from bench.tables import Table, arguments, spread, write
 
 GIVEN_UP = "given up"
 WARM_UP = 2_000  # messages
-LOG = 2_000  # characters of what a driver said
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
 DURABILITY = {
     "everysec": "what was confirmed is fsynced within about a second",
@@ -68,6 +67,12 @@ def runs_of(peer: Peer, durability: str, cell: Cell, options: Namespace) -> tupl
             return [contest.run() for _ in range(options.runs)], contest.cell, server.version
 
 
+def last_words(log: str) -> str:
+    """The last line that begins a sentence, which in a traceback is the error."""
+    lines = [line for line in log.splitlines() if line.strip() and not line.startswith((" ", "\t", ">"))]
+    return lines[-1] if lines else "no word"
+
+
 def row(name: str, cell: Cell, runs: Sequence[Run]) -> list[str]:
     """A line of the table."""
     phases = ([run.put for run in runs], [run.take for run in runs], [run.both for run in runs])
@@ -97,9 +102,9 @@ def measure(names: Sequence[str], options: Namespace) -> list[Table]:
                 runs, cell, version = runs_of(peer, durability, cell, options)
             except (Missing, AssertionError) as error:
                 table.add(*[name, *["–"] * 4, "not measured"])
-                reason = str(error).strip() if isinstance(error, Missing) else f"failed: {str(error).strip()[:LOG]}"
-                print(reason, file=sys.stderr)
-                missing.add(name, " ".join(reason.split()))
+                print(f"{name}: {error}", file=sys.stderr)
+                reason = str(error) if isinstance(error, Missing) else f"failed: {last_words(str(error))}"
+                missing.add(name, f"{reason} ({table.title})")
             else:
                 table.add(*row(name, cell, runs))
                 if name not in seen:

@@ -15,7 +15,7 @@ from headway.v1.message_pb2 import SETTLED_ACKED, Message
 
 TIMEOUT_S = 60.0
 WAIT = Duration()
-WAIT.FromTimedelta(timedelta(milliseconds=100))  # then what is held is acknowledged, too
+WAIT.FromTimedelta(timedelta(seconds=20))
 
 
 class Client(headway_streams.Client):
