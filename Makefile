@@ -57,6 +57,13 @@ bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time br
 	cd tests && ../$(BIN)/python -m bench.due
 	cd tests && ../$(BIN)/python -m bench.client
 	cd tests && ../$(BIN)/python -m bench.overload
+bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, ceilings, latency, memory; ten minutes (ARGS="--markdown FILE")
+	cd tests && ../$(BIN)/python -m bench.scripts
+	cd tests && ../$(BIN)/python -m bench.waiting
+	cd tests && ../$(BIN)/python -m bench.due
+	cd tests && ../$(BIN)/python -m bench.ceiling $(ARGS)
+	cd tests && ../$(BIN)/python -m bench.latency $(ARGS)
+	cd tests && ../$(BIN)/python -m bench.memory $(ARGS)
 
 bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (ARGS="--messages 20000 --runs 2" for a first look)
 	cd tests && ../$(BIN)/python -m bench.peers.run $(ARGS)

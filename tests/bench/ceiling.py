@@ -27,7 +27,7 @@ from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
 from bench.rig import Bench, started
 from bench.store_alone import CLIENTS, PIPELINE, recorded, store_alone
-from bench.tables import Table, arguments, spread, write
+from bench.tables import Table, arguments, made_by, spread, write
 from harness import processes
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -169,7 +169,7 @@ def streamed(messages: int, runs: int, folder: Path, address: str) -> list[float
     """Messages per second that four Produce streams put, in batches of 100."""
     cell = Cell(messages, len(BODY), CONNECTIONS, patience_s=TIMEOUT_S)
     contest = Contest(CATALOGUE["Headway, streams"], cell, address, folder)
-    return [contest.run().put for _ in range(runs)]
+    return [contest.one_after_the_other()[0] for _ in range(runs)]
 
 
 async def against_store(bench: Bench, runs: int, messages: int, unary: Sequence[float]) -> Table:
@@ -209,7 +209,7 @@ async def main() -> None:
         first, unary = await against_echo(bench, options.runs, options.calls)
     async with started(1) as bench:
         second = await against_store(bench, options.runs, options.messages, unary)
-    write(options.markdown, "bench-ceiling", "make bench", [first, second])
+    write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, second])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import grpc.aio
 import uvloop
 
 from bench.rig import LONG, Bench, percentile, started
-from bench.tables import Table, arguments, write
+from bench.tables import Table, arguments, made_by, write
 from harness import eventually
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -212,7 +212,7 @@ async def main() -> None:
             late = seen.late_ms
             shares = (percentile(late, share) for share in (0.5, 0.99, 0.999))
             table.add(name, f"{len(late):,}", *(f"{value:.1f}" for value in (*shares, max(late))), trouble or "none")
-    write(options.markdown, "bench-latency", "make bench", [table])
+    write(options.markdown, "bench-latency", made_by("bench", "bench.latency"), [table])
 
 
 if __name__ == "__main__":

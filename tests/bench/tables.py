@@ -6,7 +6,9 @@ import argparse
 import os
 import platform
 import re
+import shlex
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -60,14 +62,28 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def write(path: Path | None, section: str, command: str, tables: Sequence[Table]) -> None:
+def made_by(target: str, module: str = "") -> str:
+    """What makes these figures anew: a target of make, or, where it was run by itself with options, a module."""
+    words = sys.argv[1:]
+    if "--markdown" in words:
+        at = words.index("--markdown")
+        del words[at : at + 2]
+    if not words:
+        return f"make {target}"
+    told = shlex.join(words)
+    return (
+        f"cd tests && ../.venv/bin/python -m {module} {told}" if module else f"make {target} ARGS={shlex.quote(told)}"
+    )
+
+
+def write(path: Path | None, section: str, origin: str, tables: Sequence[Table]) -> None:
     """Replaces the section of this name in a Markdown file: what stands between `<!-- section -->` and
     `<!-- /section -->`. Appends it if the file has none."""
     if path is None:
         return
     begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
     body = "\n".join(table.markdown() for table in tables if table.rows)
-    whole = f"{begin}\n`{command}`, {machine()}.\n\n{body}{end}"
+    whole = f"{begin}\n`{origin}`, {machine()}.\n\n{body}{end}"
     text = path.read_text() if path.exists() else ""
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     text = pattern.sub(lambda _: whole, text) if pattern.search(text) else f"{text.rstrip()}\n\n{whole}\n".lstrip()

@@ -104,23 +104,39 @@ class Contest:
     def __init__(self, peer: Peer, cell: Cell, address: str, folder: Path) -> None:
         self.peer, self.cell, self.address, self.folder = peer, cell, address, folder
         self._number = 0
+        self._tally: Tally | None = None
+
+    @property
+    def done(self) -> int:
+        """How many messages of the phase under way are acknowledged."""
+        return self._tally.done if self._tally else 0
 
     def run(self) -> Run:
         """All three phases, each on a queue that was not used before (put and take share one)."""
+        put, take, fault = self.one_after_the_other()
+        both, another_fault = self.at_once()
+        return Run(put, take, both, "; ".join(each for each in (fault, another_fault) if each))
+
+    def one_after_the_other(self) -> tuple[float, float, str]:
+        """The rates of putting all and of getting all, and what was wrong."""
         queue, tally = self._queue()
         put_s = self._put(queue)
         take_s = self._take(queue, tally) if put_s else 0.0
-        fault = tally.fault()
+        return self._rate(put_s), self._rate(take_s), tally.fault()
+
+    def at_once(self) -> tuple[float, str]:
+        """The rate of both at once, and what was wrong."""
         queue, tally = self._queue()
-        both_s = self._both(queue, tally)
-        faults = [each for each in (fault, tally.fault()) if each]
-        put, take, both = (self.cell.count / took if took else 0.0 for took in (put_s, take_s, both_s))
-        return Run(put, take, both, "; ".join(faults))
+        return self._rate(self._both(queue, tally)), tally.fault()
+
+    def _rate(self, took_s: float) -> float:
+        return self.cell.count / took_s if took_s else 0.0
 
     def _queue(self) -> tuple[str, Tally]:
         self._number += 1
         queue = f"bench{self._number}"
-        return queue, Tally.made(self.folder / f"{queue}.tally", self.cell.count)
+        self._tally = Tally.made(self.folder / f"{queue}.tally", self.cell.count)
+        return queue, self._tally
 
     def _task(self, queue: str, role: str, first: int, clients: int) -> Task:
         return Task(

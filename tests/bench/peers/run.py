@@ -9,7 +9,6 @@ many as they do in about --seconds for each phase; the table says how many.
 from __future__ import annotations
 
 import itertools
-import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from bench.peers import places
 from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
 from bench.peers.contest import Cell, Contest, Run, sized
 from bench.peers.places import Missing
-from bench.tables import Table, arguments, spread, write
+from bench.tables import Table, arguments, made_by, spread, write
 
 GIVEN_UP = "given up"
 WARM_UP = 2_000  # messages
@@ -126,8 +125,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take")
     options = parser.parse_args()
     tables = measure(options.peers, options)
-    command = f"make bench-peers ARGS={shlex.quote(shlex.join(sys.argv[1:]))}" if sys.argv[1:] else "make bench-peers"
-    write(options.markdown, "bench-peers", command, tables)
+    write(options.markdown, "bench-peers", made_by("bench-peers"), tables)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,45 @@
+"""Tables of figures in Markdown: a section is replaced in place, and nothing else of the file is touched."""
+
+from pathlib import Path
+
+from bench.tables import Table, spread, write
+
+
+def table(cell: str) -> Table:
+    one = Table("A title", ["what", "how much"], silent=True)
+    one.add("this", cell)
+    return one
+
+
+def test_a_section_is_replaced_and_its_surroundings_stay(tmp_path: Path) -> None:
+    path = tmp_path / "figures.md"
+    path.write_text("before\n<!-- one -->\nold\n<!-- /one -->\nbetween\n<!-- two -->\nkept\n<!-- /two -->\nafter\n")
+    write(path, "one", "make it", [table("5")])
+    text = path.read_text()
+    assert text.startswith("before\n<!-- one -->\n`make it`, ")
+    assert "| this | 5 |" in text
+    assert "old" not in text
+    assert text.endswith("<!-- /one -->\nbetween\n<!-- two -->\nkept\n<!-- /two -->\nafter\n")
+
+
+def test_a_section_that_is_not_there_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "figures.md"
+    path.write_text("before\n")
+    write(path, "one", "make it", [table("5")])
+    write(path, "one", "make it", [table("6")])
+    text = path.read_text()
+    assert text.startswith("before\n\n<!-- one -->")
+    assert text.count("<!-- one -->") == 1
+    assert "| this | 6 |" in text
+    assert "| this | 5 |" not in text
+
+
+def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "figures.md"
+    write(path, "one", "make it", [Table("Nothing measured", ["what"]), table("5")])
+    assert "Nothing measured" not in path.read_text()
+
+
+def test_a_spread_tells_median_and_range_and_of_one_run_only_the_figure() -> None:
+    assert spread([1_500.4, 900.0, 2_000.0]) == "1,500 (900–2,000)"
+    assert spread([1.24]) == "1.2"
