@@ -63,7 +63,7 @@ def arguments(description: str) -> argparse.ArgumentParser:
 
 
 def made_by(target: str, module: str = "") -> str:
-    """What makes these figures anew: a target of make, or, where it was run by itself with options, a module."""
+    """What makes these figures anew: a target of make, or, where it has none or was run with options, a module."""
     words = sys.argv[1:]
     if "--markdown" in words:
         at = words.index("--markdown")

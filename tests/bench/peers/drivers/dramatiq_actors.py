@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from bench.peers.driving import BATCH, Task
+from bench.peers.tally import Tally, number_of
+
+# Read when it is imported, and spelled so; by itself it is two for each thread.
+os.environ["dramatiq_queue_prefetch"] = str(BATCH)  # noqa: SIM112 - see above
+
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
-
-from bench.peers.driving import Task
-from bench.peers.tally import Tally, number_of
 
 
 def actor_on(task: Task, function: Callable[[str], None]) -> Any:

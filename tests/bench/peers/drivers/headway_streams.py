@@ -56,7 +56,8 @@ class Client:
         held: dict[str, int] = {}
         while (answer := await call.read()) is not grpc.aio.EOF:
             tally.mark(held.pop(one.lease) for one in answer.settled if one.settled == SETTLED_ACKED)
-            if answer.deliveries:
-                leases = {one.lease: number_of(one.message.payload) for one in answer.deliveries}
-                held |= leases
-                await call.write(pb.ConsumeRequest(ack=pb.AckRequest(leases=list(leases))))
+            leases = [one.lease for one in answer.deliveries]
+            held.update((one.lease, number_of(one.message.payload)) for one in answer.deliveries)
+            for start in range(0, len(leases), BATCH):  # each batch makes room for the next, which comes meanwhile
+                ack = pb.AckRequest(leases=leases[start : start + BATCH])
+                await call.write(pb.ConsumeRequest(ack=ack))
