@@ -122,7 +122,7 @@ CATALOGUE: dict[str, Peer] = {
         driver="dramatiq_actors",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; one worker, a thread for each client",
+        mode="one by one; one worker, a thread for each client, 100 messages ahead",
         library="dramatiq",
     ),
     "Celery": Peer(

@@ -22,6 +22,7 @@ from bench.peers import places
 from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
 from bench.peers.contest import Cell, Contest, Run, sized
 from bench.peers.places import Missing
+from bench.peers.ratios import ratio_row, ratios
 from bench.tables import Table, arguments, made_by, spread, write
 
 GIVEN_UP = "given up"
@@ -81,36 +82,51 @@ def row(name: str, cell: Cell, runs: Sequence[Run]) -> list[str]:
     return [name, f"{cell.count:,}", *figures, verdict]
 
 
-def measure(names: Sequence[str], options: Namespace) -> list[Table]:
-    """One table for each durability, size and number of clients; and one of what the peers are."""
-    about = Table("The peers", ["peer", "server", "client", "mode"], silent=True)
-    tables, missing, seen = [], Table("Left out", ["peer", "why"]), set()
-    for durability, size, clients in itertools.product(options.durability, options.sizes, options.clients):
+class Report:
+    """All tables, written anew when one is finished: a run takes hours, and may be ended early."""
+
+    def __init__(self, options: Namespace) -> None:
+        self.options = options
+        self.about = Table("The peers", ["peer", "server", "client", "mode"], silent=True)
+        self.missing = Table("Left out", ["peer", "why"])
+        self.ratios = ratios()
+        self.tables: list[Table] = []
+        self._described: set[str] = set()
+
+    def measure(self, durability: str, size: int, clients: int) -> None:
+        """One table."""
         table = Table(
             f"{durability}, {size} B, {clients} client{'s' if clients > 1 else ''}",
             ["peer", "messages", "put/s", "get + ack/s", "end to end/s", "each exactly once"],
-            f"{DURABILITY[durability].capitalize()}. Median (least–most) of {options.runs} runs.",
+            f"{DURABILITY[durability].capitalize()}. Median (least–most) of {self.options.runs} runs.",
         )
-        for name in names:
-            peer = CATALOGUE[name]
-            if durability not in peer.durabilities:
-                continue
-            cell = Cell(options.messages, size, clients, patience_s=PATIENCE * options.seconds)
-            try:
-                library = library_version(peer)
-                runs, cell, version = runs_of(peer, durability, cell, options)
-            except (Missing, AssertionError) as error:
-                table.add(*[name, *["–"] * 4, "not measured"])
-                print(f"{name}: {error}", file=sys.stderr)
-                reason = str(error) if isinstance(error, Missing) else f"failed: {last_words(str(error))}"
-                missing.add(name, f"{reason} ({table.title})")
-            else:
-                table.add(*row(name, cell, runs))
-                if name not in seen:
-                    about.add(name, version, library or "our own", peer.mode)
-            seen.add(name)
-        tables.append(table)
-    return [about, *tables, missing]
+        self.tables.append(table)
+        names = [name for name in self.options.peers if durability in CATALOGUE[name].durabilities]
+        cell = Cell(self.options.messages, size, clients, patience_s=PATIENCE * self.options.seconds)
+        runs = {name: self._measure(table, name, durability, cell) for name in names}
+        ratio = ratio_row(table.title, runs)
+        if ratio is not None:
+            self.ratios.add(*ratio)
+        tables = [self.about, *self.tables, self.ratios, self.missing]
+        write(self.options.markdown, "bench-peers", made_by("bench-peers"), tables)
+
+    def _measure(self, table: Table, name: str, durability: str, cell: Cell) -> list[Run]:
+        """One peer's line; no runs if it could not be measured."""
+        peer = CATALOGUE[name]
+        try:
+            library = library_version(peer)
+            runs, cell, version = runs_of(peer, durability, cell, self.options)
+        except (Missing, AssertionError, OSError, subprocess.SubprocessError) as error:
+            table.add(*[name, *["–"] * 4, "not measured"])
+            print(f"{name}: {error}", file=sys.stderr)
+            reason = str(error) if isinstance(error, Missing) else f"failed: {last_words(str(error))}"
+            self.missing.add(name, f"{reason} ({table.title})")
+            return []
+        table.add(*row(name, cell, runs))
+        if name not in self._described:
+            self.about.add(name, version, library or "our own", peer.mode)
+            self._described.add(name)
+        return runs
 
 
 def main() -> None:
@@ -124,8 +140,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
     parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take")
     options = parser.parse_args()
-    tables = measure(options.peers, options)
-    write(options.markdown, "bench-peers", made_by("bench-peers"), tables)
+    report = Report(options)
+    for durability, size, clients in itertools.product(options.durability, options.sizes, options.clients):
+        report.measure(durability, size, clients)
 
 
 if __name__ == "__main__":

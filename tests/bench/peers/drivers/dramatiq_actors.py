@@ -1,4 +1,5 @@
-"""Dramatiq on Redis: `enqueue` one by one (it has no bulk call); one worker with a thread for each client."""
+"""Dramatiq on Redis: `enqueue` one by one (it has no bulk call); one worker with a thread for each client,
+which fetches 100 messages ahead."""
 
 from __future__ import annotations
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 
+import grpc
+import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from bench.peers.drivers import headway_streams
 from bench.peers.driving import BATCH
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import SETTLED_ACKED, Message
+from headway.v1.message_pb2 import SETTLED_ACKED, SETTLED_ALREADY_ACKED, Message
 
+ACKED = (SETTLED_ACKED, SETTLED_ALREADY_ACKED)  # the latter if an answer was lost
 TIMEOUT_S = 60.0
 WAIT = Duration()
 WAIT.FromTimedelta(timedelta(seconds=20))
@@ -30,11 +34,17 @@ class Client(headway_streams.Client):
 
     async def take(self, tally: Tally) -> None:
         """Done with those, next please. Only a call that has nothing to acknowledge waits, so that nothing is held
-        back unacknowledged."""
+        back unacknowledged. A call that failed is repeated; what it may have leased lapses, and comes again."""
         held: dict[str, int] = {}
         while True:
             wait = None if held else WAIT
             request = pb.GetRequest(queue=self.task.queue, max_messages=BATCH, ack=list(held), wait=wait)
-            answer = await self.stub.Get(request, timeout=TIMEOUT_S)
-            tally.mark(held[one.lease] for one in answer.settled if one.settled == SETTLED_ACKED)
+            try:
+                answer = await self.stub.Get(request, timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNAVAILABLE:
+                    raise
+                print(error.details(), file=sys.stderr)
+                continue
+            tally.mark(held[one.lease] for one in answer.settled if one.settled in ACKED)
             held = {one.lease: number_of(one.message.payload) for one in answer.deliveries}

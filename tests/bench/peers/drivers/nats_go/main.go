@@ -88,15 +88,28 @@ func (c *client) put(number int) {
 	}
 }
 
-// take gets and acknowledges for ever; the client asks for the next messages ahead. An ack is not answered: what counts
-// is that it was sent.
+// take gets and acknowledges for ever; the client asks for the next messages ahead. An ack is not answered, so the
+// connection is flushed behind those that were sent meanwhile: then the server has read them, and they count.
 func (c *client) take(counts []uint32) {
+	acknowledged := make(chan int, acksPending)
+	go func() {
+		for first := range acknowledged {
+			numbers := []int{first}
+			for range len(acknowledged) {
+				numbers = append(numbers, <-acknowledged)
+			}
+			check(c.conn.Flush())
+			for _, number := range numbers {
+				mark(counts, number)
+			}
+		}
+	}()
 	messages := must(c.consumer.Messages(jetstream.PullMaxMessages(10 * batchSize)))
 	for {
 		one := must(messages.Next())
 		number := must(strconv.Atoi(string(one.Data()[:digits])))
 		check(one.Ack())
-		mark(counts, number)
+		acknowledged <- number
 	}
 }
 
