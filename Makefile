@@ -95,8 +95,8 @@ truth: $(VENV)/.dev-stamp ## 1,000,000 operations while others watch: every posi
 mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
 
-clean: ## remove the virtual environment and everything built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+clean: ## remove the virtual environments and everything built
+	rm -rf $(VENV) .bench-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
 
