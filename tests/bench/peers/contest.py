@@ -69,7 +69,7 @@ class Process:
     def expect(self, word: str, within: float) -> bool:
         """Waits for a line; False if it does not come in time. Fails if the process ends before it."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], within)
+        ready, _, _ = select.select([self._process.stdout], [], [], max(within, 0))
         if not ready:
             return False
         line = self._process.stdout.readline().decode().strip()
