@@ -4,9 +4,10 @@ one write, then its replies are read."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 
-from bench.peers.driving import BATCH, Task
+from bench.peers.driving import AHEAD, BATCH, Task
 from bench.peers.tally import Tally, number_of
 
 PRIORITY, DELAY_S, RUN_S = 1, 0, 600
@@ -30,13 +31,20 @@ class Client:
             assert (await self._reader.readline()).startswith(expected)
 
     async def put(self, batches: Iterator[list[bytes]]) -> None:
-        """A batch of puts at a time."""
+        """Batches are written ahead of the replies."""
+        head = b"put %d %d %d " % (PRIORITY, DELAY_S, RUN_S)
+        ahead: deque[int] = deque()
         for batch in batches:
-            head = b"put %d %d %d " % (PRIORITY, DELAY_S, RUN_S)
             self._writer.write(b"".join(head + b"%d\r\n%b\r\n" % (len(one), one) for one in batch))
-            for _ in batch:
-                reply = await self._reader.readline()
-                assert reply.startswith(b"INSERTED"), reply
+            ahead.append(len(batch))
+            if len(ahead) == AHEAD:
+                await self._inserted(ahead.popleft())
+        await self._inserted(sum(ahead))
+
+    async def _inserted(self, count: int) -> None:
+        for _ in range(count):
+            reply = await self._reader.readline()
+            assert reply.startswith(b"INSERTED"), reply
 
     async def take(self, tally: Tally) -> None:
         """Waits for one job; then as many as there are, up to a batch; then deletes them all."""

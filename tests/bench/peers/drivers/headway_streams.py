@@ -9,13 +9,12 @@ from typing import Any
 
 import grpc.aio
 
-from bench.peers.driving import BATCH, Task
+from bench.peers.driving import AHEAD, BATCH, Task
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_ACKED, Message
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
-AHEAD = 4  # batches that a producer sends before it waits for an answer
 CREDIT_BATCHES = 10
 CREATE_TIMEOUT_S = 10.0
 

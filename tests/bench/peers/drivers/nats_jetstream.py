@@ -1,5 +1,5 @@
-"""NATS JetStream by nats-py: a stream in files that is a work queue; a batch published at once and then confirmed; a
-pull consumer that fetches batches and acknowledges each message."""
+"""NATS JetStream by nats-py: a stream in files that is a work queue; some batches published ahead of their
+confirmations; a pull consumer that fetches batches and acknowledges each message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
-from bench.peers.driving import BATCH, Task
+from bench.peers.driving import AHEAD, BATCH, Task
 from bench.peers.tally import Tally, number_of
 
 FETCH_S = 1.0
@@ -28,7 +28,7 @@ class Client:
     async def open(self) -> None:
         """Makes the stream and its consumer; both are the same each time, so it does not matter who is first."""
         self._nats = await nats.connect(self.task.address)
-        self._js = self._nats.jetstream(publish_async_max_pending=10 * BATCH)
+        self._js = self._nats.jetstream(publish_async_max_pending=AHEAD * BATCH)
         queue = self.task.queue
         stream = StreamConfig(
             name=queue, subjects=[queue], retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE
@@ -38,10 +38,9 @@ class Client:
         await self._js.add_consumer(queue, consumer)
 
     async def put(self, batches: Iterator[list[bytes]]) -> None:
-        """Each message is confirmed by the stream."""
-        for batch in batches:
-            confirmed = [await self._js.publish_async(self.task.queue, one) for one in batch]
-            await asyncio.gather(*confirmed)
+        """Each message is confirmed by the stream; the client waits where too many are not."""
+        confirmed = [await self._js.publish_async(self.task.queue, one) for batch in batches for one in batch]
+        await asyncio.gather(*confirmed)
 
     async def take(self, tally: Tally) -> None:
         """An ack is not answered, so after a batch the connection is flushed: then the server has read them."""

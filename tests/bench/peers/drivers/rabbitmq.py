@@ -1,16 +1,16 @@
-"""RabbitMQ by aio-pika: persistent messages with confirms, a batch published at once and then confirmed; consumers
-with a prefetch of some batches that acknowledge a batch with one `multiple` ack. `options["queue_type"]`: classic,
-quorum."""
+"""RabbitMQ by aio-pika: persistent messages with confirms, some batches published ahead of them; consumers with
+a prefetch of some batches that acknowledge a batch with one `multiple` ack. `options["queue_type"]`: classic, quorum."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
 import aio_pika
 
-from bench.peers.driving import BATCH, Task
+from bench.peers.driving import AHEAD, BATCH, Task
 from bench.peers.tally import Tally, number_of
 
 PREFETCH = 10 * BATCH
@@ -37,9 +37,13 @@ class Client:
         """The default exchange leads to the queue of the routing key."""
         exchange = self._channel.default_exchange
         mode = aio_pika.DeliveryMode.PERSISTENT
+        ahead: deque[asyncio.Future[Any]] = deque()
         for batch in batches:
             messages = [aio_pika.Message(one, delivery_mode=mode) for one in batch]
-            await asyncio.gather(*(exchange.publish(one, routing_key=self.task.queue) for one in messages))
+            ahead.append(asyncio.gather(*(exchange.publish(one, routing_key=self.task.queue) for one in messages)))
+            if len(ahead) == AHEAD:
+                await ahead.popleft()
+        await asyncio.gather(*ahead)
 
     async def take(self, tally: Tally) -> None:
         """An ack is not answered: what counts is that it was sent."""

@@ -21,6 +21,7 @@ import (
 
 const (
 	batchSize    = 100
+	ahead        = 4 * batchSize
 	digits       = 10
 	acksPending  = 100_000
 	setUpTimeout = 10 * time.Second
@@ -67,24 +68,29 @@ func open(t task) *client {
 	return &client{t, conn, js, consumer}
 }
 
-// put publishes the share of one client, batch by batch; each message is confirmed by the stream.
+// put publishes the share of one client, some batches ahead of their confirmations by the stream.
 func (c *client) put(number int) {
 	start, end := c.Count*number/c.Of, c.Count*(number+1)/c.Of
 	filler := strings.Repeat("x", c.Size-digits)
-	confirmed := make([]jetstream.PubAckFuture, 0, batchSize)
-	for first := start; first < end; first += batchSize {
-		confirmed = confirmed[:0]
-		for one := first; one < min(first+batchSize, end); one++ {
-			body := []byte(fmt.Sprintf("%0*d%s", digits, one, filler))
-			confirmed = append(confirmed, must(c.js.PublishAsync(c.Queue, body)))
+	waiting := make([]jetstream.PubAckFuture, 0, end-start)
+	for one := start; one < end; one++ {
+		body := []byte(fmt.Sprintf("%0*d%s", digits, one, filler))
+		waiting = append(waiting, must(c.js.PublishAsync(c.Queue, body)))
+		if len(waiting) == ahead {
+			confirm(waiting[0])
+			waiting = waiting[1:]
 		}
-		for _, one := range confirmed {
-			select {
-			case <-one.Ok():
-			case err := <-one.Err():
-				log.Fatal(err)
-			}
-		}
+	}
+	for _, one := range waiting {
+		confirm(one)
+	}
+}
+
+func confirm(one jetstream.PubAckFuture) {
+	select {
+	case <-one.Ok():
+	case err := <-one.Err():
+		log.Fatal(err)
 	}
 }
 
