@@ -1,5 +1,6 @@
 """RabbitMQ by aio-pika: persistent messages with confirms, some batches published ahead of them; consumers with
-a prefetch of some batches that acknowledge a batch with one `multiple` ack. `options["queue_type"]`: classic, quorum."""
+a prefetch of some batches that acknowledge a batch with one `multiple` ack. `options["queue_type"]` is 'classic' or
+'quorum'."""
 
 from __future__ import annotations
 
