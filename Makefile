@@ -51,19 +51,15 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure what scripts and waiting cost, what time brings, and overload; prints tables
+bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilings, latency, memory, overload (ARGS="--markdown FILE")
 	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
 	cd tests && ../$(BIN)/python -m bench.client
-	cd tests && ../$(BIN)/python -m bench.overload
-bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, ceilings, latency, memory; ten minutes (ARGS="--markdown FILE")
-	cd tests && ../$(BIN)/python -m bench.scripts
-	cd tests && ../$(BIN)/python -m bench.waiting
-	cd tests && ../$(BIN)/python -m bench.due
 	cd tests && ../$(BIN)/python -m bench.ceiling $(ARGS)
 	cd tests && ../$(BIN)/python -m bench.latency $(ARGS)
 	cd tests && ../$(BIN)/python -m bench.memory $(ARGS)
+	cd tests && ../$(BIN)/python -m bench.overload
 
 bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (ARGS="--messages 20000 --runs 2" for a first look)
 	cd tests && ../$(BIN)/python -m bench.peers.run $(ARGS)
