@@ -6,14 +6,19 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
+import pytest
 
 import headway
 from client.conftest import CommandLine
 from client.fake_service import FakeQueue, FakeService, serving
 from harness import eventually
+from headway.cli._job import run_job
 
 
 async def test_each_message_is_given_to_a_command(
@@ -94,6 +99,26 @@ async def test_second_signal_kills_jobs_and_gives_back_for_free(
     assert [held.message.payload for held in made.line] == [b"first", b"second"]
     job = int((tmp_path / "pid").read_text())
     await eventually(lambda: not psutil.pid_exists(job))
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_job_cancelled_while_it_starts_leaves_nothing_running(tmp_path: Path, turns: int) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    lease: Any = SimpleNamespace(queue=SimpleNamespace(name="q"), id="1", attempt=1, ticket=1, headers={}, payload=b"")
+
+    def left() -> list[list[str]]:
+        found = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
+        return [line for line in found if any(str(gate) in part for part in line)]
+
+    job = asyncio.create_task(run_job(["sh", "-c", f"cat {gate}; echo"], lease, asyncio.Lock()))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    time.sleep(0.2)  # noqa: ASYNC251 - the program goes on, and we do not
+    job.cancel()
+    await asyncio.wait({job}, timeout=30)
+    assert job.cancelled()
+    await eventually(lambda: not left())
 
 
 async def _worker_at_a_gate(

@@ -130,7 +130,8 @@ class ClientsMachine(StoreMachine):
         if max_bytes == 1:  # the answer is cut, but never to nothing
             most = 1 if not self._next_is_empty_payload(ack) else most
         try:
-            step = self.run(self.store.get(order, **BUDGET))
+            is_shared = not attempt and most > 1  # as if several callers asked together
+            step = self.run(self.store.get(order, is_shared=is_shared, **BUDGET))
         except HeadwayError as error:
             self.model.get(most, lease_ms, ack, attempt)
             assert type(error).__name__ == "QueueDrained"
@@ -141,6 +142,8 @@ class ClientsMachine(StoreMachine):
         settled, taken, is_again = self.model.get(most, lease_ms, ack, attempt)
         assert [s.settled.name for s in step.settled] == settled
         assert [d.ticket for d in step.deliveries] == taken
+        if is_shared:
+            assert len({d.lease[22:44] for d in step.deliveries}) == len(taken)
         for delivery in step.deliveries:
             if is_again:
                 assert delivery.lease == self.model.messages[delivery.ticket].token

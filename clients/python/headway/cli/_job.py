@@ -1,6 +1,7 @@
 """Runs one command for one message: its environment, its input and output, and its end."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -45,21 +46,28 @@ async def run_job(command: Sequence[str], lease: Lease, writing: asyncio.Lock) -
     process group of its own, so that Ctrl-C does not reach it; if this is cancelled the group is killed. Raises
     OutputGone.
     """
-    try:
-        process = await asyncio.create_subprocess_exec(
+    starting = asyncio.ensure_future(
+        asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(lease, os.environ),
             process_group=0,
         )
+    )
+    try:
+        # Shielded: asyncio would kill the program only, and not what that has started already.
+        process = await asyncio.shield(starting)
     except OSError as error:
         return f"cannot start: {error.strerror or error}"
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError):  # it could not start
+            await _kill_group(await starting)
+        raise
     try:
         output, _ = await process.communicate(lease.payload)
     except asyncio.CancelledError:
-        _kill_group(process)
-        await process.wait()
+        await _kill_group(process)
         raise
     if output:
         await _write_out(output, writing)
@@ -67,11 +75,10 @@ async def run_job(command: Sequence[str], lease: Lease, writing: asyncio.Lock) -
     return "" if status == 0 else f"exit status {status}" if status > 0 else f"signal {-status}"
 
 
-def _kill_group(process: asyncio.subprocess.Process) -> None:
-    try:
+async def _kill_group(process: asyncio.subprocess.Process) -> None:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    await process.wait()
 
 
 async def _write_out(output: bytes, writing: asyncio.Lock) -> None:
