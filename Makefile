@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SETUP := constraints.txt pyproject.toml clients/python/pyproject.toml
-# Two workers: the tests are independent of each other, each with its own queues and servers.
-JOBS ?= 2
+# The tests are independent of each other, each with its own queues and servers, and wait more than they work: four at
+# a time keep two cores busy.
+JOBS ?= 4
 ARGS ?=
 # A shared machine may pause for longer than a test allows: what fails is tried once more, and the summary names it.
 SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR
