@@ -282,7 +282,7 @@ class Counts(google.protobuf.message.Message):
     returned: builtins.int
     """Those of `length` that came back from a lease and stand at the head."""
     consumers_waiting: builtins.int
-    """Consumers that wait for a message: on this service process until the consumer line is served, everywhere then."""
+    """Consumers that wait for a message, on every service process, and places that are kept between two polls."""
     producers_waiting: builtins.int
     """Producers that wait for room, on every service process."""
     produced_messages: builtins.int
