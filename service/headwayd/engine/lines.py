@@ -18,7 +18,7 @@ from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
 _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
 _SHORTEST_CHECK_S = 5.0
-_CHECKS_PER_S = 10
+_CHECKS_PER_S = 5
 _SLACK = 64  # entries of those who have gone that are kept before it is worth sorting them out
 
 
@@ -143,9 +143,10 @@ class Line:
             try:
                 async with asyncio.timeout(self._check_s()):
                     await self._kicked.wait()
-            except TimeoutError:
-                pass
-            is_armed = False
+            except TimeoutError:  # armed before the look: then one look will do
+                await self._arm()
+            else:
+                is_armed = False
 
     async def _try_first(self, width: int) -> bool:
         """Lets the first waiters try, in order. True if that got all of them on: served, or to another rank."""

@@ -22,7 +22,7 @@ from headwayd.engine.watching.estimates import Estimates
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
 _SHORTEST_CHECK_S = 5.0
-_CHECKS_PER_S = 10
+_CHECKS_PER_S = 5
 
 Spawn = Callable[[Awaitable[None], str], None]
 
