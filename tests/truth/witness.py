@@ -58,6 +58,7 @@ class Witness(threading.Thread, ABC):
         self._stream = self._socket.makefile("rb", buffering=1 << 20)
         assert self._stream.readline() == b"+OK\r\n"
         self._socket.settimeout(None)
+        self._is_closed = False
 
     def tick(self, client: redis.Redis) -> None:
         """Lets it know what time it is, should nothing happen."""
@@ -65,6 +66,7 @@ class Witness(threading.Thread, ABC):
 
     def close(self) -> None:
         """No more."""
+        self._is_closed = True
         self._socket.shutdown(socket.SHUT_RDWR)
         self.join(10)
         self._socket.close()
@@ -85,9 +87,13 @@ class Witness(threading.Thread, ABC):
 
     def run(self) -> None:
         """Reads until closed."""
-        for line in self._stream:
-            if any(marker in line for marker in self._markers):
-                self._note(line)
+        try:
+            for line in self._stream:
+                if any(marker in line for marker in self._markers):
+                    self._note(line)
+        except ConnectionResetError:  # how the store takes the end of it, sometimes
+            if not self._is_closed:
+                raise
 
     def _note(self, line: bytes) -> None:
         match = _LINE.match(line)
