@@ -2,7 +2,7 @@
 -- Tells where some stand in the consumer line.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3…] for each: waiter; the number with which it shall stand there again if it does not, '0' = it shall not; the
---         generation in which it began to wait: in another it shall not
+--         generation in which it began to wait, '' = whichever it is: in another it shall not
 -- Reply: echo, OK, the numbers (include/numbers), then for each waiter its position, 0 = it does not stand there, its
 --        number, and how many leases its stream owns; or why there is no queue.
 -- O(k log n).
@@ -10,7 +10,7 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 for i = 3, #ARGV, 3 do
-  if ARGV[i + 1] ~= '0' and ARGV[i + 2] == S.gen then redis.call('ZADD', K.consumers, 'NX', ARGV[i + 1], ARGV[i]) end
+  if ARGV[i + 1] ~= '0' and (ARGV[i + 2] == '' or ARGV[i + 2] == S.gen) then redis.call('ZADD', K.consumers, 'NX', ARGV[i + 1], ARGV[i]) end
 end
 commit(S, false, nil)
 local reply = { ARGV[1], T.OK }
