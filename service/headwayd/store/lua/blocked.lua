@@ -2,8 +2,8 @@
 -- Tells where the blocked Puts of some producers stand in the producer line.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] count of producers, then the name of each; then, for each Put that shall stand there again if it does not:
---         waiter, its number, its producer's name ('' = none), the generation in which it began to wait, '' = whichever it
---         is: in another it shall not
+--         waiter, its number, its producer's name ('' = none), the generation in which it began to wait, '' = whichever
+--         it is: in another it shall not
 -- Reply: echo, OK, the policy's poll_base_ms, poll_per_position_ms and poll_max_ms, the numbers (include/numbers), then
 --        for each producer the position of its Put that has waited longest, 0 = none waits; or why there is no queue.
 -- O(k log n + all blocked Puts that have a producer's name).

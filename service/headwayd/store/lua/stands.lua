@@ -10,7 +10,9 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 for i = 3, #ARGV, 3 do
-  if ARGV[i + 1] ~= '0' and (ARGV[i + 2] == '' or ARGV[i + 2] == S.gen) then redis.call('ZADD', K.consumers, 'NX', ARGV[i + 1], ARGV[i]) end
+  if ARGV[i + 1] ~= '0' and (ARGV[i + 2] == '' or ARGV[i + 2] == S.gen) then
+    redis.call('ZADD', K.consumers, 'NX', ARGV[i + 1], ARGV[i])
+  end
 end
 commit(S, false, nil)
 local reply = { ARGV[1], T.OK }
