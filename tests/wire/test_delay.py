@@ -213,6 +213,17 @@ async def test_leases_that_have_no_say_are_told_so_one_by_one(line: Line) -> Non
     assert payloads(await line.take(2)) == [b"2", b"3"]
 
 
+async def test_a_lease_of_an_older_queue_is_gone_also_beside_the_one_of_the_same_ticket(line: Line) -> None:
+    await line.create()
+    await line.put(b"old")
+    old = (await line.take_one()).lease
+    await line.delete()
+    await line.create()
+    await line.put(b"new")
+    new = (await line.take_one()).lease
+    assert [one.settled for one in await line.delay(new, old, new, delay_ms=0)] == [RELEASED, GONE, STALE]
+
+
 async def test_leases_of_an_unknown_queue_are_gone_and_no_error(line: Line) -> None:
     assert [result.settled for result in await line.delay("made-up", delay_ms=0)] == [GONE]
 

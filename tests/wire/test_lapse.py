@@ -12,10 +12,11 @@ async def test_a_lapsed_lease_returns_its_message_to_the_head_though_nobody_touc
 ) -> None:
     await line.create()
     await line.put(b"one", b"two")
-    await line.take_one(lease_ms=150)
-    await eventually(lambda: keys.length == 2, within=5)
+    for _ in range(2):  # a service that has just begun looks at all queues once, but only once
+        await line.take_one(lease_ms=150)
+        await eventually(lambda: keys.length == 2, within=5)
     deliveries = await line.take(2)
-    assert [(one.message.payload, one.attempt, one.ticket) for one in deliveries] == [(b"one", 2, 1), (b"two", 1, 2)]
+    assert [(one.message.payload, one.attempt, one.ticket) for one in deliveries] == [(b"one", 3, 1), (b"two", 1, 2)]
 
 
 async def test_a_waiting_get_is_given_the_message_of_a_lapsed_lease(line: Line) -> None:

@@ -171,7 +171,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="self.on_due(queue, int(what))",
         new="pass",
         test="tests/integration/test_due_elsewhere.py"
-        "::test_what_a_killed_process_left_is_done_in_time_by_one_that_was_never_asked_for_the_queue",
+        "::test_what_another_process_left_is_done_in_time_by_one_that_was_never_asked_for_the_queue",
     ),
     Mutant(
         name="sweeper-asleep",

@@ -79,7 +79,8 @@ each_lease(S, 8 + id_count, lease_count, function(i, ticket, record)
 end, function(i, ticket, outcome, record)
   if outcome ~= T.LAPSED then
     if outcome == T.ALREADY_ACKED then outcome = T.GONE end
-    if released[ticket] then outcome = T.STALE end   -- named twice
+    local is_of_this_life = ARGV[8 + id_count + 3 * (i - 1)] == S.gen
+    if released[ticket] and is_of_this_life then outcome = T.STALE end   -- named twice
     results[i] = { outcome, record and record.failures or 0, '0' }
     return
   end
