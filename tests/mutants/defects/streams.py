@@ -31,14 +31,6 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume_credit.py::test_credit_that_is_taken_back_while_the_stream_waits_gives_up_its_place",
     ),
     Mutant(
-        name="answer-of-the-last-step-forgotten",
-        defect="What the store gives in the very step in which the caller goes stays leased.",
-        file="engine/consuming/consuming.py",
-        old="[*leases, *late]",
-        new="leases",
-        test=WIRE + "test_consume_ends.py::test_a_caller_cancelled_at_any_moment_leaves_nothing_leased",
-    ),
-    Mutant(
         name="lapsed-lease-holds-credit",
         defect="A lease that lapsed counts for ever.",
         file="engine/consuming/consuming.py",
