@@ -19,7 +19,7 @@ AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
-_GATHER_S, _LONGEST_GATHER_S = 50e-6, 4e-3  # for each that was in the last step, and at most
+_GATHER_S, _LONGEST_GATHER_S = 500e-6, 4e-3  # for each that was in the last step, and at most
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
 
@@ -93,7 +93,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
             while waiting:
                 if parts := self._next(waiting):
                     await self._step(key, parts)
-                if len(parts) > 1 and waiting:  # it is busy: a moment later there are more
+                if waiting:  # it is busy: a moment later there are more
                     await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
