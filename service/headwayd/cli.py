@@ -17,7 +17,8 @@ import typer
 
 from headwayd import __version__
 from headwayd.config import reference
-from headwayd.config.settings import BadSettings, Settings, flag_of
+from headwayd.config.names import flag_of
+from headwayd.config.settings import BadSettings, Settings
 from headwayd.config.values import parse_span
 
 cli = typer.Typer(

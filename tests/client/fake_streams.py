@@ -2,6 +2,7 @@
 """The streams for throughput of the in-memory service: batches put one after the other, and leases within a credit."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -14,7 +15,7 @@ from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, PutResult, Settled, SettleResult, Status
 
 
-class FakeStreams(FakeWatch):
+class FakeStreams(FakeWatch, ABC):
     """Produce and Consume. `break_streams` cuts those under way. Each batch, and each step of a consumer, is recorded
     and fails as a call of its name would: "Produce"; "Consume" (the start), "Ack", "Delay", "Extend", "Credit"."""
 
@@ -22,17 +23,17 @@ class FakeStreams(FakeWatch):
         super().__init__()
         self.swallows_answers = False  # of batches that were put
 
-    def put_one(self, queue: FakeQueue, message: Any, on_duplicate: int) -> PutResult:
-        raise NotImplementedError
+    @abstractmethod
+    def put_one(self, queue: FakeQueue, message: Any, on_duplicate: int) -> PutResult: ...
 
-    def ack_all(self, queue: FakeQueue, request: pb.AckRequest) -> list[SettleResult]:
-        raise NotImplementedError
+    @abstractmethod
+    def ack_all(self, queue: FakeQueue, request: pb.AckRequest) -> list[SettleResult]: ...
 
-    def delay_all(self, queue: FakeQueue, request: pb.DelayRequest) -> list[SettleResult]:
-        raise NotImplementedError
+    @abstractmethod
+    def delay_all(self, queue: FakeQueue, request: pb.DelayRequest) -> list[SettleResult]: ...
 
-    def extend_all(self, queue: FakeQueue, request: pb.ExtendRequest) -> list[SettleResult]:
-        raise NotImplementedError
+    @abstractmethod
+    def extend_all(self, queue: FakeQueue, request: pb.ExtendRequest) -> list[SettleResult]: ...
 
     async def Produce(
         self, requests: AsyncIterator[pb.ProduceRequest], context: Any

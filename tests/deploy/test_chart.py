@@ -26,7 +26,8 @@ from deploy.charts import (
     values_of,
     variables_of,
 )
-from headwayd.config.settings import Settings, variable_of
+from headwayd.config.names import variable_of
+from headwayd.config.settings import Settings
 from headwayd.config.values import parse_span
 
 # From the chart's floor to the newest that the validator knows.

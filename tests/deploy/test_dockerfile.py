@@ -11,7 +11,8 @@ from pathlib import Path
 import yaml
 
 from deploy.charts import CHART, ROOT, containers, pod_specs, rendered
-from headwayd.config.settings import Settings, variable_of
+from headwayd.config.names import variable_of
+from headwayd.config.settings import Settings
 
 TEXT = (ROOT / "Dockerfile").read_text()
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

@@ -26,6 +26,7 @@ LONGEST_S = 0.25  # from the call to its cancellation
 LONG_MS = 3_600_000
 SHORT_MS = 300  # of Gets: an answer that is on its way when the call is cancelled cannot be called back
 WINDOW_S = 30.0  # the longest that a place is kept, and a lease of a Get: 10 s, and some for a busy machine
+SLACK = 4
 MOST_CONNECTIONS = 16  # to the store, of a service: it opens them as it comes to need them
 # On a busy machine the store may be late for some: then it is shown for them, too, that nothing stays.
 MAY_END = ("PLACE_LOST", "POLL_TOO_SOON", "STORE_UNAVAILABLE", "OUTCOME_UNKNOWN")
@@ -200,7 +201,12 @@ async def cancel_many(
     await at_rest(store)  # nobody tries any more
     after = open_things(services, store)
     figure("connections, descriptors and threads before and after", f"{before} {after}")
-    assert all(now <= then + MOST_CONNECTIONS for then, now in zip(before, after, strict=True)), (before, after)
+    more = [now - then for then, now in zip(before, after, strict=True)]
+    connections, *of_services = more
+    descriptors, threads = of_services[::2], of_services[1::2]
+    assert connections <= sum(descriptors) + SLACK, (before, after)  # each is the descriptor of a service
+    assert max(descriptors) <= MOST_CONNECTIONS, (before, after)
+    assert max(threads) <= SLACK, (before, after)
     for service in services:
         service.signal(signal.SIGTERM)
         assert await asyncio.to_thread(service.wait) == 0

@@ -12,7 +12,8 @@ from redis.asyncio.connection import AbstractConnection
 from typer.testing import CliRunner
 
 from headwayd.cli import cli
-from headwayd.config.settings import PRESSURE_NAMES, Settings, flag_of, variable_of
+from headwayd.config.names import PRESSURE_NAMES, flag_of, variable_of
+from headwayd.config.settings import Settings
 from headwayd.config.values import format_span
 from headwayd.store.connections import ConnectionSource
 

@@ -10,7 +10,8 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from headwayd.config.settings import PRESSURE_NAMES, Settings, flag_of, origin_of, variable_of
+from headwayd.config.names import PRESSURE_NAMES, flag_of, origin_of, variable_of
+from headwayd.config.settings import Settings
 from headwayd.config.values import format_span, masked_url
 
 _HEAD = """\

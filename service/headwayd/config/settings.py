@@ -7,7 +7,6 @@ values. `docs/configuration.md` is made from this file.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from datetime import timedelta
@@ -18,20 +17,12 @@ from urllib.parse import quote
 import platformdirs
 from annotated_types import Ge, Le
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from headwayd.config.names import ENV_PREFIX, PressureSource, origin_of
 from headwayd.config.values import check_store_url, format_span, host_of, is_local, parse_span
 from headwayd.domain.limits import MAX_DELAY_MS, MAX_LEASE_MS, MAX_WAIT_MS, MIN_LEASE_MS, Limits
 
-ENV_PREFIX = "HEADWAY_"
-# What the pressure protocol calls them. An empty value counts as given, and is refused.
-PRESSURE_NAMES = {
-    "redis_server": "REDIS_SERVER",
-    "redis_port": "REDIS_PORT",
-    "redis_db": "REDIS_DB",
-    "prefix": "PRESSURE_PREFIX",
-}
 _STORE_PARTS = ("redis_server", "redis_port", "redis_db")
 _KIB = 1024
 _MIB = 1024 * _KIB
@@ -229,7 +220,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """The order of the module's docstring."""
-        return init_settings, env_settings, _PressureSource(settings_cls)
+        return init_settings, env_settings, PressureSource(settings_cls)
 
     @model_validator(mode="before")
     @classmethod
@@ -344,38 +335,6 @@ class Settings(BaseSettings):
             max_lease_ms=self.max_lease // _ms(1),
             max_delay_ms=self.max_delay // _ms(1),
         )
-
-
-class _PressureSource(PydanticBaseSettingsSource):
-    """The names of the pressure protocol in the environment."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 - as in the base
-        return os.environ.get(PRESSURE_NAMES.get(field_name, "")), field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return {name: os.environ[variable] for name, variable in PRESSURE_NAMES.items() if variable in os.environ}
-
-
-def origin_of(field: str, flags: Mapping[str, object]) -> str:
-    """Where a setting comes from: its flag, its variable, or "default"."""
-    if flags.get(field) is not None:
-        return flag_of(field)
-    wanted = variable_of(field)
-    for name in os.environ:
-        if name.upper() == wanted:
-            return name
-    pressure = PRESSURE_NAMES.get(field)
-    return pressure if pressure and pressure in os.environ else "default"
-
-
-def flag_of(field: str) -> str:
-    """The flag of a setting."""
-    return "--" + field.replace("_", "-")
-
-
-def variable_of(field: str) -> str:
-    """The environment variable of a setting."""
-    return ENV_PREFIX + field.upper()
 
 
 def _bound_text(field: str, kind: str) -> str:

@@ -124,6 +124,11 @@ class QueueDeleted(NotThere):
 
     reason = Reason.QUEUE_DELETED
 
+    @classmethod
+    def of(cls, queue: str) -> QueueDeleted:
+        """A queue that was there is no more, or another one has its name."""
+        return cls(f"queue {queue!r} was deleted", metadata={"queue": queue})
+
 
 class MessageNotFound(NotThere):
     """No message has this id."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import frexp
 from typing import Generic, TypeVar
@@ -17,10 +17,19 @@ from headwayd.domain.errors import StoreUnavailable
 KeyT = TypeVar("KeyT", bound=Hashable)
 AskT = TypeVar("AskT")
 AnswerT = TypeVar("AnswerT")
+ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _GATHER_S, _LONGEST_GATHER_S = 500e-6, 4e-3  # for each that was in the last step, and at most
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
+
+
+def shared_out(whole: Sequence[ItemT], counts: Iterable[int]) -> Iterator[Sequence[ItemT]]:
+    """What many share, to each in turn so much of it, as far as it goes."""
+    at = 0
+    for count in counts:
+        yield whole[at : at + count]
+        at += count
 
 
 @dataclass(slots=True, eq=False)

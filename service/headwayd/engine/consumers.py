@@ -40,11 +40,6 @@ _T = TypeVar("_T")
 Spawn = Callable[[Awaitable[None], str], None]
 
 
-def deleted(queue: str, error: HeadwayError) -> QueueDeleted:
-    """A queue that was there is no more."""
-    return QueueDeleted(f"queue {queue!r} was deleted", metadata=error.metadata)
-
-
 class Consumer:
     """One call or stream that wants to lease. Without a waiter's name it does not stand in line. `given` is what it
     gets; an order with an attempt id is repeated when its outcome is unknown. `place` is the name under which its place
@@ -98,7 +93,7 @@ class Consumer:
                 return True
             if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
                 raise StoreUnavailable(error.text, metadata=error.metadata) from error
-            self.fail(deleted(self.order.queue, error) if isinstance(error, QueueNotFound) else error)
+            self.fail(QueueDeleted.of(self.order.queue) if isinstance(error, QueueNotFound) else error)
             return True
         if not self.given.done():
             if step.deliveries or step.wait is Wait.LARGE:
@@ -206,8 +201,8 @@ class Consumers:
         """Leaves the line. Raises what the store does; a queue that is no more, as QueueDeleted."""
         try:
             await self.store.stop_standing(consumer.order.queue, consumer.waiter.name, budget_s=budget_s)
-        except QueueNotFound as error:
-            raise deleted(consumer.order.queue, error) from None
+        except QueueNotFound:
+            raise QueueDeleted.of(consumer.order.queue) from None
 
     async def _give_up_late(self, consumer: Consumer, answer: asyncio.Future[GetStep]) -> None:
         """For one whose caller has gone while it tried. A task of its own, so that stopping waits for it."""

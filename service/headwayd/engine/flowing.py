@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.model import GetOrder
-from headwayd.engine.coalescing import Coalescer
+from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.ports import GetStep
 
@@ -74,18 +74,9 @@ class FlowingGets:
     @staticmethod
     def _shared_out(step: GetStep, orders: Sequence[GetOrder]) -> Sequence[GetStep]:
         """To each in turn as much as it asked for."""
-        steps = []
-        given = settled = 0
-        for order in orders:
-            steps.append(
-                GetStep(
-                    deliveries=step.deliveries[given : given + order.max_messages],
-                    settled=step.settled[settled : settled + len(order.ack)],
-                )
-            )
-            given += order.max_messages
-            settled += len(order.ack)
-        return steps
+        given = shared_out(step.deliveries, (order.max_messages for order in orders))
+        settled = shared_out(step.settled, (len(order.ack) for order in orders))
+        return [GetStep(deliveries=to_it, settled=its) for to_it, its in zip(given, settled, strict=True)]
 
     def _give_back(self, _kind: _Kind, order: GetOrder, step: GetStep) -> None:
         self._consumers.give_back(self._consumers.enter(order, budget_s=0, waits=False), step)

@@ -22,6 +22,11 @@ _CHECKS_PER_S = 5
 _SLACK = 64  # entries of those who have gone that are kept before it is worth sorting them out
 
 
+def check_s(count: int) -> float:
+    """How often each of so many is looked after though nothing was heard, so that all of them together cost little."""
+    return max(_SHORTEST_CHECK_S, count / _CHECKS_PER_S)
+
+
 class Waiter(Protocol):
     """Someone in a line. The smallest rank is first; equal ranks come in the order of joining."""
 
@@ -217,7 +222,7 @@ class Lines:
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = Line(
-                lambda: self._arm(queue), most_at_once=self._most_at_once, check_s=self._check_s
+                lambda: self._arm(queue), most_at_once=self._most_at_once, check_s=lambda: check_s(len(self._lines))
             )
             line.join(waiter)
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
@@ -234,9 +239,6 @@ class Lines:
             self._lines.pop(queue, None)
             self._on_end(queue)
             line.fail_all(ShuttingDown("this process stopped serving the line"))
-
-    def _check_s(self) -> float:
-        return max(_SHORTEST_CHECK_S, len(self._lines) / _CHECKS_PER_S)
 
     def kick(self, queue: str | None) -> None:
         """Something may have changed on this queue; None: on any."""

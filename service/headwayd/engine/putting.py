@@ -20,7 +20,7 @@ from headwayd.domain.errors import (
     StoreUnavailable,
 )
 from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome
-from headwayd.engine.coalescing import Coalescer
+from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
@@ -103,7 +103,7 @@ class _Waiter:
             raise
         except HeadwayError as error:
             if isinstance(error, QueueNotFound):
-                error = QueueDeleted(f"queue {self._order.queue!r} was deleted", metadata=error.metadata)
+                error = QueueDeleted.of(self._order.queue)
             self.fail(error)
             return True
         self.trouble = None
@@ -215,12 +215,8 @@ class Putting:
         )
         if len(batches) == 1:
             return [step]
-        steps, at = [], 0
-        for batch in batches:
-            part = step.outcomes[at : at + len(batch)]
-            steps.append(replace(step, outcomes=part) if len(part) < len(batch) else PutStep(outcomes=part))
-            at += len(batch)
-        return steps
+        parts = shared_out(step.outcomes, map(len, batches))
+        return [replace(step, outcomes=part) for part in parts]
 
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)

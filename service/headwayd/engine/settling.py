@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from headwayd.domain.model import Settlement
-from headwayd.engine.coalescing import Coalescer
+from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.ports import Store
 
 _MOST_TOGETHER = 1_000  # leases of several Acks in one step
@@ -32,8 +32,4 @@ class Settling:
     ) -> Sequence[Sequence[Settlement]]:
         leases = [lease for batch in batches for lease in batch]
         settled = await self._store.ack(queue, leases, budget_s=budget_s)
-        parts, at = [], 0
-        for batch in batches:
-            parts.append(settled[at : at + len(batch)])
-            at += len(batch)
-        return parts
+        return list(shared_out(settled, map(len, batches)))

@@ -136,6 +136,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=ENDS + "test_a_stream_that_ends_gives_up_place_and_leases_and_the_next_is_served",
     ),
     Mutant(
+        name="missing-for-a-moment-is-gone",
+        defect="A process that is not heard for a moment loses what its streams hold when another one is found dead.",
+        file="store/lua/drop_absent.lua",
+        old="for i = 3, #ARGV do S.present[ARGV[i]] = true end\n",
+        new="",
+        test=ENDS + "test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_service_has_died",
+    ),
+    Mutant(
         name="no-number-no-place",
         defect="A holder that begins at the end gets its place only when those before it have had their turn.",
         file="engine/consumers.py",

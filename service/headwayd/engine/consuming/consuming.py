@@ -25,7 +25,7 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import GetOrder, Settled, Settlement
-from headwayd.engine.consumers import Consumers, deleted
+from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.inbox import Inbox
 from headwayd.engine.consuming.outstanding import Outstanding, Room
 from headwayd.engine.leaving import surely
@@ -151,7 +151,7 @@ class Consuming:
         except (QueueNotFound, QueueDeleted) as error:
             if ack:  # that is told first; the next try tells of the queue
                 return await self._settle(self._consumers.store.ack(self._queue, ack, budget_s=self._budget_s))
-            raise (deleted(self._queue, error) if self._is_begun else error) from None
+            raise (QueueDeleted.of(self._queue) if self._is_begun else error) from None
         self._is_begun = True
         return self._leased(step, ack)
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, QueueDeleted, QueueNotFound
-from headwayd.engine.consumers import Consumers, deleted
+from headwayd.engine.consumers import Consumers
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.watching.estimates import Estimator
 
@@ -182,9 +182,9 @@ class Follower:
             everybody = list(whom)
             for start in range(0, len(everybody), _MOST_AT_ONCE):
                 await self._look_at(everybody[start : start + _MOST_AT_ONCE], asked)
-        except (QueueNotFound, QueueDeleted) as error:
+        except (QueueNotFound, QueueDeleted):
             for stance in tuple(self._stances):
-                stance.fail(deleted(self._queue, error))
+                stance.fail(QueueDeleted.of(self._queue))
         except HeadwayError as error:
             log.debug("standing.look_failed", queue=self._queue, reason=error.reason.name)
             self.kick()
@@ -200,7 +200,7 @@ class Follower:
             if stance not in self._stances:
                 continue
             if waiter.generation and waiter.generation != found.numbers.generation:  # another queue of the same name
-                stance.fail(QueueDeleted(f"queue {self._queue!r} was deleted", metadata={"queue": self._queue}))
+                stance.fail(QueueDeleted.of(self._queue))
                 continue
             stance.learn(footing, found.numbers, asked_at)
             if stance.is_holding:

@@ -14,6 +14,7 @@ from headwayd.domain.standing import Standing as Place
 from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.getting import new_place
+from headwayd.engine.lines import check_s
 from headwayd.engine.ports import GetStep
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
@@ -21,8 +22,6 @@ from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
-_SHORTEST_CHECK_S = 5.0
-_CHECKS_PER_S = 5
 
 Spawn = Callable[[Awaitable[None], str], None]
 
@@ -177,7 +176,7 @@ class Standing:
                 self._consumers,
                 self._estimates.of(queue),
                 self._spawn,
-                check_s=lambda: max(_SHORTEST_CHECK_S, len(self._followers) / _CHECKS_PER_S),
+                check_s=lambda: check_s(len(self._followers)),
                 on_end=lambda: self._followers.pop(queue, None),
             )
         return follower

@@ -164,7 +164,7 @@ class Board:
     def _note(self, queue: Queue) -> None:
         latest = self._latest
         if latest is not None and latest.queue.generation != queue.generation:
-            self.fail_all(QueueDeleted("the queue was deleted", metadata={"queue": self._queue}))
+            self.fail_all(QueueDeleted.of(self._queue))
             return
         told = ToldQueue(queue, queue.at_ms, self._estimator.estimate(queue.counts.length + 1))
         is_news = latest is None or _timeless(latest.queue) != _timeless(queue)
@@ -179,7 +179,7 @@ class Board:
         self._is_armed = False
         if isinstance(error, NotThere):
             if self._latest is not None:
-                error = QueueDeleted("the queue was deleted", metadata={"queue": self._queue})
+                error = QueueDeleted.of(self._queue)
             self.fail_all(error)
             return
         if may_pass(error):

@@ -32,7 +32,7 @@ local MOST_BYTES, MUST_FIT = math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) =
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
-if ARGV[13] ~= '' and ARGV[13] ~= S.gen then   -- another queue of the same name
+if not is_life(S, ARGV[13]) then
   redis.call('ZREM', K.consumers, ARGV[9])
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_DELETED }

@@ -30,7 +30,7 @@ local function refuse(...)
   commit(S, false, nil)
   return { ARGV[1], ... }
 end
-if ARGV[9] ~= '' and ARGV[9] ~= S.gen then return refuse(T.QUEUE_DELETED) end   -- another queue of the same name
+if not is_life(S, ARGV[9]) then return refuse(T.QUEUE_DELETED) end
 if S.closed then return refuse(T.QUEUE_CLOSED) end
 for i = 1, COUNT do
   local when = field(i, 2)

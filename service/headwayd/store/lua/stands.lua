@@ -10,7 +10,7 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 for i = 3, #ARGV, 3 do
-  if ARGV[i + 1] ~= '0' and (ARGV[i + 2] == '' or ARGV[i + 2] == S.gen) then
+  if ARGV[i + 1] ~= '0' and is_life(S, ARGV[i + 2]) then
     redis.call('ZADD', K.consumers, 'NX', ARGV[i + 1], ARGV[i])
   end
 end

@@ -270,6 +270,9 @@ local function open()
   return S
 end
 
+-- Whether it is still the queue that somebody began to wait for, and not another of its name. '' = whichever it is.
+local function is_life(S, generation) return generation == '' or generation == S.gen end
+
 local function room_of(S)
   if S.bound == 0 then return math.huge end
   return math.max(0, S.bound - S.len)
