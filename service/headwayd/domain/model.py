@@ -1,7 +1,8 @@
 """The nouns of Headway: policies, messages, leases, places in a batch, and what becomes of them.
 
 Spans are whole milliseconds in fields that end in `_ms`; instants are milliseconds since 1970 by the store's clock in
-fields that end in `_at_ms`. Everything here is a value: no behaviour beyond building and comparing.
+fields that end in `_at_ms`. Everything here is a value: no behaviour beyond building and comparing. What is made for
+every message is a tuple, because that takes a third of the time that a frozen dataclass does.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
+from typing import NamedTuple
 
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
@@ -105,8 +107,7 @@ class OnDuplicate(StrEnum):
     REPLACE = "replace"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewMessage:
+class NewMessage(NamedTuple):
     """A message to be put. `headers` is the encoded map, opaque here; at most one of the two times is given."""
 
     payload: bytes
@@ -115,6 +116,14 @@ class NewMessage:
     delay_ms: int = 0
     not_before_at_ms: int = 0
     time_to_live_ms: int = 0  # 0 = the queue's policy
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it is nothing but its payload."""
+        return self[1:] == _NOTHING_BUT_PAYLOAD
+
+
+_NOTHING_BUT_PAYLOAD = ("", b"", 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +148,7 @@ class PutCode(StrEnum):
     REFUSED = "refused"  # not accepted; the outcome's error says why
 
 
-@dataclass(frozen=True, slots=True)
-class PutOutcome:
+class PutOutcome(NamedTuple):
     """One message's outcome. `ticket` and `position` are 0 unless it joined the line, or the one kept waits there."""
 
     code: PutCode
@@ -169,8 +177,7 @@ class GetOrder:
     place: str = ""  # the place that was kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """A leased message. `put_at_ms` is None if nobody knows."""
 
     id: str
@@ -197,8 +204,7 @@ class Settled(IntEnum):
     GONE = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(NamedTuple):
     """What a call did with one lease, or, for Delay, with one message named by id."""
 
     lease: str

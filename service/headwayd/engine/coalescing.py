@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import frexp
 from typing import Generic, TypeVar
 
@@ -51,6 +51,38 @@ class _Part(Generic[AskT, AnswerT]):
             self.fail(StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}))
 
 
+@dataclass(slots=True, eq=False)
+class _Waiting(Generic[AskT, AnswerT]):
+    """Those of one group who are in no step yet, first come first, and when time is up for the first of them: one timer
+    for all, because one for each is a good part of what a call costs."""
+
+    parts: deque[_Part[AskT, AnswerT]] = field(default_factory=deque)
+    timer: asyncio.TimerHandle | None = None
+    timer_at: float = 0.0
+
+    def add(self, part: _Part[AskT, AnswerT], loop: asyncio.AbstractEventLoop) -> None:
+        self.parts.append(part)
+        if self.timer is None or part.ends_at < self.timer_at:
+            self.stop()
+            self._set(part.ends_at, loop)
+
+    def stop(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def _set(self, at: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.timer_at = at
+        self.timer = loop.call_at(at, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.timer = None
+        for part in self.parts:
+            if part.ends_at <= loop.time():
+                part.time_is_up()
+        if left := [part.ends_at for part in self.parts if not part.answer.done()]:
+            self._set(min(left), loop)
+
+
 class Coalescer(Generic[KeyT, AskT, AnswerT]):
     """`run` does one step: it gets a key, what is asked under it in the order it came, and its seconds, and gives back
     an answer to each. At most one step a key is on its way, of at most `most_items`, unless one asks for more.
@@ -77,36 +109,35 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         self._most_items = most_items
         self._unclaimed = unclaimed
         self._outlives = outlives
-        self._waiting: dict[tuple[KeyT, int], deque[_Part[AskT, AnswerT]]] = {}
+        self._waiting: dict[tuple[KeyT, int], _Waiting[AskT, AnswerT]] = {}
 
     async def ask(self, key: KeyT, ask: AskT, *, items: int, size: int = 0, budget_s: float) -> AnswerT:
         """The answer. Raises what the step raises, and within `budget_s` StoreUnavailable or OutcomeUnknown."""
         loop = asyncio.get_running_loop()
-        part = _Part[AskT, AnswerT](ask, items, size, loop.time() + budget_s, loop.create_future())
+        # Without its type arguments: to name them takes longer than all the rest of making it.
+        part: _Part[AskT, AnswerT] = _Part(ask, items, size, loop.time() + budget_s, loop.create_future())
         group = (key, frexp(budget_s)[1])  # within a power of two
         waiting = self._waiting.get(group)
         if waiting is None:
-            self._waiting[group] = deque((part,))
+            waiting = self._waiting[group] = _Waiting()
+            waiting.parts.append(part)  # without a timer: the step that begins now knows its time
             self._spawn(self._serve(key, group), f"{self._name}:{key}")
         else:
-            waiting.append(part)
-        timer = loop.call_later(budget_s, part.time_is_up)
-        try:
-            return await part.answer
-        finally:
-            timer.cancel()
+            waiting.add(part, loop)
+        return await part.answer
 
     async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
         waiting = self._waiting[group]
         try:
-            while waiting:
-                if parts := self._next(waiting):
+            while waiting.parts:
+                if parts := self._next(waiting.parts):
                     await self._step(key, parts)
-                if waiting:  # it is busy: a moment later there are more
+                if waiting.parts:  # it is busy: a moment later there are more
                     await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
-            for part in waiting:
+            waiting.stop()
+            for part in waiting.parts:
                 part.answer.cancel()
 
     def _next(self, waiting: deque[_Part[AskT, AnswerT]]) -> list[_Part[AskT, AnswerT]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 
 import structlog
 
@@ -82,15 +81,15 @@ class _Waiter:
             generation=self._generation,
             budget_s=self._budget_s,
         )
-        return self.note(step)
+        return self.note(step, step.outcomes)
 
-    def note(self, step: PutStep) -> bool:
-        """So far a step of the store came. True if nothing is left."""
+    def note(self, step: PutStep, outcomes: Sequence[PutOutcome]) -> bool:
+        """So far a step of the store came, with these outcomes for it. True if nothing is left."""
         self.last = step
         self._line_ticket = step.line_ticket
         self._generation = step.generation
-        self.outcomes.extend(step.outcomes)
-        self.rest = self.rest[len(step.outcomes) :]
+        self.outcomes.extend(outcomes)
+        self.rest = self.rest[len(outcomes) :]
         return not self.rest
 
     async def attempt(self) -> bool:
@@ -121,6 +120,7 @@ class _Waiter:
         self.rest = ()
 
 
+_Share = tuple[PutStep, Sequence[PutOutcome]]  # of a step: all of it, and what befell the messages of one Put
 _Kind = tuple[str, OnDuplicate, str]  # what must be the same for Puts to go together: queue, on_duplicate, producer
 
 
@@ -155,7 +155,7 @@ class Putting:
         self._spawn = spawn
         self._process = process
         self._numbers = itertools.count(1)
-        self._together: Coalescer[_Kind, Sequence[NewMessage], PutStep] = Coalescer(
+        self._together: Coalescer[_Kind, Sequence[NewMessage], _Share] = Coalescer(
             self._put_together, spawn, name="put", most_items=_MOST_TOGETHER
         )
 
@@ -169,16 +169,16 @@ class Putting:
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same, but what befell every message is told of each."""
-        step = None
+        share = None
         if (size := _size_if_together(order)) is not None:
             kind = (order.queue, order.on_duplicate, order.producer)
             items = len(order.messages)
-            step = await self._together.ask(kind, order.messages, items=items, size=size, budget_s=budget_s)
-            if len(step.outcomes) == items:
-                return step.outcomes
+            share = await self._together.ask(kind, order.messages, items=items, size=size, budget_s=budget_s)
+            if len(share[1]) == items:
+                return share[1]
         name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
         waiter = _Waiter(order, self._store, budget_s, name)
-        is_all_done = await self._first_try(order, waiter) if step is None else waiter.note(step)
+        is_all_done = await self._first_try(order, waiter) if share is None else waiter.note(*share)
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
         if waiter.rest:
@@ -199,7 +199,7 @@ class Putting:
 
     async def _put_together(
         self, kind: _Kind, batches: Sequence[Sequence[NewMessage]], budget_s: float
-    ) -> Sequence[PutStep]:
+    ) -> Sequence[_Share]:
         """Several Puts as one step, one after the other: where there is no room for the next message of one, there is
         none for those behind it either."""
         queue, on_duplicate, producer = kind
@@ -213,10 +213,7 @@ class Putting:
             all_or_nothing=False,
             budget_s=budget_s,
         )
-        if len(batches) == 1:
-            return [step]
-        parts = shared_out(step.outcomes, map(len, batches))
-        return [replace(step, outcomes=part) for part in parts]
+        return [(step, outcomes) for outcomes in shared_out(step.outcomes, map(len, batches))]
 
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)

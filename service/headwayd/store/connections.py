@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+from hiredis import pack_command
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.asyncio.retry import Retry
@@ -64,9 +65,11 @@ async def is_fit(connection: AbstractConnection) -> bool:
 
 
 async def send(connection: AbstractConnection, commands: Sequence[Sequence[str | bytes | int]]) -> None:
-    """Sends commands as one piece."""
+    """Sends commands as one piece. Packed by hiredis: redis-py's own packing takes six times as long, and of a Put more
+    than its script."""
+    packed = [pack_command(cast(Any, tuple(command))) for command in commands]  # its stubs know only tuples of one
     with _resets_as_connection_errors():
-        await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+        await connection.send_packed_command(packed, check_health=False)
 
 
 async def ask(connection: AbstractConnection, *command: str | bytes | int) -> Any:

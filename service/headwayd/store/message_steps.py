@@ -62,13 +62,8 @@ class MessageSteps(Asking):
             "1" if all_or_nothing else "0",
             "1" if producer else "0",
             generation,
-            len(messages),
+            *self._messages(messages),
         ]
-        for message in messages:
-            when = f"d{message.delay_ms}" if message.delay_ms else ""
-            if message.not_before_at_ms:
-                when = f"a{message.not_before_at_ms}"
-            arguments += (message.id, when, message.time_to_live_ms, message.headers, message.payload)
         reply = await self._ask("put", queue, *arguments, budget_s=budget_s)
         status = text(reply[0])
         if (error := replies.missing(reply[0], queue)) is not None:
@@ -88,6 +83,18 @@ class MessageSteps(Asking):
             bound=int(reply[10]),
             generation=text(reply[2]),
         )
+
+    @staticmethod
+    def _messages(messages: Sequence[NewMessage]) -> list[Argument]:
+        if all(message.is_bare for message in messages):
+            return [f"p{len(messages)}", *[message.payload for message in messages]]
+        arguments: list[Argument] = [len(messages)]
+        for message in messages:
+            when = f"d{message.delay_ms}" if message.delay_ms else ""
+            if message.not_before_at_ms:
+                when = f"a{message.not_before_at_ms}"
+            arguments += (message.id, when, message.time_to_live_ms, message.headers, message.payload)
+        return arguments
 
     async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None:
         """A producer gives up its place in line."""

@@ -10,8 +10,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="nonce-not-compared",
         defect="Any token with the right generation and ticket settles the message, whoever holds it now.",
         file=INCLUDE + "settle.lua",
-        old="elseif record and record.nonce == nonce then",
-        new="elseif record then",
+        old="elseif packed and nonce_of(packed) == nonce then",
+        new="elseif packed then",
         test=EXACT + "test_a_token_of_another_attempt_is_stale_though_all_else_is_right",
     ),
     Mutant(

@@ -10,8 +10,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="credit-exceeded-by-one-message",
         defect="A message larger than what is left of the bytes is leased all the same.",
         file=LUA + "get.lua",
-        old="(MUST_FIT or #taken > 0 or #tickets > 0)",
-        new="(#taken > 0 or #tickets > 0)",
+        old="(MUST_FIT or #tickets > 0 or #passed_tickets > 0)",
+        new="(#tickets > 0 or #passed_tickets > 0)",
         test=WIRE + "test_consume_credit.py::test_bytes_are_a_credit_too_and_never_exceeded",
     ),
     Mutant(

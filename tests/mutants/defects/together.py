@@ -12,7 +12,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-secret-for-all",
         defect="Who leases together with others knows the random bits of their leases.",
         file=LUA + "get.lua",
-        old="#ARGV[6] > RANDOM_SIZE and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random",
+        old="is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random",
         new="random",
         test=TOGETHER + "test_each_get_has_what_it_asked_for_and_settles_its_own",
     ),

@@ -47,7 +47,8 @@ local function put_aside(i, ticket, element, record, due)
   results[i] = { T.DELAYED, record.failures, text_of(due) }
 end
 
-each_lease(S, 8 + id_count, lease_count, function(i, ticket, record)
+each_lease(S, 8 + id_count, lease_count, function(i, ticket, packed)
+  local record = unpack_record(packed)
   if ARGV[4] == 'u' and has_flag(record.flags, FLAG.CLAIMED) then
     results[i] = { T.STALE, record.failures, '0' }
     return false

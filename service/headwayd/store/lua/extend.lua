@@ -21,7 +21,8 @@ local function note_progress(ticket)
   redis.call('HSET', K.progress, ticket, ARGV[4] .. ' ' .. ARGV[5])
   tell(S, 'P', ticket, ARGV[4] .. ' ' .. ARGV[5])
 end
-each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, record)
+each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, packed)
+  local record = unpack_record(packed)
   redis.call('ZADD', K.leases, deadline, ticket)
   note_progress(ticket)
   results[i] = { T.EXTENDED, record.failures }

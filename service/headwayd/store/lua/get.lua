@@ -44,11 +44,14 @@ local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
 local RANDOM_SIZE = 16
 local random, deliveries, given = string.sub(ARGV[6], 1, RANDOM_SIZE), {}, 0
-local function deliver(ticket, record, deadline, element)
+local function deliver(ticket, attempt, put_at, id, deadline, element)
   local at = 6 * given
-  deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = ticket, record.failures + 1, text_of(record.put_at)
-  deliveries[at + 4], deliveries[at + 5], deliveries[at + 6] = record.id, deadline, element
+  deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = ticket, attempt, put_at
+  deliveries[at + 4], deliveries[at + 5], deliveries[at + 6] = id, deadline, element
   given = given + 1
+end
+local function deliver_again(ticket, record, deadline, element)
+  deliver(ticket, record.failures + 1, text_of(record.put_at), record.id, deadline, element)
 end
 
 if ARGV[8] ~= '' then
@@ -63,7 +66,7 @@ if ARGV[8] ~= '' then
       lease.record.flags = with_flag(lease.record.flags, FLAG.CLAIMED)
       redis.call('HSET', K.lease, lease.ticket, pack_record(lease.record))
     end
-    deliver(lease.ticket, lease.record, lease.deadline, element)
+    deliver_again(lease.ticket, lease.record, lease.deadline, element)
   end
 end
 
@@ -109,17 +112,17 @@ status = status or T.OK
 
 -- Takes messages from the head, those whose time is over aside. Returns whether the next one is more than the reply can
 -- hold.
-local taken, taken_tickets = {}, nil
+-- Of one that was never leased and never expires only `put_ats` tells; `records` has what is known of the others.
+local tickets, elements, records, put_ats = {}, {}, {}, {}
 local function take(most)
-  local old, bytes, is_cut, count = {}, 0, false, 0
-  while count < most and S.len > 0 and not is_cut do
-    local part = redis.call('RPOP', K.q, math.min(most - count, CHUNK_OUT))
-    local at = 0
-    local tickets, elements = {}, {}
+  local old, bytes, is_cut = {}, 0, false
+  while #tickets < most and S.len > 0 and not is_cut do
+    local part = redis.call('RPOP', K.q, math.min(most - #tickets, CHUNK_OUT))
+    local passed_tickets, passed_elements = {}, {}
     local passed = walk(S, #part, function(i, ticket)
       bytes = bytes + #part[i]
-      if bytes > MOST_BYTES and (MUST_FIT or #taken > 0 or #tickets > 0) then return false end
-      tickets[#tickets + 1], elements[#elements + 1] = ticket, part[i]
+      if bytes > MOST_BYTES and (MUST_FIT or #tickets > 0 or #passed_tickets > 0) then return false end
+      passed_tickets[#passed_tickets + 1], passed_elements[#passed_elements + 1] = ticket, part[i]
     end)
     if passed.count < #part then
       is_cut = true
@@ -128,26 +131,28 @@ local function take(most)
       push_head(back)
     end
     take_walked(S, passed)
-    S.size, S.len = S.size - passed.count, S.len - #tickets
-    local expiries = S.expiring == 1 and #tickets > 0 and redis.call('ZMSCORE', K.expiry, unpack(tickets)) or {}
-    local sides = #tickets > 0 and redis.call('EXISTS', K.side) == 1 and fields_of(K.side, tickets) or {}
-    for i, ticket in ipairs(tickets) do
-      local record = sides[i] and unpack_record(sides[i])
+    local count = #passed_tickets
+    S.size, S.len = S.size - passed.count, S.len - count
+    local expiries = S.expiring == 1 and count > 0 and redis.call('ZMSCORE', K.expiry, unpack(passed_tickets)) or {}
+    local sides = count > 0 and redis.call('EXISTS', K.side) == 1 and fields_of(K.side, passed_tickets) or {}
+    for i, ticket in ipairs(passed_tickets) do
+      local element, expires_at = passed_elements[i], tonumber(expiries[i] or 0)
+      local record, put_at = sides[i] and unpack_record(sides[i]), 0
       if not record then
-        local _, put_at = id_of(elements[i])
+        if string.byte(element) == MAGIC_BYTE then put_at = (select(2, id_of(element))) end
         if put_at == 0 then put_at = time_of(S, tonumber(ticket)) end
-        record = new_record(put_at)
+        if expires_at > 0 then record = new_record(put_at) end
       end
-      record.expires_at = tonumber(expiries[i] or 0)
-      if record.expires_at > 0 and record.expires_at <= S.now then
-        old[#old + 1] = { ticket, elements[i], record }
+      if record then record.expires_at = expires_at end
+      if expires_at > 0 and expires_at <= S.now then
+        old[#old + 1] = { ticket, element, record }
       else
-        taken[#taken + 1] = { ticket = ticket, element = elements[i], record = record }
-        count = count + 1
+        local at = #tickets + 1
+        tickets[at], elements[at], records[at], put_ats[at] = ticket, element, record or false, put_at
       end
     end
-    if #sides > 0 then remove_fields(K.side, tickets) end
-    if #expiries > 0 then remove_members(K.expiry, tickets) end
+    if #sides > 0 then remove_fields(K.side, passed_tickets) end
+    if #expiries > 0 then remove_members(K.expiry, passed_tickets) end
   end
   for _, entry in ipairs(old) do expire(S, entry[1], entry[2], entry[3]) end
   return is_cut
@@ -155,35 +160,47 @@ end
 
 if status == T.OK and wait == '' and given == 0 then
   local is_cut = take(math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead))
-  if #taken == 0 then wait = MUST_FIT and is_cut and 'large' or S.closed and 'drain' or 'empty' end
+  if #tickets == 0 then wait = MUST_FIT and is_cut and 'large' or S.closed and 'drain' or 'empty' end
   S.made_room = true
 end
 
-if #taken > 0 then
+if #tickets > 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
   local deadline = text_of(S.now + lease_ms)
-  local tickets, leases, records, bodies, counted, counted_bytes = {}, {}, {}, {}, 0, 0
-  taken_tickets = tickets
-  for i, message in ipairs(taken) do
-    local ticket, record, element = message.ticket, message.record, message.element
-    local own = #ARGV[6] > RANDOM_SIZE and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
-    record.nonce = own .. struct.pack('>I4', record.failures + 1)
-    record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
-    if not has_flag(record.flags, FLAG.COUNTED) then
-      record.flags = with_flag(record.flags, FLAG.COUNTED)
+  local leases, kept, bodies, counted, counted_bytes = {}, {}, {}, 0, 0
+  local is_shared, first_attempt = #ARGV[6] > RANDOM_SIZE, struct.pack('>I4', 1)
+  local parts, texts = {}, {}   -- of those that were put at the same time
+  for i, ticket in ipairs(tickets) do
+    local record, element = records[i], elements[i]
+    local own = is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
+    local packed, attempt
+    if record then
+      attempt = record.failures + 1
+      record.nonce = own .. struct.pack('>I4', attempt)
+      record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
+      if not has_flag(record.flags, FLAG.COUNTED) then
+        record.flags = with_flag(record.flags, FLAG.COUNTED)
+        counted, counted_bytes = counted + 1, counted_bytes + #element
+      end
+      packed = pack_record(record)
+      deliver_again(ticket, record, deadline, element)
+    else
+      local put_at = put_ats[i]
+      if not parts[put_at] then parts[put_at], texts[put_at] = fresh_part(put_at), text_of(put_at) end
+      attempt = 1
       counted, counted_bytes = counted + 1, counted_bytes + #element
+      packed = pack_fresh(parts[put_at], own .. first_attempt)
+      deliver(ticket, attempt, texts[put_at], '', deadline, element)
     end
-    tickets[i] = ticket
     leases[2 * i - 1], leases[2 * i] = deadline, ticket
-    records[2 * i - 1], records[2 * i] = ticket, pack_record(record)
+    kept[2 * i - 1], kept[2 * i] = ticket, packed
     bodies[2 * i - 1], bodies[2 * i] = ticket, element
-    deliver(ticket, record, deadline, element)
-    tell(S, 'L', ticket, record.failures + 1)
+    tell(S, 'L', ticket, attempt)
   end
-  add(S, 'n_departed', #taken)
+  add(S, 'n_departed', #tickets)
   add_members(K.leases, leases)
-  set_fields(K.lease, records)
+  set_fields(K.lease, kept)
   set_fields(K.body, bodies)
   if ARGV[8] ~= '' then keep_attempt(S, ARGV[8], random, tickets) end
   redis.call('SET', K.consumer, ARGV[3])
@@ -200,7 +217,7 @@ if WAITER ~= '' then
     if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
     if ARGV[11] ~= '' then forget_place(ARGV[11]) end
     if S.turn_to == WAITER then set(S, 'turn_to', '') end
-    if ARGV[12] ~= '' and #taken > 0 then own_leases(WAITER, taken_tickets, ARGV[12] == '2') end
+    if ARGV[12] ~= '' and #tickets > 0 then own_leases(WAITER, tickets, ARGV[12] == '2') end
   else
     if number == 0 then number = number_behind_all(S) end
     redis.call('ZADD', K.consumers, 'NX', number, WAITER)

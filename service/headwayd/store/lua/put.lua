@@ -10,6 +10,7 @@
 -- ARGV[9] generation in which the waiter began to wait; '' = whichever it is
 -- ARGV[10] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time
 --         to live (ms; '0' = the queue's policy), headers (encoded), payload
+--         or 'p' and count, then only the payload of each: now, with nothing else given
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
 --        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
 --        tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' | 'differs' (kept, with another
@@ -17,7 +18,8 @@
 --        TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
 -- @include due
-local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(ARGV[10])
+local IS_PLAIN = string.byte(ARGV[10]) == 112   -- 'p'
+local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(IS_PLAIN and string.sub(ARGV[10], 2) or ARGV[10])
 local FIELDS = 5
 local function field(i, at) return ARGV[10 + FIELDS * (i - 1) + at] end
 
@@ -32,7 +34,7 @@ local function refuse(...)
 end
 if not is_life(S, ARGV[9]) then return refuse(T.QUEUE_DELETED) end
 if S.closed then return refuse(T.QUEUE_CLOSED) end
-for i = 1, COUNT do
+for i = 1, IS_PLAIN and 0 or COUNT do
   local when = field(i, 2)
   local is_instant = string.sub(when, 1, 1) == 'a'
   if is_instant and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then return refuse(T.TOO_FAR, i) end
@@ -64,8 +66,8 @@ end
 
 local may_begin = not is_held
 if ARGV[7] == '1' and may_begin then
-  local needed, in_batch = 0, {}
-  for i = 1, COUNT do
+  local needed, in_batch = IS_PLAIN and COUNT or 0, {}
+  for i = 1, IS_PLAIN and 0 or COUNT do
     local id, is_delayed = field(i, 1), due_of(field(i, 2)) > 0
     local state = in_batch[id] or known(id)
     if state and MODE == 'reject' then return refuse(T.DUPLICATE_MESSAGE, i) end
@@ -140,7 +142,18 @@ local function expiry_of(ttl)
   return ttl > 0 and S.now + ttl or 0
 end
 
-for i = 1, may_begin and COUNT or 0 do
+if may_begin and IS_PLAIN then
+  local elements, expires_at = {}, expiry_of(0)
+  for i = 1, math.min(COUNT, room()) do
+    local payload = ARGV[10 + i]
+    elements[i] = string.byte(payload) == MAGIC_BYTE and make_element('', '', payload, S.now) or payload
+    bytes = bytes + #elements[i]
+  end
+  accepted, done = #elements, #elements
+  join_bare(S, elements, expires_at)
+end
+
+for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
   local id, due = field(i, 1), due_of(field(i, 2))
   local headers, payload = field(i, 4), field(i, 5)
   local element, state, ref, digest

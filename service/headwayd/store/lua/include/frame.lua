@@ -10,6 +10,7 @@
 --   check        u16 sum of i * byte i over the 22 bytes before, modulo 65521
 --   id, headers (encoded, opaque), payload
 local MAGIC = '\245HW\1'
+local MAGIC_BYTE = 245   -- its first: whatever begins with another is no frame
 local FRAME_HEADER = 24
 
 local function frame_check(header)

@@ -89,6 +89,19 @@ local function join_tail(S, list)
   return first
 end
 
+-- Lets messages join the tail of which there is nothing but elements; all expire at `expires_at` (0 = never). O(k), with
+-- an expiry O(k log n).
+local function join_bare(S, elements, expires_at)
+  if #elements == 0 then return end
+  note_time(S, S.tail + 1)
+  push_tail(elements)
+  for ticket = S.tail + 1, expires_at > 0 and S.tail + #elements or 0 do expire_at(S, text_of(ticket), expires_at) end
+  add(S, 'tail', #elements)
+  set(S, 'aged', S.tail)
+  S.size = S.size + #elements
+  S.len = S.len + #elements
+end
+
 -- Keeps a message until `due`; `from` is the reference that it, or the one it replaces, had before. Returns its
 -- sequence number. O(log n).
 local function set_aside(S, element, record, due, from)

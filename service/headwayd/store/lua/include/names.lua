@@ -53,53 +53,59 @@ end
 -- the rest of an ack.
 local PAGES = { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' }
 
-local function page_of(S, field)
-  if not S.pages then S.pages = {} end
-  local page = S.pages[field]
-  if not page then
-    page = { was = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES), bytes = {} }
-    S.pages[field] = page
-  end
-  return page
-end
+local BITS = { [0] = 1, 2, 4, 8, 16, 32, 64, 128 }
 
-local function bit_of(mark, ticket)
-  local page = math.floor(ticket / PAGE)
-  local at = ticket - page * PAGE
-  return PAGES[mark] .. text_of(page), math.floor(at / 8) + 1, 2 ^ (at % 8)
+-- The page that has the bit of a ticket, which of its bytes, and the bit's value there.
+local function bit_of(S, mark, ticket)
+  local number = math.floor(ticket / PAGE)
+  local at = ticket - number * PAGE
+  S.pages = S.pages or {}
+  local pages = S.pages[mark]
+  if not pages then
+    pages = {}
+    S.pages[mark] = pages
+  end
+  local page = pages[number]
+  if not page then
+    local field = PAGES[mark] .. text_of(number)
+    page = { field = field, was = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES), bytes = {} }
+    pages[number] = page
+  end
+  return page, math.floor(at / 8) + 1, BITS[at % 8]
 end
 
 local function has_bit(S, mark, ticket)
-  local field, byte_at, mask = bit_of(mark, tonumber(ticket))
-  local page = page_of(S, field)
-  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / mask) % 2 == 1
+  local page, byte_at, value = bit_of(S, mark, tonumber(ticket))
+  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / value) % 2 == 1
+end
+
+local function write_page(S, page)
+  local places = {}
+  for at in pairs(page.bytes) do places[#places + 1] = at end
+  if #places == 0 then return end
+  table.sort(places)
+  local parts, from = {}, 1
+  for _, at in ipairs(places) do
+    if at > from then parts[#parts + 1] = string.sub(page.was, from, at - 1) end
+    parts[#parts + 1] = string.char(page.bytes[at])
+    from = at + 1
+  end
+  parts[#parts + 1] = string.sub(page.was, from)
+  redis.call('HSET', K.acked, page.field, table.concat(parts))
+  touch_remembered(S, page.field)
 end
 
 local function write_pages(S)
-  for field, page in pairs(S.pages) do
-    local places = {}
-    for at in pairs(page.bytes) do places[#places + 1] = at end
-    if #places > 0 then
-      table.sort(places)
-      local parts, from = {}, 1
-      for _, at in ipairs(places) do
-        if at > from then parts[#parts + 1] = string.sub(page.was, from, at - 1) end
-        parts[#parts + 1] = string.char(page.bytes[at])
-        from = at + 1
-      end
-      parts[#parts + 1] = string.sub(page.was, from)
-      redis.call('HSET', K.acked, field, table.concat(parts))
-      touch_remembered(S, field)
-    end
+  for _, pages in pairs(S.pages) do
+    for _, page in pairs(pages) do write_page(S, page) end
   end
 end
 
 local function set_bit(S, mark, ticket)
-  local field, byte_at, mask = bit_of(mark, tonumber(ticket))
-  local page = page_of(S, field)
+  local page, byte_at, value = bit_of(S, mark, tonumber(ticket))
   local byte = page.bytes[byte_at] or string.byte(page.was, byte_at)
-  if math.floor(byte / mask) % 2 == 1 then return end
-  page.bytes[byte_at] = byte + mask
+  if math.floor(byte / value) % 2 == 1 then return end
+  page.bytes[byte_at] = byte + value
   S.at_commit = write_pages
 end
 

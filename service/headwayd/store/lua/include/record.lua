@@ -28,6 +28,16 @@ local function pack_record(r)
   return struct.pack(RECORD, r.failures, r.put_at, r.expires_at, r.flags, r.replays, r.nonce, #r.id) .. r.id .. r.error
 end
 
+-- Of a message that is leased for the first time nothing is known but when it was put, and its lease. So its record is
+-- put together from two parts, of which the first is the same for all that were put at the same time.
+local FRESH_BYTES, NONCE_AT, NONCE_TO = 47, 26, 45
+local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FLAG.COUNTED, 0) end
+local function pack_fresh(part, nonce) return part .. nonce .. '\0\0' end
+local function is_fresh(bytes)
+  return #bytes == FRESH_BYTES and string.byte(bytes, 21) == FLAG.COUNTED and string.sub(bytes, 1, 4) == '\0\0\0\0'
+end
+local function nonce_of(bytes) return string.sub(bytes, NONCE_AT, NONCE_TO) end
+
 local function unpack_record(bytes)
   local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)
   return { failures = failures, put_at = put_at, expires_at = expires_at, flags = flags, replays = replays,

@@ -29,9 +29,9 @@ local function afterlife(S, name, nonce)
   return T.GONE
 end
 
--- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, record) for
--- each that is live (true = it ends the lease, so that the same lease named again is no longer live), and other(i,
--- ticket, status, record) for each that is not. O(k).
+-- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, packed) for
+-- each that is live, with its packed record (true = it ends the lease, so that the same lease named again is no longer
+-- live), and other(i, ticket, status, record) for each that is not. O(k).
 local function each_lease(S, from, count, act, other)
   local tickets = {}
   for i = 1, count do tickets[i] = ARGV[from + 3 * (i - 1) + 1] end
@@ -41,12 +41,11 @@ local function each_lease(S, from, count, act, other)
     local at = from + 3 * (i - 1)
     local ticket, nonce = ARGV[at + 1], ARGV[at + 2]
     local packed = not seen[ticket] and (records[i] or redis.call('HGET', K.lease, ticket))   -- taken up again just now?
-    local record = packed and unpack_record(packed)
     if ARGV[at] ~= S.gen then
       other(i, ticket, T.GONE)
-    elseif record and record.nonce == nonce then
-      seen[ticket] = act(i, ticket, record)
-    elseif record then
+    elseif packed and nonce_of(packed) == nonce then
+      seen[ticket] = act(i, ticket, packed)
+    elseif packed then
       other(i, ticket, T.STALE)
     else
       other(i, ticket, afterlife(S, ticket, nonce))
@@ -64,8 +63,17 @@ local function ack_leases(S, from, count, result, results)
     ended = ended + 1
   end
   local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
-  each_lease(S, from, count, function(i, ticket, record)
-    end_of(i, ticket, record, has_ids and redis.call('HGET', K.body, ticket) or '')
+  local is_plain = result == '' and not has_ids
+  local at_first = { T.ACKED, 0 }
+  each_lease(S, from, count, function(i, ticket, packed)
+    if is_plain and is_fresh(packed) then   -- the same as end_of
+      tell(S, 'E', ticket, MARK.DONE .. ' ')
+      set_bit(S, MARK.DONE, ticket)
+      results[i] = at_first
+      ended = ended + 1
+    else
+      end_of(i, ticket, unpack_record(packed), has_ids and redis.call('HGET', K.body, ticket) or '')
+    end
     done[#done + 1] = ticket
     return true
   end, function(i, ticket, status, record)
