@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import error_reason_pb2, message_pb2
@@ -16,7 +17,7 @@ from wire.calls import INVALID_ARGUMENT, UNAVAILABLE, Line, Message, line_at, pa
 from wire.conditions import producers_wait
 from wire.flows import Producing
 
-KEEP = message_pb2.ON_DUPLICATE_KEEP
+KEEP, REPLACE = message_pb2.ON_DUPLICATE_KEEP, message_pb2.ON_DUPLICATE_REPLACE
 
 
 def reasons(results: list[message_pb2.PutResult]) -> list[str]:
@@ -125,6 +126,53 @@ async def test_a_full_queue_holds_the_stream_back_and_is_never_overfilled(line: 
         assert taken == [b"%d %c" % (number, which) for number in range(4) for which in b"ab"]
         assert stream.answered == [1, 2, 3, 4]
         assert all(not one.HasField("error") for answer in stream.seen for one in answer.results)
+
+
+async def test_each_batch_is_answered_when_it_is_stored_though_those_behind_it_wait(line: Line) -> None:
+    """What came while the first one waited is tried in one step; then each waits by itself."""
+    await line.create(bound=2)
+    await line.put(b"1", b"2")
+    async with Producing(line) as stream:
+        await stream.send(b"3")
+        await eventually(lambda: producers_wait(line, 1))
+        await stream.send(b"4", b"5")
+        await stream.send(Message(payload=b"6", id="six"))
+        await stream.send(Message(payload=b"six again", id="six"), on_duplicate=KEEP)
+        await line.take(1)
+        await eventually(lambda: stream.answered == [1])
+        await line.take(2)  # 2 and 3
+        await eventually(lambda: stream.answered == [1, 2])
+        assert await waiting_payloads(line) == [b"4", b"5"]
+        await line.take(1)
+        await eventually(lambda: stream.answered == [1, 2, 3, 4])
+        assert [reasons(list(one.results)) for one in stream.seen] == [[""], ["", ""], [""], [""]]
+        assert stream.seen[3].results[0].deduplicated
+    assert await waiting_payloads(line) == [b"5", b"6"]
+
+
+async def test_batches_that_go_together_keep_what_each_asked_for(line: Line) -> None:
+    """Another queue, and another way with known ids, make another step."""
+    other = Line(line.stub, f"{line.name}-other")
+    await line.create(bound=1)
+    await other.create()
+    try:
+        await line.put(b"first")
+        async with Producing(line) as stream:
+            await stream.send(b"second")
+            await eventually(lambda: producers_wait(line, 1))
+            await stream.send(Message(payload=b"a", id="a"), queue=other.name)
+            await stream.send(Message(payload=b"b", id="a"), queue=other.name)
+            await stream.send(Message(payload=b"c", id="a"), queue=other.name, on_duplicate=KEEP)
+            await stream.send(Message(payload=b"d", id="a"), queue=other.name, on_duplicate=REPLACE)
+            await stream.send(Message(payload=b"e", not_before=Timestamp(seconds=1)), queue=other.name)
+            await line.take(1)
+            await eventually(lambda: stream.answered == [1, 2, 3, 4, 5, 6])
+            found = [reasons(list(one.results)) for one in stream.seen]
+            assert found == [[""], [""], ["DUPLICATE_MESSAGE"], [""], [""], [""]]
+            assert stream.seen[3].results[0].deduplicated
+        assert await waiting_payloads(other) == [b"d", b"e"]
+    finally:
+        await other.delete()
 
 
 async def test_a_full_queue_keeps_the_sender_from_sending_on(line: Line) -> None:

@@ -207,10 +207,8 @@ class Producer:
         if not is_passing(error) or error.code is grpc.StatusCode.CANCELLED:  # cancelled: the client was closed
             gathering.fail(error)
             return
-        for number, batch in enumerate(list(gathering.unanswered)[: stream.sent_count]):
-            # Behind one of the service's own errors come all the answers it gave: only the first is not known about.
-            # What else breaks a stream may have swallowed any number of them.
-            if error.is_outcome_unknown and (number == 0 or not error.reason):
+        if error.is_outcome_unknown:  # of all that was sent, whether answers were lost or the store's
+            for batch in list(gathering.unanswered)[: stream.sent_count]:
                 _doubt(batch, error)
         while gathering.unanswered and not gathering.unanswered[0].messages:
             gathering.answered()

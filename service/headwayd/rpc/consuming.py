@@ -12,7 +12,7 @@ from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credi
 from headwayd.domain.errors import HeadwayError, Violation
 from headwayd.domain.limits import MAX_CREDIT_MESSAGES, MAX_ROLE_NAME_BYTES, MIN_LEASE_MS, Limits
 from headwayd.rpc import requests
-from headwayd.rpc.conversion import fill_delivery, fill_standing, settle_results
+from headwayd.rpc.conversion import add_deliveries, add_results, fill_standing
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -108,9 +108,8 @@ def _within(step: str, error: HeadwayError) -> HeadwayError:
 
 def _response(told: ToldConsumer) -> queue_service_pb2.ConsumeResponse:
     response = queue_service_pb2.ConsumeResponse(drained=told.is_drained)
-    for delivery in told.deliveries:
-        fill_delivery(response.deliveries.add(), delivery)
-    response.settled.extend(settle_results(told.settled))
+    add_deliveries(response.deliveries, told.deliveries)
+    add_results(response.settled, told.settled)
     if told.standing is not None:
         fill_standing(response.standing, told.standing)
     return response

@@ -67,8 +67,9 @@ class Gate:
 
     def enter(self) -> None:
         """A handler begins to run."""
+        if self.running_count == 0:
+            self._idle.clear()
         self.running_count += 1
-        self._idle.clear()
 
     def leave(self) -> None:
         """A handler has ended, its clean-up included."""

@@ -1,9 +1,12 @@
-"""Produce: batches on one stream, each put and answered before the next one is read."""
+"""Produce: batches on one stream, put and answered in order. What came while the store was busy with those before goes
+there in one step, as far as there is room for it at once; what must wait for room does so batch by batch.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import replace
+from contextlib import aclosing
+from dataclasses import dataclass, replace
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
@@ -14,6 +17,7 @@ from headwayd.rpc.conversion import produce_response
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.read_ahead import ReadAhead
 
 # A batch waits for room as long as its stream lasts; this is longer than any does.
 _WAIT_MS = 366 * DAY_MS
@@ -29,23 +33,84 @@ _OF_ONE_BATCH = frozenset(
         Reason.ROLE_IN_USE,
     }
 )
+# Of a batch that does not wait: why the rest of it was not put.
+_NO_ROOM = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
+_MOST_TOGETHER = 1_000  # messages of several batches in one step
+_MOST_UNDONE, _MOST_UNDONE_BYTES = 16, 2 * 1024 * 1024  # batches read ahead; then the producer is held back
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    number: int
+    order: PutOrder
+    size: int  # bytes
+
+    @property
+    def is_harmless(self) -> bool:
+        """Nothing in it can be a reason to refuse others."""
+        return not any(message.not_before_at_ms for message in self.order.messages)
+
+    def may_go_with(self, other: _Batch) -> bool:
+        """In one step with the batch before."""
+        is_alike = replace(self.order, messages=()) == replace(other.order, messages=())
+        return is_alike and self.is_harmless and other.is_harmless
 
 
 async def produce(
-    engine: Engine, batches: AsyncIterator[queue_service_pb2.ProduceRequest], context: Context
+    engine: Engine, asked: AsyncIterator[queue_service_pb2.ProduceRequest], context: Context
 ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
     """Answers every batch in order. Ends when the requests do, or with the error that no later batch may pass."""
+    batches = ReadAhead(_batches(engine, asked), most=_MOST_UNDONE, most_size=_MOST_UNDONE_BYTES, size=_size_of)
+    async with aclosing(batches):
+        while (first := await batches.next()) is not None:
+            together, count = [first], len(first.order.messages)
+            while (behind := batches.peek()) is not None and behind.may_go_with(together[-1]):
+                count += len(behind.order.messages)
+                if count > _MOST_TOGETHER:
+                    break
+                together.append(behind)
+                batches.drop()
+            async with aclosing(_put_all(engine, together, context)) as answers:
+                async for batch, outcomes in answers:
+                    yield produce_response(batch.number, outcomes)
+                    for outcome in outcomes:
+                        if outcome.error is not None and outcome.error.reason not in _OF_ONE_BATCH:
+                            raise outcome.error
+
+
+def _size_of(batch: _Batch) -> int:
+    return batch.size
+
+
+async def _batches(
+    engine: Engine, asked: AsyncIterator[queue_service_pb2.ProduceRequest]
+) -> AsyncGenerator[_Batch, None]:
     queue = ""
-    async for batch in batches:
+    async for batch in asked:
         queue = batch.queue or queue
         engine.check_name(queue)
-        order = requests.batch_order(batch, queue, engine.limits)
-        order = replace(order, wait_ms=wait_within_deadline_ms(_WAIT_MS, context))
-        outcomes = await _put(engine, order, context)
-        yield produce_response(batch.batch, outcomes)
-        for outcome in outcomes:
-            if outcome.error is not None and outcome.error.reason not in _OF_ONE_BATCH:
-                raise outcome.error
+        yield _Batch(batch.batch, requests.batch_order(batch, queue, engine.limits), batch.ByteSize())
+
+
+async def _put_all(
+    engine: Engine, batches: Sequence[_Batch], context: Context
+) -> AsyncGenerator[tuple[_Batch, Sequence[PutOutcome]], None]:
+    """What befell each batch, as soon as that is known."""
+    at_once: Sequence[PutOutcome] = ()
+    if len(batches) > 1:
+        messages = [message for batch in batches for message in batch.order.messages]
+        at_once = await _put(engine, replace(batches[0].order, messages=messages), context)
+    at = 0
+    for batch in batches:
+        messages = list(batch.order.messages)
+        outcomes = list(at_once[at : at + len(messages)])
+        at += len(messages)
+        while outcomes and outcomes[-1].error is not None and outcomes[-1].error.reason in _NO_ROOM:
+            outcomes.pop()
+        if rest := messages[len(outcomes) :]:
+            wait_ms = wait_within_deadline_ms(_WAIT_MS, context)
+            outcomes += await _put(engine, replace(batch.order, messages=rest, wait_ms=wait_ms), context)
+        yield batch, outcomes
 
 
 async def _put(engine: Engine, order: PutOrder, context: Context) -> Sequence[PutOutcome]:

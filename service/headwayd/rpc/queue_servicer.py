@@ -14,11 +14,11 @@ from headwayd.domain.errors import QueueExists
 from headwayd.rpc import requests
 from headwayd.rpc.consuming import consume
 from headwayd.rpc.conversion import (
+    add_results,
     get_response,
     peek_response,
     put_response,
     queue_message,
-    settle_results,
     withdraw_response,
 )
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
@@ -114,14 +114,18 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         self._engine.check_name(request.queue)
         leases = requests.acked_leases(request, self._limits)
         settled = await self._engine.ack(request.queue, leases, result=request.result, budget_s=store_budget_s(context))
-        return queue_service_pb2.AckResponse(results=settle_results(settled))
+        response = queue_service_pb2.AckResponse()
+        add_results(response.results, settled)
+        return response
 
     async def Delay(self, request: queue_service_pb2.DelayRequest, context: Context) -> queue_service_pb2.DelayResponse:
         """Gives leased messages back, and postpones others."""
         self._engine.check_name(request.queue)
         order = requests.delay_order(request, self._limits)
         settled = await self._engine.delay(order, budget_s=store_budget_s(context))
-        return queue_service_pb2.DelayResponse(results=settle_results(settled))
+        response = queue_service_pb2.DelayResponse()
+        add_results(response.results, settled)
+        return response
 
     async def Extend(
         self, request: queue_service_pb2.ExtendRequest, context: Context
@@ -132,7 +136,9 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         settled = await self._engine.extend(
             request.queue, leases, lease_ms, progress=progress, budget_s=store_budget_s(context)
         )
-        return queue_service_pb2.ExtendResponse(results=settle_results(settled))
+        response = queue_service_pb2.ExtendResponse()
+        add_results(response.results, settled)
+        return response
 
     async def Withdraw(
         self, request: queue_service_pb2.WithdrawRequest, context: Context

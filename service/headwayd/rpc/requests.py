@@ -228,9 +228,25 @@ def _new_messages(
     return [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
 
 
+# The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
+_AROUND_PAYLOAD = ((0x80, 2), (0x4000, 3), (0x20_0000, 4), (0x1000_0000, 5))
+
+
+def _is_bare(message: message_pb2.Message, payload_bytes: int) -> bool:
+    """Whether it has nothing but its payload, by its size alone: what is there takes at least two bytes more."""
+    if not payload_bytes:
+        return message.ByteSize() == 0
+    for below, around in _AROUND_PAYLOAD:
+        if payload_bytes < below:
+            return message.ByteSize() == payload_bytes + around
+    return False
+
+
 def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> NewMessage:
     payload = message.payload
     size = len(payload)
+    if size <= checks.limits.max_message_bytes and _is_bare(message, size):
+        return NewMessage(payload)
     message_id = message.id
     if message_id:
         size += _checked_id(message_id, index, checks)

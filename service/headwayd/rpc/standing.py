@@ -8,7 +8,7 @@ from headway.v1 import queue_service_pb2
 from headwayd.domain.limits import MAX_ROLE_NAME_BYTES, MIN_LEASE_MS, Limits
 from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
 from headwayd.rpc import requests
-from headwayd.rpc.conversion import fill_delivery
+from headwayd.rpc.conversion import add_deliveries
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -63,8 +63,7 @@ def _response(told: ToldStander, sequence: int) -> queue_service_pb2.WatchPositi
             set_eta(position.eta, told.standing.eta)
         case ToldTurn():
             set_timestamp(response.as_of, told.at_ms)
-            for delivery in told.deliveries:
-                fill_delivery(response.granted.deliveries.add(), delivery)
+            add_deliveries(response.granted.deliveries, told.deliveries)
         case ToldOver():
             set_over(response, told)
     return response

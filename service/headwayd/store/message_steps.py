@@ -136,8 +136,7 @@ class MessageSteps(Asking):
     def _leases(leases: Sequence[str]) -> list[Argument]:
         arguments: list[Argument] = [len(leases)]
         for lease in leases:
-            name = tokens.decode(lease)
-            arguments += (name.generation, name.ticket, name.nonce)
+            arguments += tokens.decode(lease)
         return arguments
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:

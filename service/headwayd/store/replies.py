@@ -37,6 +37,7 @@ from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
+_SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 29
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
@@ -133,6 +134,11 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
     exceptions: dict[int, tuple[str, str, int]] = {}
     for at in range(11, len(reply), 4):
         exceptions[int(reply[at])] = (text(reply[at + 1]), text(reply[at + 2]), int(reply[at + 3]))
+    if not exceptions:
+        return [
+            PutOutcome(PutCode.QUEUED, given or made_id(generation, ticket + i), ticket + i, position + i)
+            for i, given in enumerate(given_ids[:done])
+        ]
     outcomes: list[PutOutcome] = []
     for index in range(1, done + 1):
         given = given_ids[index - 1]
@@ -160,25 +166,31 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
 def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> list[Delivery]:
     """The messages of get.lua's reply, which is given from its status on; they begin at `start`. `randoms` has the
     random parts of their leases, if each has its own."""
-    now, generation, random = int(reply[1]), reply[2], reply[5]
+    now, generation, random = int(reply[1]), text(reply[2]), reply[5]
+    new_token = tokens.encoder(reply[2])
     given: list[Delivery] = []
-    for number, at in enumerate(range(start, len(reply), 6)):
-        ticket, attempt, put_at, deadline = (int(reply[at + i]) for i in (0, 1, 2, 4))
-        element = frames.read(reply[at + 5])
-        put_at = element.put_at_ms or put_at
+    fields = iter(reply[start:])
+    for number, (ticket, attempt, put_at, kept_id, deadline, stored) in enumerate(
+        zip(fields, fields, fields, fields, fields, fields, strict=True)
+    ):
+        payload, given_id, headers = stored, "", b""
+        if stored[:4] == frames.MAGIC:
+            element = frames.read(stored)
+            payload, given_id, headers = element.payload, element.id, element.headers
+            put_at = element.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
         if randoms:
             random = randoms[number * tokens.RANDOM_BYTES : (number + 1) * tokens.RANDOM_BYTES]
         given.append(
             Delivery(
-                id=element.id or text(reply[at + 3]) or made_id(text(generation), ticket),
-                payload=element.payload,
-                headers=element.headers,
-                lease=tokens.encode(generation, ticket, random, attempt),
-                lease_expires_at_ms=deadline,
-                attempt=attempt,
-                ticket=ticket,
-                put_at_ms=put_at or None,
-                waited_ms=max(0, now - put_at) if put_at else None,
+                given_id or text(kept_id) or made_id(generation, ticket),
+                payload,
+                headers,
+                new_token(ticket, random, attempt),
+                deadline,
+                attempt,
+                ticket,
+                put_at or None,
+                max(0, now - put_at) if put_at else None,
             )
         )
     return given
@@ -269,7 +281,7 @@ def settlement(
     lease: str, status: bytes, attempts: Any = 0, available_at: Any = 0, *, message_id: str = ""
 ) -> Settlement:
     """What became of one lease, or of one message named by id."""
-    return Settlement(lease, Settled[text(status)], int(attempts), int(available_at) or None, message_id)
+    return Settlement(lease, _SETTLED[status], int(attempts), int(available_at) or None, message_id)
 
 
 def all_gone(leases: Sequence[str], message_ids: Sequence[str] = ()) -> list[Settlement]:

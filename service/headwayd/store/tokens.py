@@ -5,33 +5,39 @@ A token is generation (8 bytes), ticket (8), random (16) and attempt (4), in URL
 
 from __future__ import annotations
 
-import base64
 import binascii
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
-_LAYOUT = struct.Struct(">8sQ20s")
+_LAYOUT = struct.Struct(">8sQ16sI")
+_GENERATION_BYTES, _NONCE_AT = 8, 16
 _LENGTH = 48
 RANDOM_BYTES = 16
 _LARGEST_TICKET = 2**53
+_TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseName:
-    """A lease in the scripts' words: generation as hex, ticket in decimal, nonce (random and attempt)."""
+class LeaseName(NamedTuple):
+    """A lease in the scripts' words: generation as hex, ticket, nonce (random and attempt)."""
 
     generation: bytes
-    ticket: bytes
+    ticket: int
     nonce: bytes
 
 
-UNKNOWN = LeaseName(b"", b"0", b"")
+UNKNOWN = LeaseName(b"", 0, b"")
 
 
-def encode(generation: bytes, ticket: int, random: bytes, attempt: int) -> str:
-    """The token of a new lease."""
-    packed = _LAYOUT.pack(bytes.fromhex(generation.decode()), ticket, random + struct.pack(">I", attempt))
-    return base64.urlsafe_b64encode(packed).decode()
+def encoder(generation: bytes) -> Callable[[int, bytes, int], str]:
+    """Makes the tokens of new leases of this generation, from ticket, random part and attempt."""
+    name, pack = bytes.fromhex(generation.decode()), _LAYOUT.pack
+
+    def encode(ticket: int, random: bytes, attempt: int) -> str:
+        packed = pack(name, ticket, random, attempt)
+        return binascii.b2a_base64(packed, newline=False).translate(_TO_URL_SAFE).decode()
+
+    return encode
 
 
 def decode(token: str) -> LeaseName:
@@ -39,9 +45,10 @@ def decode(token: str) -> LeaseName:
     if len(token) != _LENGTH:
         return UNKNOWN
     try:
-        generation, ticket, nonce = _LAYOUT.unpack(base64.urlsafe_b64decode(token.encode("ascii")))
-    except (binascii.Error, ValueError, UnicodeEncodeError, struct.error):
+        packed = binascii.a2b_base64(token.encode("ascii").translate(_FROM_URL_SAFE))
+    except (ValueError, UnicodeEncodeError):  # binascii.Error is a ValueError
         return UNKNOWN
-    if ticket > _LARGEST_TICKET:
+    ticket = int.from_bytes(packed[_GENERATION_BYTES:_NONCE_AT])
+    if len(packed) != _LAYOUT.size or ticket > _LARGEST_TICKET:
         return UNKNOWN
-    return LeaseName(generation.hex().encode(), b"%d" % ticket, nonce)
+    return LeaseName(binascii.hexlify(packed[:_GENERATION_BYTES]), ticket, packed[_NONCE_AT:])

@@ -48,4 +48,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new='        names += ["leases"]',
         test=WIRE + "test_withdraw.py::test_withdrawing_the_last_message_drains_a_closed_queue",
     ),
+    Mutant(
+        name="answered-with-those-behind",
+        defect="Batches that go together wait for room together: the first learns of it when the last has it.",
+        file="rpc/producing.py",
+        old="replace(batches[0].order, messages=messages)",
+        new="replace(batches[0].order, messages=messages, wait_ms=_WAIT_MS)",
+        test=WIRE + "test_produce.py::test_each_batch_is_answered_when_it_is_stored_though_those_behind_it_wait",
+    ),
+    Mutant(
+        name="together-whatever-they-ask",
+        defect="Batches of a stream that came together are put as the first of them asks.",
+        file="rpc/producing.py",
+        old="is_alike = replace(self.order, messages=()) == replace(other.order, messages=())",
+        new="is_alike = True",
+        test=WIRE + "test_produce.py::test_batches_that_go_together_keep_what_each_asked_for",
+    ),
 )

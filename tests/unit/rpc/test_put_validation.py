@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import DelayRequest, PutRequest
-from headwayd.domain.errors import TooLarge
+from headwayd.domain.errors import FieldInvalid, TooLarge
 from headwayd.domain.limits import DAY_MS, Limits
 from headwayd.domain.model import NewMessage, OnDuplicate
 from headwayd.rpc import requests
@@ -34,6 +35,34 @@ def test_put_of_more_than_the_batch_limit_is_too_large() -> None:
         put(*[Message(id="~")] * 11)
     assert caught.value.metadata == {"field": "messages", "limit": "10", "size": "11"}
     assert len(caught.value.violations) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [
+        ({}, {}),
+        ({"id": "i"}, {"id": "i"}),
+        ({"headers": {"": ""}}, None),
+        ({"headers": {"k": ""}}, {"headers": Message(headers={"k": ""}).SerializeToString()}),
+        ({"delay": Duration()}, {}),
+        ({"delay": Duration(seconds=1)}, {"delay_ms": 1_000}),
+        ({"not_before": Timestamp()}, {}),
+        ({"time_to_live": Duration(seconds=1)}, {"time_to_live_ms": 1_000}),
+    ],
+)
+def test_nothing_that_a_message_has_is_overlooked_whatever_its_payloads_size(
+    size: int, fields: dict[str, Any], kept: dict[str, Any] | None
+) -> None:
+    """A message that has nothing else is known by its size alone."""
+    payload = b"x" * size
+    request = PutRequest(queue="q", messages=[Message(payload=payload, **fields)])
+    limits = replace(Limits(), max_message_bytes=size + 100)
+    if kept is None:
+        with pytest.raises(FieldInvalid):
+            requests.put_order(request, limits)
+    else:
+        assert list(requests.put_order(request, limits).messages) == [NewMessage(payload, **kept)]
 
 
 def test_payload_id_and_headers_together_may_have_the_limits_bytes() -> None:

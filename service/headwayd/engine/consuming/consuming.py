@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -80,33 +80,57 @@ class Consuming:
 
     async def run(self) -> AsyncGenerator[ToldConsumer, None]:
         """Tells what there is to tell, until the consumer has said its last, or the queue is drained."""
+        ahead: asyncio.Task[ToldConsumer | None] | None = None
         try:
-            while (told := await self._next()) is not None:
+            told = await self._next()
+            while told is not None:
+                ahead = self._begin_ahead()
                 yield told
+                told = await ahead if ahead is not None else None
+                if told is None:
+                    told = await self._next()
         except QueueDrained:
             yield ToldConsumer(is_drained=True)
         finally:
+            if ahead is not None:
+                ahead.cancel()
             self._give_up()
 
     async def _next(self) -> ToldConsumer | None:
         """What is to be told next; None if that was all."""
         while True:
-            self._held.lapse(self._loop.time())
             told: ToldConsumer | None
             if (step := self._turn()) is not None:
                 told = self._leased(step, ())
-            elif (asked := self._inbox.take()) is not None:
-                told = await self._do(asked)
+            elif (work := self._work()) is not None:
+                told = await work
             elif self._inbox.is_over:
                 return None
-            elif self._line is None and (room := self._room()) is not None:
-                told = await self._lease(room)
             elif self._line is not None and self._consumer.given.done():
                 self._consumer.given.result()  # an error: it was no turn
+                told = None
             elif (told := self._place()) is None:
                 await self._news()
             if told is not None:
                 return told
+
+    def _work(self) -> Coroutine[Any, Any, ToldConsumer | None] | None:
+        """What there is to do with the store, if there is anything."""
+        self._held.lapse(self._loop.time())
+        if (asked := self._inbox.take()) is not None:
+            return self._do(asked)
+        if self._line is None and not self._inbox.is_read and (room := self._room()) is not None:
+            return self._lease(room)
+        return None
+
+    def _begin_ahead(self) -> asyncio.Task[ToldConsumer | None] | None:
+        """While one thing is told the store does the next. Not while it waits in line: its place would be told later
+        than it was true."""
+        if self._line is not None or self._inbox.is_read or (work := self._work()) is None:
+            return None
+        ahead = asyncio.create_task(work, name=f"ahead:{self._queue}")
+        ahead.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # raised by whoever awaits it
+        return ahead
 
     async def _news(self) -> None:
         """Waits until something comes, is given, or is over, or it is time to tell the place."""

@@ -46,12 +46,12 @@ local RANDOM_SIZE = 16
 local random, deliveries, given = string.sub(ARGV[6], 1, RANDOM_SIZE), {}, 0
 local function deliver(ticket, attempt, put_at, id, deadline, element)
   local at = 6 * given
-  deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = ticket, attempt, put_at
+  deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = tonumber(ticket), attempt, put_at
   deliveries[at + 4], deliveries[at + 5], deliveries[at + 6] = id, deadline, element
   given = given + 1
 end
 local function deliver_again(ticket, record, deadline, element)
-  deliver(ticket, record.failures + 1, text_of(record.put_at), record.id, deadline, element)
+  deliver(ticket, record.failures + 1, record.put_at, record.id, deadline, element)
 end
 
 if ARGV[8] ~= '' then
@@ -66,7 +66,7 @@ if ARGV[8] ~= '' then
       lease.record.flags = with_flag(lease.record.flags, FLAG.CLAIMED)
       redis.call('HSET', K.lease, lease.ticket, pack_record(lease.record))
     end
-    deliver_again(lease.ticket, lease.record, lease.deadline, element)
+    deliver_again(lease.ticket, lease.record, tonumber(lease.deadline), element)
   end
 end
 
@@ -167,10 +167,11 @@ end
 if #tickets > 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
-  local deadline = text_of(S.now + lease_ms)
+  local deadline = S.now + lease_ms
+  local deadline_text = text_of(deadline)
   local leases, kept, bodies, counted, counted_bytes = {}, {}, {}, 0, 0
   local is_shared, first_attempt = #ARGV[6] > RANDOM_SIZE, struct.pack('>I4', 1)
-  local parts, texts = {}, {}   -- of those that were put at the same time
+  local parts = {}   -- of the records of those that were put at the same time
   for i, ticket in ipairs(tickets) do
     local record, element = records[i], elements[i]
     local own = is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
@@ -187,13 +188,13 @@ if #tickets > 0 then
       deliver_again(ticket, record, deadline, element)
     else
       local put_at = put_ats[i]
-      if not parts[put_at] then parts[put_at], texts[put_at] = fresh_part(put_at), text_of(put_at) end
+      parts[put_at] = parts[put_at] or fresh_part(put_at)
       attempt = 1
       counted, counted_bytes = counted + 1, counted_bytes + #element
       packed = pack_fresh(parts[put_at], own .. first_attempt)
-      deliver(ticket, attempt, texts[put_at], '', deadline, element)
+      deliver(ticket, attempt, put_at, '', deadline, element)
     end
-    leases[2 * i - 1], leases[2 * i] = deadline, ticket
+    leases[2 * i - 1], leases[2 * i] = deadline_text, ticket
     kept[2 * i - 1], kept[2 * i] = ticket, packed
     bodies[2 * i - 1], bodies[2 * i] = ticket, element
     tell(S, 'L', ticket, attempt)

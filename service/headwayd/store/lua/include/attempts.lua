@@ -15,12 +15,12 @@ end
 local function leases_of_attempt(attempt)
   local kept = redis.call('HGET', K.attempts, attempt)
   if not kept then return {} end
-  local random, live = string.sub(kept, 1, 16), {}
-  for ticket in string.gmatch(string.sub(kept, 17), '%d+') do
-    local packed = redis.call('HGET', K.lease, ticket)
-    local record = packed and unpack_record(packed)
-    if record and string.sub(record.nonce, 1, 16) == random then
-      live[#live + 1] = { ticket = ticket, record = record, deadline = redis.call('ZSCORE', K.leases, ticket) }
+  local random, live, tickets = string.sub(kept, 1, 16), {}, {}
+  for ticket in string.gmatch(string.sub(kept, 17), '%d+') do tickets[#tickets + 1] = ticket end
+  for i, packed in ipairs(fields_of(K.lease, tickets)) do
+    if packed and string.sub(nonce_of(packed), 1, 16) == random then
+      local deadline = redis.call('ZSCORE', K.leases, tickets[i])
+      live[#live + 1] = { ticket = tickets[i], record = unpack_record(packed), deadline = deadline }
     end
   end
   return live, random
