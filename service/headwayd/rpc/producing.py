@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.limits import DAY_MS
-from headwayd.domain.model import PutCode, PutOrder, PutOutcome
+from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
 from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
@@ -109,7 +109,12 @@ async def _put_all(
             outcomes.pop()
         if rest := messages[len(outcomes) :]:
             wait_ms = wait_within_deadline_ms(_WAIT_MS, context)
-            outcomes += await _put(engine, replace(batch.order, messages=rest, wait_ms=wait_ms), context)
+            try:
+                outcomes += await _put(engine, replace(batch.order, messages=rest, wait_ms=wait_ms), context)
+            except HeadwayError as error:
+                if not outcomes:
+                    raise
+                outcomes += _refused(rest, error)
         yield batch, outcomes
 
 
@@ -119,4 +124,8 @@ async def _put(engine: Engine, order: PutOrder, context: Context) -> Sequence[Pu
     except HeadwayError as error:
         if error.reason not in _OF_ONE_BATCH:
             raise
-        return [PutOutcome(PutCode.REFUSED, message.id, error=error) for message in order.messages]
+        return _refused(order.messages, error)
+
+
+def _refused(messages: Sequence[NewMessage], error: HeadwayError) -> list[PutOutcome]:
+    return [PutOutcome(PutCode.REFUSED, message.id, error=error) for message in messages]

@@ -1,0 +1,135 @@
+"""What a stream that produces makes of the engine's answers, step by step."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headway.v1.message_pb2 import Message
+from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, StoreUnavailable
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import PutCode, PutOrder, PutOutcome
+from headwayd.rpc.producing import produce
+
+FULL = QueueFull("queue 'q' is full", metadata={"queue": "q"})
+
+
+class Context:
+    """A call without a deadline."""
+
+    def time_remaining(self) -> float | None:
+        return None
+
+
+class Engine:
+    """Accepts so much of each step as it is told to, or fails; a step begins when it may."""
+
+    def __init__(self, *steps: int | HeadwayError) -> None:
+        self.limits = Limits()
+        self.orders: list[PutOrder] = []
+        self.is_asked, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self._steps = list(steps)
+
+    def check_name(self, name: str) -> None:
+        assert name == "q"
+
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+        assert budget_s > 0
+        self.orders.append(order)
+        self.is_asked.set()
+        await self.may_go_on.wait()
+        step = self._steps.pop(0)
+        if isinstance(step, HeadwayError):
+            raise step
+        accepted = [PutOutcome(PutCode.QUEUED, "~x-1", 1, 1) for _ in order.messages[:step]]
+        return accepted + [PutOutcome(PutCode.REFUSED, "", error=FULL) for _ in order.messages[step:]]
+
+
+async def played(engine: Engine, *sizes: int) -> tuple[list[ProduceResponse], HeadwayError | None]:
+    """What is answered to batches of these sizes, which all come while the first is under way, and the end."""
+
+    async def asked() -> AsyncIterator[ProduceRequest]:
+        for number, size in enumerate(sizes, start=1):
+            yield ProduceRequest(queue="q", batch=number, messages=[Message(payload=b"x")] * size)
+            await engine.is_asked.wait()
+        engine.may_go_on.set()
+
+    answers: list[ProduceResponse] = []
+    context: Any = Context()
+    try:
+        async for answer in produce(engine, asked(), context):  # type: ignore[arg-type]
+            answers.append(answer)  # noqa: PERF401 - what came before an error counts
+    except HeadwayError as error:
+        return answers, error
+    return answers, None
+
+
+def told(answers: list[ProduceResponse]) -> list[tuple[int, list[bool]]]:
+    """Batch by batch, which messages were accepted."""
+    return [(one.batch, [not result.HasField("error") for result in one.results]) for one in answers]
+
+
+async def test_what_comes_while_the_first_is_under_way_goes_in_one_step_that_does_not_wait() -> None:
+    engine = Engine(1, 4)
+    answers, end = await played(engine, 1, 2, 2)
+    assert told(answers) == [(1, [True]), (2, [True, True]), (3, [True, True])]
+    assert end is None
+    assert [(len(order.messages), order.wait_ms > 0) for order in engine.orders] == [(1, True), (4, False)]
+
+
+async def test_what_found_no_room_waits_batch_by_batch_behind_what_was_accepted_of_it() -> None:
+    engine = Engine(1, 3, 1, 2)
+    answers, end = await played(engine, 1, 2, 2, 2)
+    assert told(answers) == [(1, [True]), (2, [True, True]), (3, [True, True]), (4, [True, True])]
+    assert end is None
+    assert [(len(order.messages), order.wait_ms > 0) for order in engine.orders[2:]] == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("lost")])
+async def test_trouble_with_the_rest_of_a_batch_is_told_behind_what_was_accepted_of_it(error: HeadwayError) -> None:
+    engine = Engine(1, 1, error)
+    answers, end = await played(engine, 1, 2, 2)
+    assert told(answers) == [(1, [True]), (2, [True, False])]
+    assert end is error
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("lost")])
+async def test_trouble_with_a_step_of_several_batches_answers_none_of_them(error: HeadwayError) -> None:
+    answers, end = await played(Engine(1, error), 1, 2, 2)
+    assert told(answers) == [(1, [True])]
+    assert end is error
+
+
+async def test_no_step_has_more_messages_than_the_store_is_asked_for_at_once() -> None:
+    engine = Engine(1, 1_000, 400)
+    answers, _ = await played(engine, 1, 600, 400, 400)
+    assert [len(one.results) for one in answers] == [1, 600, 400, 400]
+    assert [len(order.messages) for order in engine.orders] == [1, 1_000, 400]
+
+
+async def test_no_more_is_read_ahead_than_a_few_batches() -> None:
+    engine = Engine(*[1] * 40)
+    read = 0
+
+    async def asked() -> AsyncIterator[ProduceRequest]:
+        nonlocal read
+        for _ in range(40):
+            read += 1
+            yield ProduceRequest(queue="q", messages=[Message(payload=b"x")])
+            await engine.is_asked.wait()
+
+    context: Any = Context()
+    stream = produce(engine, asked(), context)  # type: ignore[arg-type]
+    first = asyncio.ensure_future(anext(stream))
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert read == 17  # the first, and 16 behind it
+    engine.may_go_on.set()
+    await first
+    await stream.aclose()
+    assert replace(engine.orders[0], messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)
