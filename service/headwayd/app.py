@@ -73,7 +73,11 @@ class Service:
             call_timeout=settings.store_timeout,
         )
         self._engine = Engine(
-            self._store, process=self.process, limits=settings.limits, wall_ms=lambda: time.time_ns() // 1_000_000
+            self._store,
+            process=self.process,
+            limits=settings.limits,
+            wall_ms=lambda: time.time_ns() // 1_000_000,
+            goes_together=not settings.plain,
         )
         self._server: RpcServer | None = None
 
@@ -103,6 +107,7 @@ class Service:
             max_running_calls=settings.max_running_calls,
             max_pending_calls=settings.max_pending_calls,
             reuse_port=self._is_worker,
+            is_plain=settings.plain,
         )
         addresses = await self._server.start()
         self._engine.on_readiness(self._server.set_ready)
@@ -237,7 +242,7 @@ def run(
     async def made_on_the_loop() -> None:
         await serve(Service(settings, is_worker=is_worker, store_url=store_url), announce=announce)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=None if settings.plain else _loop_factory()) as runner:
         runner.run(made_on_the_loop())
 
 

@@ -184,3 +184,39 @@ async def test_the_end_of_its_tasks_ends_those_who_wait(
     await tasks.close()
     await asyncio.wait(asked, timeout=LONG_S)
     assert [one.cancelled() for one in asked] == [True, True]
+
+
+async def test_switched_off_each_goes_alone_at_once_and_who_has_gone_is_still_handed_over(
+    steps: Steps, tasks: Tasks
+) -> None:
+    coalescer = Coalescer(
+        steps.run, tasks.spawn, name="test", most_items=4, unclaimed=steps.note_unclaimed, is_off=True
+    )
+    steps.may_answer.clear()
+    stays, goes = ask(coalescer, 1), ask(coalescer, 2)
+    await begun(steps, 2)
+    assert steps.seen == [("a", [1]), ("a", [2])]
+    goes.cancel()
+    await asyncio.wait({goes})
+    steps.may_answer.set()
+    assert (await stays).startswith("1 in ")
+    async with asyncio.timeout(LONG_S):
+        while not steps.unclaimed:  # noqa: ASYNC110 - the fake has no signal for it
+            await asyncio.sleep(0.001)
+    assert [number for _, number, _ in steps.unclaimed] == [2]
+
+
+async def test_one_timer_ends_the_waits_of_all_each_in_its_time(
+    steps: Steps, coalescer: Coalescer[str, int, str]
+) -> None:
+    """Whoever comes later may have less time, and whoever has more goes on."""
+    steps.may_answer.clear()
+    first = ask(coalescer, 1, budget_s=0.9)
+    await begun(steps, 1)
+    waits = [ask(coalescer, number, budget_s=budget_s) for number, budget_s in ((2, 0.6), (3, 0.55), (4, 0.9))]
+    for soon in waits[1::-1]:
+        with pytest.raises(StoreUnavailable):
+            await soon
+    assert not waits[2].done()
+    steps.may_answer.set()
+    assert [await first, await waits[2]] == ["1 in 1", "4 in 2"]

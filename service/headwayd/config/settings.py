@@ -78,6 +78,11 @@ class Settings(BaseSettings):
         ge=1,
         le=64,
     )
+    plain: bool = _setting(
+        False,
+        "Take calls the plain way: gRPC's generated registration on Python's own event loop, and each call a step of "
+        "the store for itself. Slower, with the same answers: to see whether a fault lies in how calls are taken.",
+    )
     redis_url: SecretStr | None = _setting(
         None,
         "The server to keep queues on: redis://, rediss:// or unix://. Without any redis setting the embedded store is "

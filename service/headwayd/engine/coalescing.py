@@ -90,7 +90,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
     nothing, unless what is asked `outlives` its caller.
 
     A step has the time of the one in it who has least, because it alone knows whether it may have happened. So those
-    go together who have about as much time.
+    go together who have about as much time. `is_off`: each is a step of its own, and nobody waits for another.
     """
 
     def __init__(
@@ -102,6 +102,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         most_items: int,
         unclaimed: Callable[[KeyT, AskT, AnswerT], None] = lambda _key, _ask, _answer: None,
         outlives: bool = False,
+        is_off: bool = False,
     ) -> None:
         self._run = run
         self._spawn = spawn
@@ -109,10 +110,13 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         self._most_items = most_items
         self._unclaimed = unclaimed
         self._outlives = outlives
+        self._is_off = is_off
         self._waiting: dict[tuple[KeyT, int], _Waiting[AskT, AnswerT]] = {}
 
     async def ask(self, key: KeyT, ask: AskT, *, items: int, size: int = 0, budget_s: float) -> AnswerT:
         """The answer. Raises what the step raises, and within `budget_s` StoreUnavailable or OutcomeUnknown."""
+        if self._is_off:
+            return await self._alone(key, ask, budget_s)
         loop = asyncio.get_running_loop()
         # Without its type arguments: to name them takes longer than all the rest of making it.
         part: _Part[AskT, AnswerT] = _Part(ask, items, size, loop.time() + budget_s, loop.create_future())
@@ -125,6 +129,19 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         else:
             waiting.add(part, loop)
         return await part.answer
+
+    async def _alone(self, key: KeyT, ask: AskT, budget_s: float) -> AnswerT:
+        step = asyncio.ensure_future(self._run(key, [ask], budget_s))
+        try:
+            [answer] = await asyncio.shield(step)
+        except asyncio.CancelledError:
+            step.add_done_callback(lambda ended: self._came_late(key, ask, ended))
+            raise
+        return answer
+
+    def _came_late(self, key: KeyT, ask: AskT, step: asyncio.Future[Sequence[AnswerT]]) -> None:
+        if not step.cancelled() and step.exception() is None:
+            self._unclaimed(key, ask, step.result()[0])
 
     async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
         waiting = self._waiting[group]

@@ -72,6 +72,7 @@ class Engine:
         limits: Limits,
         wall_ms: Callable[[], int] = lambda: 0,
         make_estimator: Callable[[], Estimator] = WaitEstimator,
+        goes_together: bool = True,
     ) -> None:
         self.limits = limits
         self._store = store
@@ -83,15 +84,15 @@ class Engine:
         self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
         estimates = Estimates(make_estimator)
-        self._getting = Getting(self._consumers, estimates, self._tasks.spawn)
+        self._getting = Getting(self._consumers, estimates, self._tasks.spawn, goes_together=goes_together)
         self._standing = Standing(
             self._consumers,
             self._tasks.spawn,
             max_bytes=limits.max_response_bytes,
             estimates=estimates,
         )
-        self._settling = Settling(store, self._tasks.spawn)
-        self._putting = Putting(store, self._putters, self._tasks.spawn, process=process)
+        self._settling = Settling(store, self._tasks.spawn, goes_together=goes_together)
+        self._putting = Putting(store, self._putters, self._tasks.spawn, process=process, goes_together=goes_together)
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
         self._watching = Watching(store, self._tasks.spawn, estimates)

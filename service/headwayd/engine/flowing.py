@@ -23,8 +23,11 @@ _Kind = tuple[str, str, int]  # what must be the same for Gets to go together: q
 class FlowingGets:
     """All of this process. Only what `may_take` says may be asked of it."""
 
-    def __init__(self, consumers: Consumers, spawn: Callable[[Awaitable[None], str], None]) -> None:
+    def __init__(
+        self, consumers: Consumers, spawn: Callable[[Awaitable[None], str], None], *, goes_together: bool
+    ) -> None:
         self._consumers = consumers
+        self._goes_together = goes_together
         self._queues: set[str] = set()
         self._together: Coalescer[_Kind, GetOrder, GetStep] = Coalescer(
             self._get_together, spawn, name="get", most_items=_MOST_TOGETHER, unclaimed=self._give_back
@@ -41,7 +44,8 @@ class FlowingGets:
 
     def may_take(self, order: GetOrder) -> bool:
         """Whether it can go together with others."""
-        return order.queue in self._queues and not (order.attempt_id or order.stands or order.place)
+        is_flowing = self._goes_together and order.queue in self._queues
+        return is_flowing and not (order.attempt_id or order.stands or order.place)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetStep:
         """What it settled, and what there was for it; nothing does not mean that the queue is empty. Leases are given

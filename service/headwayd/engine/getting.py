@@ -32,11 +32,16 @@ class Getting:
     """All Gets of this process."""
 
     def __init__(
-        self, consumers: Consumers, estimates: Estimates, spawn: Callable[[Awaitable[None], str], None]
+        self,
+        consumers: Consumers,
+        estimates: Estimates,
+        spawn: Callable[[Awaitable[None], str], None],
+        *,
+        goes_together: bool = True,
     ) -> None:
         self._consumers = consumers
         self._estimates = estimates
-        self._flows = FlowingGets(consumers, spawn)
+        self._flows = FlowingGets(consumers, spawn, goes_together=goes_together)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""

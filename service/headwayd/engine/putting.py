@@ -149,14 +149,14 @@ def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
 class Putting:
     """All Puts of this process."""
 
-    def __init__(self, store: Store, lines: Lines, spawn: Spawn, *, process: str) -> None:
+    def __init__(self, store: Store, lines: Lines, spawn: Spawn, *, process: str, goes_together: bool = True) -> None:
         self._store = store
         self._lines = lines
         self._spawn = spawn
         self._process = process
         self._numbers = itertools.count(1)
         self._together: Coalescer[_Kind, Sequence[NewMessage], _Share] = Coalescer(
-            self._put_together, spawn, name="put", most_items=_MOST_TOGETHER
+            self._put_together, spawn, name="put", most_items=_MOST_TOGETHER, is_off=not goes_together
         )
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:

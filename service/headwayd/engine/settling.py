@@ -15,10 +15,12 @@ _MOST_TOGETHER = 1_000  # leases of several Acks in one step
 class Settling:
     """All Acks of this process."""
 
-    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+    def __init__(
+        self, store: Store, spawn: Callable[[Awaitable[None], str], None], *, goes_together: bool = True
+    ) -> None:
         self._store = store
         self._acks: Coalescer[str, Sequence[str], Sequence[Settlement]] = Coalescer(
-            self._ack_together, spawn, name="ack", most_items=_MOST_TOGETHER, outlives=True
+            self._ack_together, spawn, name="ack", most_items=_MOST_TOGETHER, outlives=True, is_off=not goes_together
         )
 
     async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:

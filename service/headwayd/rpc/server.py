@@ -18,6 +18,7 @@ from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
 from headwayd.rpc.listening import bind
+from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.queue_servicer import QueueServicer
 
 log: Any = structlog.get_logger(__name__)
@@ -50,6 +51,8 @@ _LANES = (
 class RpcServer:
     """Serves `engine` on the addresses in `listen`.
 
+    `is_plain`: calls are taken the way gRPC's generated code does it (see `plain`).
+
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
     """
@@ -65,6 +68,7 @@ class RpcServer:
         max_running_calls: int = DEFAULT_MAX_RUNNING_CALLS,
         max_pending_calls: int = DEFAULT_MAX_PENDING_CALLS,
         reuse_port: bool = False,
+        is_plain: bool = False,
     ) -> None:
         self._listen = tuple(listen)
         self._gate = Gate(max_running=max_running_calls)
@@ -80,15 +84,15 @@ class RpcServer:
         self._server = grpc.aio.server(options=options)
         (own,) = server_ids() - others
         self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
-        servicers = (
-            (QueueServicer(engine), QUEUE_SERVICE),
-            (AdminServicer(engine), ADMIN_SERVICE),
-        )
+        servicers = ((QueueServicer(engine), QUEUE_SERVICE), (AdminServicer(engine), ADMIN_SERVICE))
         handlers = dict(health_handlers(self._health))
         for servicer, service in servicers:
             handlers.update(
                 service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
             )
+        if is_plain:
+            register_plainly(self._server, handlers)
+            return
         for name, method in _LANES:
             self._server.add_registered_method_handlers(name, {method: handlers.pop(f"/{name}/{method}")})
         self._server.add_generic_rpc_handlers((CallRouter(handlers),))

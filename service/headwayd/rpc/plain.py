@@ -1,0 +1,47 @@
+"""The plain way to take calls: gRPC's own generated registration, method by method.
+
+What is behind it is the same: the guards of `edge`, the servicers, the engine. So whatever both ways answer must be
+alike, which a test compares byte by byte. What the generated code reads by itself it also refuses by itself: a request
+that cannot be read, or a method that nobody knows, has gRPC's own status then, without details.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import grpc.aio
+from grpc_health.v1 import health_pb2_grpc
+
+from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+
+_ADD: Mapping[str, tuple[Callable[..., None], type]] = {
+    "headway.v1.QueueService": (
+        queue_service_pb2_grpc.add_QueueServiceServicer_to_server,
+        queue_service_pb2_grpc.QueueServiceServicer,
+    ),
+    "headway.v1.AdminService": (
+        admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
+        admin_service_pb2_grpc.AdminServiceServicer,
+    ),
+    "grpc.health.v1.Health": (health_pb2_grpc.add_HealthServicer_to_server, health_pb2_grpc.HealthServicer),
+}
+
+
+def register_plainly(server: grpc.aio.Server, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+    """Registers all handlers, given by their paths, as generated code does."""
+    for service, (add, base) in _ADD.items():
+        methods = {path.rpartition("/")[2]: handler for path, handler in handlers.items() if f"/{service}/" in path}
+        servicer = SimpleNamespace(
+            **{name: getattr(base(), name) for name in vars(base) if not name.startswith("_")}
+            | {name: _behaviour(handler) for name, handler in methods.items()}
+        )
+        add(servicer, server)
+
+
+def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[..., Any]:
+    found = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+    assert found is not None
+    return found
