@@ -251,7 +251,9 @@ class Engine:
         back."""
         if self._is_draining:
             raise ShuttingDown("this process is going down")
-        return await self._getting.get(replace(order, max_bytes=self.limits.max_response_bytes), budget_s=budget_s)
+        if order.max_bytes != self.limits.max_response_bytes:
+            order = replace(order, max_bytes=self.limits.max_response_bytes)
+        return await self._getting.get(order, budget_s=budget_s)
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         """Stands in the consumer line and tells how; what its turns bring is its own until the generator is closed, and

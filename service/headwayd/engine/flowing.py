@@ -10,13 +10,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from headwayd.domain.errors import HeadwayError
-from headwayd.domain.model import GetOrder
+from headwayd.domain.model import Delivery, GetOrder, Settlement
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.ports import GetStep
 
 _MOST_TOGETHER = 1_000  # messages and settled leases of several Gets in one step
 _MOST_QUEUES = 10_000  # that are known to flow
+_Share = tuple[Sequence[Delivery], Sequence[Settlement]]  # of a step: what one Get was given, and what it settled
 _Kind = tuple[str, str, int]  # what must be the same for Gets to go together: queue, consumer, lease_ms
 
 
@@ -29,7 +30,7 @@ class FlowingGets:
         self._consumers = consumers
         self._goes_together = goes_together
         self._queues: set[str] = set()
-        self._together: Coalescer[_Kind, GetOrder, GetStep] = Coalescer(
+        self._together: Coalescer[_Kind, GetOrder, _Share] = Coalescer(
             self._get_together, spawn, name="get", most_items=_MOST_TOGETHER, unclaimed=self._give_back
         )
 
@@ -47,14 +48,14 @@ class FlowingGets:
         is_flowing = self._goes_together and order.queue in self._queues
         return is_flowing and not (order.attempt_id or order.stands or order.place)
 
-    async def get(self, order: GetOrder, *, budget_s: float) -> GetStep:
-        """What it settled, and what there was for it; nothing does not mean that the queue is empty. Leases are given
+    async def get(self, order: GetOrder, *, budget_s: float) -> _Share:
+        """What there was for it, and what it settled; nothing does not mean that the queue is empty. Leases are given
         back if the caller has gone. Raises what the store does."""
         kind = (order.queue, order.consumer, order.lease_ms)
         items = order.max_messages + len(order.ack)
         return await self._together.ask(kind, order, items=items, budget_s=budget_s)
 
-    async def _get_together(self, kind: _Kind, orders: list[GetOrder], budget_s: float) -> Sequence[GetStep]:
+    async def _get_together(self, kind: _Kind, orders: list[GetOrder], budget_s: float) -> Sequence[_Share]:
         queue, consumer, lease_ms = kind
         whole = GetOrder(
             queue=queue,
@@ -76,11 +77,13 @@ class FlowingGets:
         return self._shared_out(step, orders)
 
     @staticmethod
-    def _shared_out(step: GetStep, orders: Sequence[GetOrder]) -> Sequence[GetStep]:
+    def _shared_out(step: GetStep, orders: Sequence[GetOrder]) -> Sequence[_Share]:
         """To each in turn as much as it asked for."""
         given = shared_out(step.deliveries, (order.max_messages for order in orders))
         settled = shared_out(step.settled, (len(order.ack) for order in orders))
-        return [GetStep(deliveries=to_it, settled=its) for to_it, its in zip(given, settled, strict=True)]
+        return list(zip(given, settled, strict=True))
 
-    def _give_back(self, _kind: _Kind, order: GetOrder, step: GetStep) -> None:
-        self._consumers.give_back(self._consumers.enter(order, budget_s=0, waits=False), step)
+    def _give_back(self, _kind: _Kind, order: GetOrder, share: _Share) -> None:
+        deliveries, settled = share
+        consumer = self._consumers.enter(order, budget_s=0, waits=False)
+        self._consumers.give_back(consumer, GetStep(deliveries=deliveries, settled=settled))

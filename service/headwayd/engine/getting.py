@@ -48,10 +48,10 @@ class Getting:
         budget = Budget(budget_s)
         settled: list[Settlement] = []
         if self._flows.may_take(order):
-            step = await self._flows.get(order, budget_s=budget_s)
-            settled = list(step.settled)
-            if step.deliveries:
-                return GetOutcome(deliveries=step.deliveries, settled=settled)
+            deliveries, at_once = await self._flows.get(order, budget_s=budget_s)
+            if deliveries:
+                return GetOutcome(deliveries=deliveries, settled=at_once)
+            settled = list(at_once)
             order = replace(order, ack=())
         try:
             return await self._get_alone(order, budget, settled)

@@ -123,6 +123,7 @@ def get_order(request: queue_service_pb2.GetRequest, limits: Limits) -> GetOrder
     order = GetOrder(
         queue=request.queue,
         max_messages=_max_messages(request, checks),
+        max_bytes=limits.max_response_bytes,
         wait_ms=_wait_ms(request, checks),
         lease_ms=_lease_ms(request, checks),
         consumer=checks.text("consumer", request.consumer, max_bytes=MAX_ROLE_NAME_BYTES),
