@@ -12,12 +12,12 @@ from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.limits import DAY_MS
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.engine.read_ahead import ReadAhead
 from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
-from headwayd.rpc.read_ahead import ReadAhead
 
 # A batch waits for room as long as its stream lasts; this is longer than any does.
 _WAIT_MS = 366 * DAY_MS
@@ -61,7 +61,7 @@ async def produce(
 ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
     """Answers every batch in order. Ends when the requests do, or with the error that no later batch may pass."""
     batches = ReadAhead(_batches(engine, asked), most=_MOST_UNDONE, most_size=_MOST_UNDONE_BYTES, size=_size_of)
-    async with aclosing(batches):
+    try:
         while (first := await batches.next()) is not None:
             together, count = [first], len(first.order.messages)
             while (behind := batches.peek()) is not None and behind.may_go_with(together[-1]):
@@ -69,13 +69,15 @@ async def produce(
                 if count > _MOST_TOGETHER:
                     break
                 together.append(behind)
-                batches.drop()
+                batches.take()
             async with aclosing(_put_all(engine, together, context)) as answers:
                 async for batch, outcomes in answers:
                     yield produce_response(batch.number, outcomes)
                     for outcome in outcomes:
                         if outcome.error is not None and outcome.error.reason not in _OF_ONE_BATCH:
                             raise outcome.error
+    finally:
+        batches.close()
 
 
 def _size_of(batch: _Batch) -> int:

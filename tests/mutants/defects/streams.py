@@ -41,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="settles-dropped-at-half-close",
         defect="What was asked for before the half-close is not done.",
-        file="engine/consuming/inbox.py",
+        file="engine/read_ahead.py",
         old="        if not self._undone:\n            return None",
         new="        if not self._undone or self.is_read:\n            return None",
         test=WIRE + "test_consume.py::test_half_closing_settles_what_was_asked_then_ends_and_gives_back",
