@@ -14,7 +14,7 @@ SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful truth mutants test-image clean
+.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful truth mutants test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store,
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey -m "not slow" --ignore=tests/faults $(ARGS)
+
+conformance: $(VENV)/.dev-stamp ## every client whose toolchain is here plays the same scenarios; prints the table (ARGS="--languages=go")
+	$(BIN)/python -m pytest tests/conformance -n $(JOBS) --conformance-table $(ARGS)
 
 lint: $(VENV)/.dev-stamp ## ruff: rules and format
 	$(BIN)/ruff check .

@@ -12,16 +12,41 @@ import grpc
 import pytest
 import redis
 
-from harness import ServiceProcess, StoreServer, processes
-from harness.figures import figure, pytest_terminal_summary
+from conformance import table
+from conformance.languages import LANGUAGES
+from harness import ServiceProcess, StoreServer, figures, processes
+from harness.figures import figure
 from harness.stores import KINDS, program
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 
-__all__ = ["figure", "pytest_terminal_summary"]
+__all__ = ["figure"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stores", default=",".join(KINDS), help=f"the stores to test on, of {', '.join(KINDS)}")
+    all_languages = ",".join(LANGUAGES)
+    parser.addoption("--languages", default=all_languages, help=f"the clients of tests/conformance, of {all_languages}")
+    parser.addoption("--conformance-table", action="store_true", help="print it also if nothing failed")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = set(config.getoption("--languages").split(","))
+    if unknown := wanted - LANGUAGES.keys():
+        raise pytest.UsageError(f"--languages: no such client: {', '.join(sorted(unknown))}")
+    unwanted = [item for item in items if _languages_of(item) - wanted]
+    config.hook.pytest_deselected(items=unwanted)
+    items[:] = [item for item in items if item not in set(unwanted)]
+
+
+def _languages_of(item: pytest.Item) -> set[str]:
+    """The languages that a test is about, if it is one of a suite over languages."""
+    parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    return {str(parameters["language"])} if "language" in parameters else set()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    figures.pytest_terminal_summary(terminalreporter)
+    table.summarize(terminalreporter, whole=config.getoption("--conformance-table"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

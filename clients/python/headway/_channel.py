@@ -32,8 +32,14 @@ _Response = TypeVar("_Response")
 
 
 def resolve_target(target: str | None) -> str:
-    """The address to call: the one given, else the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420."""
-    return target or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_TARGET
+    """The address to call: the one given, else the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420.
+
+    Several, with commas between them, become a target of gRPC's own: it takes literal addresses of one family.
+    """
+    found = target or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_TARGET
+    if "," not in found or found.startswith(("ipv4:", "ipv6:")):
+        return found
+    return ("ipv6:" if found.startswith("[") else "ipv4:") + found
 
 
 def service_config() -> str:

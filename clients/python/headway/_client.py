@@ -27,9 +27,10 @@ def connect(
     metadata: Sequence[tuple[str, str]] = (),
     call_timeout: timedelta = _CALL_TIMEOUT,
 ) -> "Client":
-    """A client of the service at `target`: "host:port" or any gRPC target.
+    """A client of the service at `target`: "host:port" or any gRPC target. Calls go round its addresses.
 
-    target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420.
+    target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Several services: one DNS name for all of
+    them (`dns:///headway:7420`), or their IP addresses with commas between them.
     credentials: TLS; default plain text.
     metadata: sent with every call.
     call_timeout: how long a call may take beyond the `wait` it asks for.

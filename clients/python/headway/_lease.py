@@ -14,10 +14,13 @@ from headway._backoff import backoff_seconds
 from headway._errors import HeadwayError, LeaseGone, LeaseStale
 from headway._link import CallLink, Link
 from headway._settle import delay_request
+from headway._trace import context_of
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, Settled, SettleResult
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
     from headway._keeping import Keeping
     from headway._queue import Queue
 
@@ -86,6 +89,14 @@ class Lease:
     def headers(self) -> Mapping[str, str]:
         """The message's headers."""
         return self.delivery.message.headers
+
+    @property
+    def trace_context(self) -> "Context | None":
+        """The trace that the message was put in, to begin a span in; None if it carries none.
+
+        Needs OpenTelemetry's API: `tracer.start_as_current_span("work", context=lease.trace_context)`.
+        """
+        return context_of(self.headers)
 
     @property
     def attempt(self) -> int:

@@ -14,6 +14,7 @@ from headway._backoff import Outage, is_passing
 from headway._batching import Answer, Batch, Gathering
 from headway._errors import HeadwayError, InvalidArgument, NameRefused
 from headway._producing_stream import ProducingStream
+from headway._trace import traced
 from headway.v1.message_pb2 import Message, PutResult
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Producer:
         """
         if self._is_closing or self._gathering is None:
             raise RuntimeError("the producer is closed" if self._is_closing else "use `async with queue.producer()`")
-        message = self._made(payload, id, headers, delay, time_to_live)
+        message = traced(self._made(payload, id, headers, delay, time_to_live))
         if not message.id and self._ids:
             self._id_count += 1
             message.id = f"{self._ids}{self._id_count}"

@@ -14,6 +14,7 @@ from headway._producing import Producer
 from headway._settling import Settling
 from headway._spans import whole_milliseconds
 from headway._stand import Stand
+from headway._trace import traced
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, PutResult, Status
@@ -90,7 +91,7 @@ class Queue(Settling):
             message = payload
         else:
             message = _batch.make_message(payload, id=id, headers=headers, when=delay, time_to_live=time_to_live)
-        request = self._put_request([message], wait, on_duplicate, producer)
+        request = self._put_request([traced(message)], wait, on_duplicate, producer)
         result = (await _batch.send_batch(self._connection, request, wait)).results[0]
         if result.HasField("error"):
             raise from_status(result.error)
@@ -110,7 +111,7 @@ class Queue(Settling):
         the batches behind them are not sent, and answered QUEUE_FULL too. Raises QueueFull if not even one was
         accepted; whatever else a batch fails with is raised with the earlier batches' results as `error.results`.
         """
-        made = [m if isinstance(m, Message) else _batch.make_message(m) for m in messages]
+        made = [traced(m if isinstance(m, Message) else _batch.make_message(m)) for m in messages]
         results: list[PutResult] = []
         if not made:
             return results

@@ -1,0 +1,53 @@
+"""Carries the trace that a message belongs to in its headers, as W3C has it (`traceparent`, `tracestate`).
+
+It needs no more than what the application itself uses: a span can be current only if somebody has imported
+OpenTelemetry's API, so nothing is imported here before that.
+"""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headway.v1.message_pb2 import Message
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+_PARENT = "traceparent"
+
+
+def traced(message: Message) -> Message:
+    """The message with the current span's context in its headers; as it is if it has one or no span is current."""
+    if "opentelemetry.trace" not in sys.modules or _PARENT in message.headers:
+        return message
+    found: dict[str, str] = {}
+    _propagator().inject(found)
+    if not found:
+        return message
+    copy = Message()
+    copy.CopyFrom(message)
+    copy.headers.update(found)
+    return copy
+
+
+def context_of(headers: Mapping[str, str]) -> "Context | None":
+    """The context that headers carry; None if they carry none, or OpenTelemetry's API is not installed."""
+    if _PARENT not in headers:
+        return None
+    try:
+        return _propagator().extract(headers)
+    except ImportError:
+        return None
+
+
+if TYPE_CHECKING:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+
+def _propagator() -> "TraceContextTextMapPropagator":
+    # W3C's whatever the application has set for its own calls: the headers' names are the protocol's.
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415 - an optional package
+        TraceContextTextMapPropagator,
+    )
+
+    return TraceContextTextMapPropagator()

@@ -1,0 +1,380 @@
+"""The conformance driver of Python: does what the lines on stdin ask, by the layer of `clients/python`."""
+
+import asyncio
+import base64
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message as AnyMessage
+from google.protobuf.message_factory import GetMessageClass
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+import headway
+from headway._batch import make_message
+from headway._duplex import Duplex
+from headway._errors import from_rpc_error
+from headway.v1 import admin_service_pb2, queue_service_pb2
+
+Json = dict[str, Any]
+_SERVICES = {
+    file.name: file
+    for described in (queue_service_pb2.DESCRIPTOR, admin_service_pb2.DESCRIPTOR)
+    for file in described.services_by_name.values()
+}
+_LINE_BYTES = 256 * 1024 * 1024
+_W3C = TraceContextTextMapPropagator()
+
+
+class Failed(Exception):
+    """What a handler, or a lease's block, raises when it is told to fail."""
+
+
+class Reading:
+    """Reads a stream message by message; what comes after a time-out is kept for the next time."""
+
+    def __init__(self, read: Callable[[], Awaitable[Json]]) -> None:
+        self._read = read
+        self._task: asyncio.Task[Json] | None = None
+
+    async def next(self, timeout_ms: float) -> Json:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._read())
+        done, _ = await asyncio.wait({self._task}, timeout=timeout_ms / 1000)
+        if not done:
+            return {"timeout": True}
+        task, self._task = self._task, None
+        return task.result()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+
+class Stream:
+    """A call that streams, as the generated stub has it; its errors are the layer's."""
+
+    def __init__(self, call: Any, request_class: type[AnyMessage], *, is_duplex: bool) -> None:
+        self.call = Duplex(call) if is_duplex else call
+        self.request_class = request_class
+        self._answers = None if is_duplex else aiter(call)
+        self.reading = Reading(self._read)
+
+    async def _read(self) -> Json:
+        if self._answers is None:
+            answer = await self.call.read()
+        else:
+            try:
+                answer = await anext(self._answers, None)
+            except grpc.aio.AioRpcError as error:
+                raise from_rpc_error(error) from error
+        return {"end": True} if answer is None else {"response": MessageToDict(answer)}
+
+    async def close(self) -> None:
+        self.call.cancel()
+        await self.reading.stop()
+
+
+class Held:
+    """A lease's block, open until it is told how to end."""
+
+    def __init__(self, queue: headway.Queue, request: Json) -> None:
+        loop = asyncio.get_running_loop()
+        self.entered: asyncio.Future[headway.Lease | None] = loop.create_future()
+        self.end: asyncio.Future[Json] = loop.create_future()
+        self.task = asyncio.create_task(self._hold(queue, request))
+
+    async def _hold(self, queue: headway.Queue, request: Json) -> None:
+        try:
+            async with queue.lease(wait=_span(request, "wait_ms"), lease=_span(request, "lease_ms")) as lease:
+                self.entered.set_result(lease)
+                if lease is not None:
+                    end = await self.end
+                    if end["how"] == "fail":
+                        raise Failed
+                    if end.get("result") is not None:
+                        await lease.ack(base64.b64decode(end["result"]))
+        except headway.HeadwayError as error:
+            if self.entered.done():
+                raise
+            self.entered.set_exception(error)
+        except Failed:
+            pass
+
+    @property
+    def lease(self) -> headway.Lease:
+        lease = self.entered.result()
+        assert lease is not None
+        return lease
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+class Working:
+    """A worker loop, whose handlers wait until they are told how to end."""
+
+    def __init__(self, name: str, queue: headway.Queue, request: Json) -> None:
+        self.name = name
+        self.stop = asyncio.Event()
+        self.handling: dict[str, asyncio.Future[Json]] = {}
+        self._count = 0
+        concurrency, lease = request["concurrency"], _span(request, "lease_ms")
+        self.task = asyncio.create_task(queue.run(self._handle, concurrency=concurrency, lease=lease, stop=self.stop))
+        self.task.add_done_callback(self._tell_end)
+
+    async def _handle(self, lease: headway.Lease) -> bytes:
+        self._count += 1
+        name = f"{self.name}/{self._count}"
+        self.handling[name] = asyncio.get_running_loop().create_future()
+        _tell({"event": "handling", "handle": self.name, "lease": name} | _told(lease))
+        try:
+            end = await self.handling.pop(name)
+        except asyncio.CancelledError:
+            _tell({"event": "cancelled", "handle": self.name, "lease": name})
+            raise
+        if end["how"] == "fail":
+            raise Failed(end.get("reason", ""))
+        return base64.b64decode(end.get("result") or "")
+
+    def _tell_end(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        _tell({"event": "ended", "handle": self.name, "error": error and _error(error)})
+
+    async def close(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+
+
+class Watching:
+    """A watch of the layer."""
+
+    def __init__(self, updates: AsyncIterator[headway.Update]) -> None:
+        self._updates = updates
+        self.reading = Reading(self._read)
+
+    async def _read(self) -> Json:
+        update = await anext(self._updates, None)
+        return {"end": True} if update is None else {"event": _event(update)}
+
+    async def close(self) -> None:
+        await self.reading.stop()
+        await self._updates.aclose()  # type: ignore[attr-defined]
+
+
+class Driver:
+    """Every operation is the method of its name."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, headway.Client] = {}
+        self._handles: dict[tuple[str, str], Any] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def serve(self) -> None:
+        lines = asyncio.StreamReader(limit=_LINE_BYTES)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+        while line := await lines.readline():
+            request = json.loads(line)
+            self._tasks[request["id"]] = asyncio.create_task(self._answer(request))
+        for name in list(self._clients):
+            await self.disconnect({"client": name})
+
+    async def _answer(self, request: Json) -> None:
+        try:
+            done = await getattr(self, request["op"])(request)
+            answer = {"ok": done or {}}
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - whatever it is, the runner is told
+            answer = {"error": _error(error)}
+        self._tasks.pop(request["id"], None)
+        _tell({"id": request["id"]} | answer)
+
+    async def hello(self, _: Json) -> Json:
+        features = ["call", "stream", "lease", "work", "watch", "trace"]
+        return {"language": "python", "version": version("headway"), "features": features}
+
+    async def connect(self, request: Json) -> None:
+        timeout_ms = request.get("options", {}).get("call_timeout_ms", 10_000)
+        self._clients[request["client"]] = headway.connect(
+            ",".join(request["addresses"]), call_timeout=timedelta(milliseconds=timeout_ms)
+        )
+
+    async def disconnect(self, request: Json) -> None:
+        client = self._clients.pop(request["client"])
+        for key in [key for key in self._handles if key[0] == request["client"]]:
+            await self._handles.pop(key).close()
+        await client.close()
+
+    async def cancel(self, request: Json) -> None:
+        if task := self._tasks.get(request["target"]):
+            task.cancel()
+
+    async def call(self, request: Json) -> Json:
+        method, stub = self._rpc(request)
+        message = ParseDict(request["request"], GetMessageClass(method.input_type)())
+        seconds = request["timeout_ms"] / 1000 if request.get("timeout_ms") else None
+        response = await self._clients[request["client"]].connection.call(stub, message, timeout=seconds)
+        return {"response": MessageToDict(response)}
+
+    async def open(self, request: Json) -> None:
+        method, stub = self._rpc(request)
+        kind = GetMessageClass(method.input_type)
+        options = {"timeout": request["timeout_ms"] / 1000} if request.get("timeout_ms") else {}
+        if request.get("request") is None:
+            stream = Stream(stub(**options), kind, is_duplex=True)
+        else:
+            stream = Stream(stub(ParseDict(request["request"], kind()), **options), kind, is_duplex=False)
+        self._handles[request["client"], request["handle"]] = stream
+
+    def _rpc(self, request: Json) -> tuple[Any, Any]:
+        service, _, name = request["rpc"].rpartition(".")
+        connection = self._clients[request["client"]].connection
+        method = _SERVICES[service or "QueueService"].methods_by_name[name]
+        return method, getattr(connection.admin if service == "AdminService" else connection.queues, name)
+
+    async def send(self, request: Json) -> None:
+        stream = self._handle(request)
+        await stream.call.write(ParseDict(request["request"], stream.request_class()))
+
+    async def half_close(self, request: Json) -> None:
+        await self._handle(request).call.done_writing()
+
+    async def next(self, request: Json) -> Json:
+        answer: Json = await self._handle(request).reading.next(request["timeout_ms"])
+        return answer
+
+    async def close(self, request: Json) -> None:
+        await self._handles.pop((request["client"], request["handle"])).close()
+
+    async def put(self, request: Json) -> Json:
+        carrier = {name: request[name] for name in ("traceparent", "tracestate") if request.get(name)}
+        span = trace.get_current_span(_W3C.extract(carrier))
+        with trace.use_span(trace.NonRecordingSpan(span.get_span_context())):
+            results = await self._queue(request).put_many(
+                [
+                    make_message(
+                        base64.b64decode(message["payload"]),
+                        id=message.get("id", ""),
+                        headers=message.get("headers"),
+                        when=_span(message, "delay_ms"),
+                        time_to_live=_span(message, "ttl_ms"),
+                    )
+                    for message in request["messages"]
+                ],
+                wait=_span(request, "wait_ms"),
+            )
+        return {"results": [MessageToDict(result) for result in results]}
+
+    async def lease(self, request: Json) -> Json:
+        held = Held(self._queue(request), request)
+        try:
+            lease = await asyncio.shield(held.entered)
+        except asyncio.CancelledError:
+            await held.close()
+            raise
+        if lease is None:
+            return {"empty": True}
+        self._handles[request["client"], request["handle"]] = held
+        return _told(lease)
+
+    async def lease_end(self, request: Json) -> None:
+        held: Held = self._handles.pop((request["client"], request["handle"]))
+        if request["how"] == "cancel":
+            await held.close()
+        else:
+            held.end.set_result(request)
+            await held.task
+
+    async def lease_ack(self, request: Json) -> None:
+        await self._handle(request).lease.ack(base64.b64decode(request.get("result") or ""))
+
+    async def lease_delay(self, request: Json) -> None:
+        await self._handle(request).lease.delay(_span(request, "delay_ms"), reason=request.get("reason", ""))
+
+    async def lease_progress(self, request: Json) -> None:
+        await self._handle(request).lease.progress(request["fraction"], request["note"])
+
+    async def lease_is_lost(self, request: Json) -> Json:
+        return {"lost": self._handle(request).lease.is_lost}
+
+    async def work(self, request: Json) -> None:
+        self._handles[request["client"], request["handle"]] = Working(request["handle"], self._queue(request), request)
+
+    async def finish(self, request: Json) -> None:
+        self._handle(request).handling[request["lease"]].set_result(request)
+
+    async def work_stop(self, request: Json) -> None:
+        self._handle(request).stop.set()
+
+    async def watch(self, request: Json) -> None:
+        updates = self._queue(request).watch(*request["ids"], attended=request.get("attended", False))
+        self._handles[request["client"], request["handle"]] = Watching(updates)
+
+    async def watch_next(self, request: Json) -> Json:
+        return await self.next(request)
+
+    async def watch_close(self, request: Json) -> None:
+        await self.close(request)
+
+    def _handle(self, request: Json) -> Any:
+        return self._handles[request["client"], request["handle"]]
+
+    def _queue(self, request: Json) -> headway.Queue:
+        return self._clients[request["client"]].queue(request["queue"])
+
+
+def _span(request: Json, name: str) -> timedelta | None:
+    return None if request.get(name) is None else timedelta(milliseconds=request[name])
+
+
+def _told(lease: headway.Lease) -> Json:
+    carrier: dict[str, str] = {}
+    if lease.trace_context is not None:
+        _W3C.inject(carrier, lease.trace_context)
+    told = {"message": MessageToDict(lease.message), "attempt": lease.attempt, "ticket": str(lease.ticket)}
+    return told | {"traceparent": carrier.get("traceparent")}
+
+
+def _event(update: headway.Update) -> Json:
+    match update:
+        case headway.Waiting():
+            position = {"position": str(update.position), "length": str(update.length), "limit": update.limit}
+            return {"kind": "position", "id": update.id, "movedBack": update.moved_back} | position
+        case headway.Leased():
+            progress = None if update.progress is None else {"fraction": update.progress, "note": update.note}
+            told = {"kind": "leased", "id": update.id, "attempt": update.attempt}
+            return told if progress is None else told | {"progress": progress}
+        case headway.Delayed():
+            return {"kind": "delayed", "id": update.id}
+        case headway.Finished():
+            outcome = "UNSPECIFIED" if update.outcome is headway.Outcome.UNKNOWN else update.outcome.value
+            told = {"kind": "finished", "id": update.id, "outcome": f"OUTCOME_{outcome}", "cause": update.cause}
+            return told | {"result": base64.b64encode(update.result).decode()}
+
+
+def _error(error: BaseException) -> Json:
+    told: Json = {"reason": None, "metadata": {}, "retry_after_ms": None, "violations": [], "outcome_unknown": False}
+    if isinstance(error, headway.HeadwayError):
+        told |= {"code": error.code.name, "reason": error.reason_name or None, "metadata": dict(error.metadata)}
+        told["outcome_unknown"] = error.is_outcome_unknown
+        told["violations"] = [{"field": each.field, "description": each.description} for each in error.violations]
+        if error.retry_after is not None:
+            told["retry_after_ms"] = error.retry_after / timedelta(milliseconds=1)
+    else:
+        told["code"] = "CANCELLED" if isinstance(error, asyncio.CancelledError) else "DRIVER"
+    return told | {"text": str(error) or type(error).__name__}
+
+
+def _tell(line: Json) -> None:
+    sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+    sys.stdout.flush()
+
+
+asyncio.run(Driver().serve())

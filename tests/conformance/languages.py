@@ -1,0 +1,140 @@
+"""The languages: what the driver.toml of each says, whether its toolchain is here, and its one build."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVERS = Path(__file__).parent / "drivers"
+# Everything that is built stands here and stays, so that the next run's build has little to do.
+BUILDS = ROOT / "build/conformance"
+BUILD_S = 600
+_NEEDS_S = 60
+_TAIL = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A program of a README: its file, how to run it, and a regular expression of what it prints."""
+
+    file: Path
+    run: tuple[str, ...]
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """One driver.toml. Commands are made with `command`."""
+
+    name: str
+    needs: tuple[tuple[str, ...], ...]
+    build: tuple[tuple[str, ...], ...]
+    cwd: Path
+    run: tuple[str, ...]
+    test: tuple[tuple[str, ...], ...]
+    test_cwd: Path
+    examples: tuple[Example, ...]
+    blocks_are_run_by: str  # the test that runs the README's blocks, if it is not that of the examples
+    out: Path = field(compare=False)
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """The words with their placeholders filled: {out} is the build's folder, {python} this interpreter."""
+        return [word.replace("{out}", str(self.out)).replace("{python}", sys.executable) for word in words]
+
+
+def read(path: Path) -> Language:
+    """One driver.toml."""
+    told: dict[str, Any] = tomllib.loads(path.read_text())
+    return Language(
+        name=told["language"],
+        needs=tuple(map(tuple, told.get("needs", []))),
+        build=tuple(map(tuple, told.get("build", []))),
+        cwd=ROOT / told.get("cwd", "."),
+        run=tuple(told["run"]),
+        test=tuple(map(tuple, told.get("test", []))),
+        test_cwd=ROOT / told.get("test_cwd", "."),
+        examples=tuple(
+            Example(ROOT / each["file"], tuple(each["run"]), each["output"]) for each in told.get("examples", [])
+        ),
+        blocks_are_run_by=told.get("blocks_are_run_by", ""),
+        out=BUILDS / told["language"],
+    )
+
+
+LANGUAGES = {language.name: language for language in map(read, sorted(DRIVERS.glob("*/driver.toml")))}
+
+
+@cache
+def missing(language: Language) -> str:
+    """Which command that the language needs does not work here; "" if all do."""
+    for words in language.needs:
+        command = language.command(words)
+        if shutil.which(command[0]) is None:
+            return f"{command[0]} is not on the path"
+        done = subprocess.run(command, capture_output=True, check=False, timeout=_NEEDS_S, cwd=ROOT)
+        if done.returncode:
+            return f"`{' '.join(command)}` fails: {done.stderr.decode(errors='replace')[-300:].strip()}"
+    return ""
+
+
+def skip_without_toolchain(language: Language) -> None:
+    """Skips the test if something is missing here; fails it under CI."""
+    reason = missing(language)
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(f"{language.name}: {reason}")
+    if reason:
+        pytest.skip(f"{language.name}: {reason}")
+
+
+def run(command: Sequence[str], *, cwd: Path, env: Mapping[str, str] | None = None) -> str:
+    """What a command of a language prints. Raises AssertionError with the end of its output if it fails."""
+    variables = None if env is None else os.environ | dict(env)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        timeout=BUILD_S,
+    )
+    printed = done.stdout.decode(errors="replace")
+    assert done.returncode == 0, f"`{' '.join(command)}` ended with {done.returncode}:\n{printed[-_TAIL:]}"
+    return printed
+
+
+def build_once(language: Language, run_id: str) -> None:
+    """Builds driver and examples, unless another process of the same test run has done so. Fails as that one did."""
+    language.out.mkdir(parents=True, exist_ok=True)
+    # One build at a time, of whichever language: each uses all cores by itself.
+    with (BUILDS / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = language.out / "built-by-run"
+        seen, _, failure = stamp.read_text().partition("\n") if stamp.exists() else ("", "", "")
+        if seen != run_id:
+            failure = _build(language)
+            stamp.write_text(f"{run_id}\n{failure}")
+    if failure:
+        pytest.fail(f"{language.name}: its driver is not built\n{failure}", pytrace=False)
+
+
+def _build(language: Language) -> str:
+    try:
+        for words in language.build:
+            run(language.command(words), cwd=language.cwd)
+    except (AssertionError, OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,126 @@
+"""The scenarios: read from `scenarios/*.yaml`, and checked as far as that goes without playing them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance import schema, stage
+from conformance.languages import ROOT
+from conformance.matching import load
+
+FOLDER = Path(__file__).parent / "scenarios"
+KNOWN_FAILURES = Path(__file__).parent / "known_failures.yaml"
+
+# Operation of a driver, as a step names it → the field that stands behind the name.
+OPERATIONS = {
+    "connect": "client",
+    "disconnect": "client",
+    "call": "rpc",
+    "open": "rpc",
+    "send": "handle",
+    "half_close": "handle",
+    "next": "handle",
+    "close": "handle",
+    "put": "messages",
+    "lease": "handle",
+    "lease_end": "handle",
+    "lease_ack": "handle",
+    "lease_delay": "handle",
+    "lease_progress": "handle",
+    "lease_is_lost": "handle",
+    "work": "handle",
+    "finish": "handle",
+    "work_stop": "handle",
+    "watch": "handle",
+    "watch_next": "handle",
+    "watch_close": "handle",
+}
+# What a step can be that the runner does itself.
+OF_RUNNER = {"await", "cancel", "pending", "handling", "cancelled", "ended", "fault"}
+# What stands beside any operation: `start` names it and does not wait; `until` makes it again until it meets that.
+EXPECTATIONS = {"expect", "until", "error", "ends", "silent"}
+BESIDE = EXPECTATIONS | {"keep", "start", "to"}
+# Everything that a message or an error can hold counts as expected here.
+_WORDS = re.compile(r"[A-Z][A-Z_]+")
+_RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
+
+
+class BadScenario(Exception):
+    """A scenario that cannot be played as it is written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One claim about the service and the client in front of it.
+
+    queue: the policy of the queue that is there when it begins; None: there is none.
+    on: the kind of scene; options: of that scene.
+    """
+
+    id: str
+    says: str
+    proves: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]
+    queue: dict[str, Any] | None = field(default_factory=dict)
+    on: str = "shared"
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        problem = next(self._problems(), None)
+        if problem:
+            raise BadScenario(f"scenario {self.id}: {problem}")
+
+    @property
+    def rpcs(self) -> set[str]:
+        """The RPCs that it calls as such."""
+        return {step[verb] for step in self.steps for verb in ("call", "open") if verb in step}
+
+    @property
+    def reasons(self) -> set[str]:
+        """The words in capitals that its expectations name, reasons of errors among them."""
+        said = [step[key] for step in self.steps for key in EXPECTATIONS if key in step]
+        return set(_WORDS.findall(str(said)))
+
+    def _problems(self) -> Any:
+        if self.on not in stage.KINDS:
+            yield f"no scene is called {self.on!r}"
+        if not any(EXPECTATIONS & step.keys() for step in self.steps):
+            yield "it expects nothing"
+        for step in self.steps:
+            if len(verbs := [key for key in step if key in OPERATIONS or key in OF_RUNNER]) != 1:
+                yield f"a step has one verb, not {verbs}: {step}"
+            if len(EXPECTATIONS & step.keys()) > 1:
+                yield f"a step expects one thing: {step}"
+            if (rpc := step.get("call") or step.get("open")) and rpc not in schema.every_rpc():
+                yield f"no RPC is called {rpc!r}"
+        started = [step["start"] for step in self.steps if "start" in step]
+        awaited = [step["await"] for step in self.steps if "await" in step]
+        if sorted(started) != sorted(awaited):
+            yield f"what is started is awaited once: {started}, {awaited}"
+
+
+def read_scenarios(folder: Path = FOLDER) -> list[Scenario]:
+    """All of them, by file and in the order of each file. Raises BadScenario."""
+    found: list[Scenario] = []
+    for path in sorted(folder.glob("*.yaml")):
+        for told in load(path.read_text()):
+            try:
+                parts = told | {"proves": tuple(told["proves"]), "steps": tuple(told["steps"])}
+                found.append(Scenario(**parts))
+            except (KeyError, TypeError) as error:
+                raise BadScenario(f"{path.name}, {told.get('id')}: {error!r}") from error
+    return found
+
+
+def known_failures() -> dict[tuple[str, str], str]:
+    """(language, scenario) → why it is known to fail."""
+    listed = load(KNOWN_FAILURES.read_text()) or []
+    return {(each["language"], each["scenario"]): each["reason"] for each in listed}
+
+
+def rules() -> set[str]:
+    """The ids of all rules of docs/protocol.md."""
+    return set(_RULE.findall((ROOT / "docs/protocol.md").read_text()))

@@ -1,0 +1,182 @@
+"""Where scenarios play: services, a store, proxies in front of them, and what can go wrong with each."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness import FaultProxy, ServiceProcess, StoreServer
+from harness.stores import free_port
+from wire.calls import Keys
+
+KINDS = ("shared", "proxied", "own", "fragile")
+_PREFIX = "__conformance__"
+
+
+@dataclass(slots=True)
+class Scene:
+    """What one scenario has: the addresses of its services by their names, and the faults that it may order."""
+
+    addresses: dict[str, str]
+    keys: Callable[[str], Keys]
+    proxies: dict[str, FaultProxy] = field(default_factory=dict)
+    services: dict[str, ServiceProcess] = field(default_factory=dict)
+    store: StoreServer | None = None
+    store_proxy: FaultProxy | None = None
+
+    async def fault(self, kind: str, about: str, queue: str) -> None:
+        """Does what a scenario's fault says. Raises KeyError for what this scene does not have."""
+        await getattr(self, f"_{kind}")(about, queue)
+
+    async def _cut(self, name: str, _: str) -> None:
+        """Resets every connection; new ones are let through."""
+        self.proxies[name].cut(refuse=False)
+
+    async def _refuse(self, name: str, _: str) -> None:
+        """Resets every connection, and new ones too."""
+        self.proxies[name].cut()
+
+    async def _mute(self, name: str, _: str) -> None:
+        """Lets nothing through, and resets nothing."""
+        self.proxies[name].silent = True
+
+    async def _restore(self, name: str, _: str) -> None:
+        """Everything passes again."""
+        self.proxies[name].restore()
+
+    async def _drain(self, name: str, _: str) -> None:
+        """SIGTERM; does not wait for the end."""
+        self.services[name].signal(signal.SIGTERM)
+
+    async def _stop(self, name: str, _: str) -> None:
+        """SIGTERM, and waits for the end."""
+        await asyncio.to_thread(self.services[name].stop)
+
+    async def _kill(self, name: str, _: str) -> None:
+        await asyncio.to_thread(self.services[name].kill)
+
+    async def _start(self, name: str, _: str) -> None:
+        """On the same address as before."""
+        await asyncio.to_thread(self.services[name].start)
+
+    async def _take_role(self, role: str, queue: str) -> None:
+        """As a foreign client that holds a role and does not give it back."""
+        keys = self.keys(queue)
+        keys.client.rpop(keys[f"{role}_free"])
+
+    async def _give_role(self, role: str, queue: str) -> None:
+        keys = self.keys(queue)
+        keys.client.lpush(keys[f"{role}_free"], 0)
+
+    async def _spoil(self, suffix: str, queue: str) -> None:
+        """Puts somebody else's value where the service keeps one of its own; the name "line" is the line's."""
+        keys = self.keys(queue)
+        name = keys["" if suffix == "line" else suffix]
+        keys.client.delete(name)
+        keys.client.hset(name, "not", "a list")
+        keys.client.delete(keys["producer_free"])
+
+    async def _store(self, trouble: str, _: str) -> None:
+        """The store refuses connections, loses its answers, is full, lacks replicas; or works."""
+        assert self.store is not None
+        assert self.store_proxy is not None
+        with self.store.client() as client:
+            client.config_set("maxmemory", 1 if trouble == "is_full" else 0)
+            client.config_set("min-replicas-to-write", 1 if trouble == "lacks_replicas" else 0)
+        self.store_proxy.restore()
+        if trouble == "refuses":
+            self.store_proxy.cut()
+        elif trouble == "loses_answers":
+            self.store_proxy.drop_replies = 1.0
+        elif trouble not in ("works", "is_full", "lacks_replicas"):
+            raise KeyError(trouble)
+
+
+class Stage:
+    """Everything that the scenarios of one test process share; start it with `async with`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = AsyncExitStack()
+        self._count = 0
+        self._fragile: Scene | None = None
+
+    async def __aenter__(self) -> Stage:
+        self._store = self._make_store()
+        self._redis = self._stack.enter_context(self._store.client())
+        self.service = await self._make_service(self._store.url)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    @asynccontextmanager
+    async def scene(self, kind: str, options: dict[str, Any]) -> AsyncIterator[Scene]:
+        """One scenario's: "shared" the service of all; "proxied" the same behind a proxy; "own" services of its own,
+        named by `services`, with `settings`; "fragile" one whose store can be troubled."""
+        if kind == "shared":
+            yield Scene({"service": self.service.address}, self._keys)
+        elif kind == "proxied":
+            async with FaultProxy(int(self.service.address.rpartition(":")[2])) as proxy:
+                yield Scene({"service": f"127.0.0.1:{proxy.port}"}, self._keys, {"service": proxy})
+        elif kind == "fragile":
+            scene = await self._fragile_scene()
+            try:
+                yield scene
+            finally:
+                await scene.fault("store", "works", "")
+        else:
+            async with self._own_services(options) as services:
+                yield Scene({name: each.address for name, each in services.items()}, self._keys, services=services)
+
+    @asynccontextmanager
+    async def _own_services(self, options: dict[str, Any]) -> AsyncIterator[dict[str, ServiceProcess]]:
+        names = options.get("services", ["service"])
+        made = {name: self._service(self._store.url, options.get("settings", {})) for name in names}
+        try:
+            await asyncio.gather(*(asyncio.to_thread(each.start) for each in made.values()))
+            yield made
+        finally:
+            await asyncio.gather(*(asyncio.to_thread(each.stop) for each in made.values()))
+
+    async def _fragile_scene(self) -> Scene:
+        if self._fragile is None:
+            store = self._make_store()
+            proxy = await self._stack.enter_async_context(FaultProxy(store.port))
+            service = await self._make_service(proxy.url)
+            client = self._stack.enter_context(store.client())
+            addresses = {"service": service.address}
+            self._fragile = Scene(addresses, lambda name: Keys(client, _PREFIX, name), store=store, store_proxy=proxy)
+        return self._fragile
+
+    def _keys(self, queue: str) -> Keys:
+        return Keys(self._redis, _PREFIX, queue)
+
+    def _make_store(self) -> StoreServer:
+        store = StoreServer("valkey", self._new_folder("store"))
+        store.start()
+        self._stack.callback(store.stop)
+        return store
+
+    async def _make_service(self, url: str) -> ServiceProcess:
+        service = self._service(url, {})
+        self._stack.callback(service.stop)
+        await asyncio.to_thread(service.start)
+        return service
+
+    def _service(self, url: str, settings: dict[str, str]) -> ServiceProcess:
+        # A port of its own, because it may be started again and is looked for where it was.
+        listen = {"HEADWAY_LISTEN": f"127.0.0.1:{free_port()}"}
+        env = {"HEADWAY_REDIS_URL": url, "PRESSURE_PREFIX": _PREFIX} | listen | settings
+        return ServiceProcess(self._new_folder("service"), env=env)
+
+    def _new_folder(self, kind: str) -> Path:
+        self._count += 1
+        folder = self._folder / f"{kind}{self._count}"
+        folder.mkdir()
+        return folder

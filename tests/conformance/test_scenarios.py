@@ -1,0 +1,44 @@
+"""Every scenario in every language."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from conformance.driving import DriverProcess
+from conformance.languages import BUILD_S, LANGUAGES
+from conformance.playing import Player
+from conformance.scenarios import Scenario, known_failures, read_scenarios
+from conformance.stage import Stage
+from conformance.table import MARK
+
+# Whichever test comes first waits until the driver is built; a scenario has a shorter bound of its own.
+pytestmark = pytest.mark.timeout(2 * BUILD_S)
+
+
+def _cases() -> list[ParameterSet]:
+    known = known_failures()
+    cases = []
+    for language in LANGUAGES:
+        for scenario in read_scenarios():
+            reason = known.get((language, scenario.id))
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            cases.append(pytest.param(language, scenario, marks=marks, id=f"{language}-{scenario.id}"))
+    return cases
+
+
+@pytest.mark.parametrize(("language", "scenario"), _cases())
+async def test_scenario(
+    language: str,
+    scenario: Scenario,
+    stage: Stage,
+    driver_of: Callable[[str], Awaitable[DriverProcess]],
+    record_property: Callable[[str, object], None],
+) -> None:
+    record_property(MARK, json.dumps([scenario.id, language, scenario.proves]))
+    driver = await driver_of(language)
+    async with stage.scene(scenario.on, scenario.options) as scene:
+        await Player(scenario, driver, scene).play()
