@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from conformance import schema
 from conformance.driving import Asked, Driver, RefusedByService
 from conformance.matching import Mismatch, compare, filled, part_of
-from conformance.scenarios import BESIDE, OPERATIONS, Scenario
+from conformance.scenarios import BESIDE, OPERATIONS, Scenario, verb_of
 
 SCENARIO_S = 60.0
 _NEXT_MS = 5000
@@ -64,20 +64,25 @@ class Player:
 
     async def _step(self, step: Json) -> None:
         step = filled(step, self._variables)
-        if "fault" in step:
-            ((kind, about),) = step["fault"].items()
-            await self._scene.fault(kind, about, step.get("queue", self._queue))
-        elif "pending" in step:
-            if self._started[step["pending"]][1].is_answered():
+        verb = verb_of(step)
+        about = step[verb]
+        if verb == "fault":
+            ((kind, which),) = about.items()
+            await self._scene.fault(kind, which, step.get("queue", self._queue))
+        elif verb == "pending":
+            if self._started[about][1].is_answered():
                 raise Mismatch("it is answered already")
-        elif "cancel" in step:
-            await self._driver.ask("cancel", target=self._started[step["cancel"]][1].number).answer()
-        elif "connect" in step:
-            await self._connect(step["connect"], step)
-        elif kind := next((kind for kind in ("handling", "cancelled", "ended") if kind in step), None):
-            await self._heard(kind, step)
-        elif "await" in step:
-            begun, asked = self._started.pop(step["await"])
+        elif verb == "cancel":
+            await self._driver.ask("cancel", target=self._started[about][1].number).answer()
+        elif verb == "connect":
+            await self._connect(about, step)
+        elif verb == "disconnect":
+            self._clients.remove(self._named(about))
+            await self._driver.ask("disconnect", client=self._named(about)).answer()
+        elif verb in ("handling", "cancelled", "ended"):
+            await self._heard(verb, step)
+        elif verb == "await":
+            begun, asked = self._started.pop(about)
             await self._judge({**begun, **step}, asked)
         elif "until" in step:
             await self._repeat(step)
@@ -98,7 +103,7 @@ class Player:
         event = await self._driver.event(kind, self._named(step[kind]))
         told: Json = {key: value for key, value in event.items() if key not in ("event", "handle")}
         if kind == "handling":
-            told = schema_of_lease(told, also=("lease",))
+            told = told_of_lease(told, also=("lease",))
         self._accept(step, told)
 
     async def _repeat(self, step: Json) -> None:
@@ -110,14 +115,14 @@ class Player:
             except Mismatch:
                 if time.monotonic() >= deadline:
                     raise
-                if "call" in step:
+                if verb_of(step) not in ("next", "watch_next"):
                     await asyncio.sleep(_PAUSE_S)
             else:
                 return
 
     def _ask(self, step: Json) -> Asked:
         """Sends an operation."""
-        op = next(verb for verb in step if verb in OPERATIONS)
+        op = verb_of(step)
         fields = {key: value for key, value in step.items() if key != op and key not in BESIDE}
         fields[OPERATIONS[op]] = step[op]
         fields["client"] = self._named(fields.get("client", "c"))
@@ -160,23 +165,24 @@ class Player:
 
     def _read(self, step: Json, answer: Json) -> Any:
         """The part of an answer that a step expects something of, read by the schema."""
-        if "call" in step:
-            return schema.answer_of(step["call"], answer.get("response"))
-        if "next" in step:
-            if "response" not in answer:
-                raise Mismatch(f"no message came, but {answer}")
-            return schema.answer_of(self._opened[step["next"]], answer["response"])
-        if "put" in step:
-            if not isinstance(results := answer.get("results"), list):
-                raise Mismatch(f"no results, but {answer}")
-            return [schema.read(schema.PUT_RESULT, each) for each in results]
-        if "lease" in step:
-            return answer if answer == {"empty": True} else schema_of_lease(answer)
-        if "watch_next" in step:
-            event = answer.get("event")
-            if not isinstance(event, dict) or event.get("kind") not in schema.EVENTS:
-                raise Mismatch(f"no event came, but {answer}")
-            return schema.read(schema.EVENTS[event["kind"]], event, also=("kind",))
+        match verb_of(step):
+            case "call":
+                return schema.answer_of(step["call"], answer.get("response"))
+            case "next":
+                if "response" not in answer:
+                    raise Mismatch(f"no message came, but {answer}")
+                return schema.answer_of(self._opened[step["next"]], answer["response"])
+            case "put":
+                if not isinstance(results := answer.get("results"), list):
+                    raise Mismatch(f"no results, but {answer}")
+                return [schema.read(schema.PUT_RESULT, each) for each in results]
+            case "lease":
+                return answer if answer == {"empty": True} else told_of_lease(answer)
+            case "watch_next":
+                event = answer.get("event")
+                if not isinstance(event, dict) or event.get("kind") not in schema.EVENTS:
+                    raise Mismatch(f"no event came, but {answer}")
+                return schema.read(schema.EVENTS[event["kind"]], event, also=("kind",))
         return answer
 
     def _accept(self, step: Json, told: Any) -> None:
@@ -189,7 +195,7 @@ class Player:
         return f"{self._number}.{name}"
 
 
-def schema_of_lease(told: Json, *, also: tuple[str, ...] = ()) -> Json:
+def told_of_lease(told: Json, *, also: tuple[str, ...] = ()) -> Json:
     """What a driver tells of a lease that was given. Raises Mismatch if it tells something else."""
     keys = {"message", "attempt", "ticket", "traceparent", *also}
     if not {"message", "attempt", *also} <= told.keys() <= keys:

@@ -48,6 +48,11 @@ _WORDS = re.compile(r"[A-Z][A-Z_]+")
 _RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
 
 
+def verb_of(step: dict[str, Any]) -> str:
+    """What a step does: the first of its keys."""
+    return next(iter(step))
+
+
 class BadScenario(Exception):
     """A scenario that cannot be played as it is written."""
 
@@ -76,7 +81,7 @@ class Scenario:
     @property
     def rpcs(self) -> set[str]:
         """The RPCs that it calls as such."""
-        return {step[verb] for step in self.steps for verb in ("call", "open") if verb in step}
+        return {step[verb] for step in self.steps if (verb := verb_of(step)) in ("call", "open")}
 
     @property
     def reasons(self) -> set[str]:
@@ -90,14 +95,14 @@ class Scenario:
         if not any(EXPECTATIONS & step.keys() for step in self.steps):
             yield "it expects nothing"
         for step in self.steps:
-            if len(verbs := [key for key in step if key in OPERATIONS or key in OF_RUNNER]) != 1:
-                yield f"a step has one verb, not {verbs}: {step}"
+            if verb_of(step) not in OPERATIONS.keys() | OF_RUNNER:
+                yield f"a step begins with its verb: {step}"
             if len(EXPECTATIONS & step.keys()) > 1:
                 yield f"a step expects one thing: {step}"
-            if (rpc := step.get("call") or step.get("open")) and rpc not in schema.every_rpc():
-                yield f"no RPC is called {rpc!r}"
+        if unknown := self.rpcs - schema.every_rpc():
+            yield f"the schema has no {', '.join(unknown)}"
         started = [step["start"] for step in self.steps if "start" in step]
-        awaited = [step["await"] for step in self.steps if "await" in step]
+        awaited = [step["await"] for step in self.steps if verb_of(step) == "await"]
         if sorted(started) != sorted(awaited):
             yield f"what is started is awaited once: {started}, {awaited}"
 

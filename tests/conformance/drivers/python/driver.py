@@ -134,10 +134,10 @@ class Working:
     async def _handle(self, lease: headway.Lease) -> bytes:
         self._count += 1
         name = f"{self.name}/{self._count}"
-        self.handling[name] = asyncio.get_running_loop().create_future()
+        told = self.handling[name] = asyncio.get_running_loop().create_future()
         _tell({"event": "handling", "handle": self.name, "lease": name} | _told(lease))
         try:
-            end = await self.handling.pop(name)
+            end = await told
         except asyncio.CancelledError:
             _tell({"event": "cancelled", "handle": self.name, "lease": name})
             raise
@@ -308,7 +308,7 @@ class Driver:
         self._handles[request["client"], request["handle"]] = Working(request["handle"], self._queue(request), request)
 
     async def finish(self, request: Json) -> None:
-        self._handle(request).handling[request["lease"]].set_result(request)
+        self._handle(request).handling.pop(request["lease"]).set_result(request)
 
     async def work_stop(self, request: Json) -> None:
         self._handle(request).stop.set()
