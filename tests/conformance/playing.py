@@ -25,6 +25,8 @@ class Place(Protocol):
 
     @property
     def addresses(self) -> dict[str, str]: ...
+    @property
+    def direct(self) -> str: ...
     async def fault(self, kind: str, about: str, queue: str) -> None: ...
 
 
@@ -41,7 +43,8 @@ class Player:
         self._patience_s = patience_s
         self._number = next(_numbers)
         self._queue = f"{scenario.id}-{uuid.uuid4().hex[:8]}"
-        self._variables: Json = {"queue": self._queue} | {f"at.{name}": at for name, at in scene.addresses.items()}
+        self._variables: Json = {"queue": self._queue, "at.direct": scene.direct}
+        self._variables |= {f"at.{name}": address for name, address in scene.addresses.items()}
         self._clients: list[str] = []
         self._opened: dict[str, str] = {}  # handle → RPC
         self._started: dict[str, tuple[Json, Asked]] = {}
@@ -84,7 +87,7 @@ class Player:
         elif verb == "await":
             begun, asked = self._started.pop(about)
             await self._judge({**begun, **step}, asked)
-        elif "until" in step:
+        elif "until" in step or "until_error" in step:
             await self._repeat(step)
         else:
             asked = self._ask(step)
@@ -109,9 +112,10 @@ class Player:
     async def _repeat(self, step: Json) -> None:
         """Makes a call again, or reads a stream on, until the answer is what is waited for."""
         deadline = time.monotonic() + self._patience_s
+        wanted = {"expect": step["until"]} if "until" in step else {"error": step["until_error"]}
         while True:
             try:
-                await self._judge({**step, "expect": step["until"]}, self._ask(step))
+                await self._judge({**step, **wanted}, self._ask(step))
             except Mismatch:
                 if time.monotonic() >= deadline:
                     raise
@@ -135,12 +139,10 @@ class Player:
             self._opened[fields["handle"]] = step["open"]
         if op in ("next", "watch_next"):
             fields["timeout_ms"] = step.get("silent", _NEXT_MS)
-        if op == "call" or (op == "open" and "request" in fields):
+        if op == "call" or (op == "open" and not schema.method_of(step[op]).client_streaming):
             fields["request"] = schema.request_of(step[op], fields.get("request", {}), self._queue)
         if op == "send":
-            # An empty queue on a stream is the stream's own; so it is left out unless the scenario names it.
-            named = {"queue": ""} | fields["request"]
-            fields["request"] = schema.request_of(self._opened[step[op]], named, self._queue)
+            fields["request"] = schema.request_of(self._opened[step[op]], fields["request"])
         if "handle" in fields:
             fields["handle"] = self._named(fields["handle"])
         return self._driver.ask(op, **fields)

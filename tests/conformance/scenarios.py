@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance import schema, stage
+from conformance import schema
 from conformance.languages import ROOT
-from conformance.matching import load
+from conformance.matching import Times, filled, load
+from conformance.stage import KINDS
 
 FOLDER = Path(__file__).parent / "scenarios"
 KNOWN_FAILURES = Path(__file__).parent / "known_failures.yaml"
@@ -40,8 +41,8 @@ OPERATIONS = {
 }
 # What a step can be that the runner does itself.
 OF_RUNNER = {"await", "cancel", "pending", "handling", "cancelled", "ended", "fault"}
-# What stands beside any operation: `start` names it and does not wait; `until` makes it again until it meets that.
-EXPECTATIONS = {"expect", "until", "error", "ends", "silent"}
+# What stands beside any operation: `start` names it and does not wait; `until` and `until_error` make it again until they are met.
+EXPECTATIONS = {"expect", "until", "error", "until_error", "ends", "silent"}
 BESIDE = EXPECTATIONS | {"keep", "start", "to"}
 # Everything that a message or an error can hold counts as expected here.
 _WORDS = re.compile(r"[A-Z][A-Z_]+")
@@ -62,7 +63,7 @@ class Scenario:
     """One claim about the service and the client in front of it.
 
     queue: the policy of the queue that is there when it begins; None: there is none.
-    on: the kind of scene; options: of that scene.
+    stage: the kind of scene; options: of that scene.
     """
 
     id: str
@@ -70,7 +71,7 @@ class Scenario:
     proves: tuple[str, ...]
     steps: tuple[dict[str, Any], ...]
     queue: dict[str, Any] | None = field(default_factory=dict)
-    on: str = "shared"
+    stage: str = "shared"
     options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,8 +91,8 @@ class Scenario:
         return set(_WORDS.findall(str(said)))
 
     def _problems(self) -> Any:
-        if self.on not in stage.KINDS:
-            yield f"no scene is called {self.on!r}"
+        if self.stage not in KINDS:
+            yield f"no scene is called {self.stage!r}"
         if not any(EXPECTATIONS & step.keys() for step in self.steps):
             yield "it expects nothing"
         for step in self.steps:
@@ -113,7 +114,10 @@ def read_scenarios(folder: Path = FOLDER) -> list[Scenario]:
     for path in sorted(folder.glob("*.yaml")):
         for told in load(path.read_text()):
             try:
-                parts = told | {"proves": tuple(told["proves"]), "steps": tuple(told["steps"])}
+                steps = [
+                    step for each in told["steps"] for step in (filled(each, {}) if isinstance(each, Times) else [each])
+                ]
+                parts = told | {"proves": tuple(told["proves"]), "steps": tuple(steps)}
                 found.append(Scenario(**parts))
             except (KeyError, TypeError) as error:
                 raise BadScenario(f"{path.name}, {told.get('id')}: {error!r}") from error

@@ -39,11 +39,11 @@ def method_of(rpc: str) -> MethodDescriptor:
     return SERVICES[service or "QueueService"].methods_by_name[name]
 
 
-def request_of(rpc: str, request: dict[str, Any], queue: str) -> dict[str, Any]:
-    """The request in canonical JSON, for this queue unless it names one. Raises ParseError for what is no request."""
+def request_of(rpc: str, request: dict[str, Any], queue: str = "") -> dict[str, Any]:
+    """The request in canonical JSON, about this queue unless it names one. Raises ParseError for what is no request."""
     method = method_of(rpc)
     fields = dict(request)
-    if "queue" in method.input_type.fields_by_name:
+    if queue and "queue" in method.input_type.fields_by_name:
         fields.setdefault("queue", queue)
     return MessageToDict(ParseDict(fields, GetMessageClass(method.input_type)()))
 

@@ -28,6 +28,7 @@ class Scene:
     services: dict[str, ServiceProcess] = field(default_factory=dict)
     store: StoreServer | None = None
     store_proxy: FaultProxy | None = None
+    direct: str = ""  # the service's own address, past its proxy
 
     async def fault(self, kind: str, about: str, queue: str) -> None:
         """Does what a scenario's fault says. Raises KeyError for what this scene does not have."""
@@ -123,7 +124,8 @@ class Stage:
             yield Scene({"service": self.service.address}, self._keys)
         elif kind == "proxied":
             async with FaultProxy(int(self.service.address.rpartition(":")[2])) as proxy:
-                yield Scene({"service": f"127.0.0.1:{proxy.port}"}, self._keys, {"service": proxy})
+                addresses = {"service": f"127.0.0.1:{proxy.port}"}
+                yield Scene(addresses, self._keys, {"service": proxy}, direct=self.service.address)
         elif kind == "fragile":
             scene = await self._fragile_scene()
             try:

@@ -40,5 +40,5 @@ async def test_scenario(
 ) -> None:
     record_property(MARK, json.dumps([scenario.id, language, scenario.proves]))
     driver = await driver_of(language)
-    async with stage.scene(scenario.on, scenario.options) as scene:
+    async with stage.scene(scenario.stage, scenario.options) as scene:
         await Player(scenario, driver, scene).play()
