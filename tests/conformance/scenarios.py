@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,10 @@ OPERATIONS = {
 }
 # What a step can be that the runner does itself.
 OF_RUNNER = {"await", "cancel", "pending", "handling", "cancelled", "ended", "fault"}
-# What stands beside any operation: `start` names it and does not wait; `until` and `until_error` make it again until they are met.
+# What an answer should be; `until` and `until_error` make the operation again until it is.
 EXPECTATIONS = {"expect", "until", "error", "until_error", "ends", "silent"}
+# What stands beside any operation. `start` gives it a name and does not wait for its answer.
 BESIDE = EXPECTATIONS | {"keep", "start", "to"}
-# Everything that a message or an error can hold counts as expected here.
 _WORDS = re.compile(r"[A-Z][A-Z_]+")
 _RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
 
@@ -122,6 +123,11 @@ def read_scenarios(folder: Path = FOLDER) -> list[Scenario]:
             except (KeyError, TypeError) as error:
                 raise BadScenario(f"{path.name}, {told.get('id')}: {error!r}") from error
     return found
+
+
+def _unrolled(steps: list[Any]) -> Iterator[dict[str, Any]]:
+    for step in steps:
+        yield from filled(step, {}) if isinstance(step, Times) else [step]
 
 
 def known_failures() -> dict[tuple[str, str], str]:
