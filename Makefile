@@ -41,12 +41,13 @@ lint: $(VENV)/.dev-stamp ## ruff: rules and format
 types: $(VENV)/.dev-stamp ## mypy, strict
 	$(BIN)/mypy
 
-gen: $(VENV)/.dev-stamp ## regenerate what is generated: the Python stubs, docs/configuration.md, and the chart's schema and table
+gen: $(VENV)/.dev-stamp ## regenerate what is generated: the clients' stubs, docs/configuration.md, and the chart's schema and table
 	$(BIN)/python tools/generate.py
 
 verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is clean and breaks nobody; layers hold
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python tools/constraints.py
+	$(BIN)/python tools/versions.py
 	cd proto && ../$(BIN)/buf lint
 	cd proto && ../$(BIN)/buf format --diff --exit-code
 	cd proto && ../$(BIN)/buf breaking --against baseline.binpb

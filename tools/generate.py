@@ -1,53 +1,22 @@
-"""Regenerates what is committed but generated: the Python stubs, the reference of the settings, and what the chart says
-of them.
+"""Regenerates what is committed but generated: the clients' stubs, the reference of the settings, and what the chart
+says of them.
 
-With --check it compares and changes nothing.
+With --check it compares and changes nothing. A language whose toolchain is not here is left as it is, and named; under
+CI=true that is an error.
 """
 
 import argparse
-import filecmp
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import chart
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from stub_types import stub_types
+from generating import Generating, languages
 
 ROOT = Path(__file__).resolve().parent.parent
-PROTO = ROOT / "proto"
-PACKAGE = Path("headway/v1")
-STUBS = ROOT / "clients/python"
 SETTINGS = ROOT / "docs/configuration.md"
-
-
-def generate_stubs(into: Path) -> None:
-    """Writes the stubs of every schema file below `into`."""
-    # protoc finds its plug-ins on the path, and they lie beside this interpreter.
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
-    outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python", "mypy")]
-    schema = into / "schema.binpb"
-    outputs += [f"--descriptor_set_out={schema}", "--include_imports"]
-    files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / PACKAGE).glob("*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(PROTO), *outputs, *files]
-    # mypy-protobuf tells every file it wrote on stderr: kept for the case that it fails.
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
-    if done.returncode:
-        sys.exit(done.stderr)
-    described = FileDescriptorSet.FromString(schema.read_bytes())
-    schema.unlink()
-    for file in described.file:
-        types = stub_types(file, list(described.file))
-        if types is not None:
-            (into / file.name).with_name(Path(file.name).stem + "_pb2_grpc.pyi").write_text(types)
-
-
-def generated_names(folder: Path) -> set[str]:
-    """The names of generated files in a folder."""
-    return {path.name for path in folder.glob("*_pb2*.py*")}
 
 
 def settings_reference() -> str:
@@ -56,37 +25,55 @@ def settings_reference() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+def texts() -> dict[Path, bytes | None]:
+    """What single files should hold."""
+    made = {SETTINGS: settings_reference(), chart.SCHEMA: chart.schema_text(), chart.README: chart.readme_text()}
+    return {path: text.encode() for path, text in made.items()}
+
+
+def stubs(name: str, language: Generating) -> dict[Path, bytes | None]:
+    """What the files of a client's generated folder should hold; None: it should not be there."""
+    if language.KEPT is None:
+        return {}
+    reason = language.missing()
+    if reason is not None:
+        if os.environ.get("CI") == "true":
+            sys.exit(f"{name}: {reason}")
+        print(f"skipped {name}: {reason}")
+        return {}
+    kept = ROOT / language.KEPT
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh = Path(scratch)
+        language.generate(fresh)
+        wanted: dict[Path, bytes | None] = dict.fromkeys(kept / each for each in _files(kept))
+        return wanted | {kept / each: (fresh / each).read_bytes() for each in _files(fresh)}
+
+
+def _files(folder: Path) -> list[Path]:
+    """Every file below a folder, but Python's caches."""
+    found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return [path for path in found if "__pycache__" not in path.parts]
+
+
 def main() -> None:
-    """Generates into a temporary folder, then compares or replaces."""
+    """Generates, then compares or replaces."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, change nothing, exit 1 on a difference")
     only_check = parser.parse_args().check
-    with tempfile.TemporaryDirectory() as scratch:
-        fresh, kept = Path(scratch) / PACKAGE, STUBS / PACKAGE
-        generate_stubs(Path(scratch))
-        names = sorted(generated_names(fresh) | generated_names(kept))
-        _, differing, missing = filecmp.cmpfiles(fresh, kept, names, shallow=False)
-        stale = sorted({*differing, *missing})
-        texts = {
-            SETTINGS: settings_reference(),
-            chart.SCHEMA: chart.schema_text(),
-            chart.README: chart.readme_text(),
-        }
-        stale_texts = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
-        if only_check:
-            wrong = [str(kept.relative_to(ROOT) / name) for name in stale]
-            wrong += [str(path.relative_to(ROOT)) for path in stale_texts]
-            if wrong:
-                sys.exit(f"not as `make gen` would make it: {', '.join(wrong)}")
-            return
-        for path in stale_texts:
-            path.write_text(texts[path])
-            print(f"wrote {path.relative_to(ROOT)}")
-        for name in stale:
-            (kept / name).unlink(missing_ok=True)
-            if (fresh / name).exists():
-                shutil.copyfile(fresh / name, kept / name)
-            print(f"wrote {(kept / name).relative_to(ROOT)}")
+    wanted = texts()
+    for name, language in languages().items():
+        wanted |= stubs(name, language)
+    stale = [path for path, data in wanted.items() if (path.read_bytes() if path.exists() else None) != data]
+    if only_check and stale:
+        sys.exit(f"not as `make gen` would make it: {', '.join(str(path.relative_to(ROOT)) for path in stale)}")
+    for path in () if only_check else stale:
+        data = wanted[path]
+        if data is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        print(f"{'removed' if data is None else 'wrote'} {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

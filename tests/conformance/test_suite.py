@@ -111,8 +111,8 @@ class Pretender:
         return Told(self._count, answer)
 
     async def event(self, kind: str, handle: str) -> dict[str, Any]:
-        event: dict[str, Any] = {"event": kind, "handle": handle, "lease": f"{handle}/1"}
-        return event | {"message": {}, "attempt": 0, "error": None}
+        told = {"lease": f"{handle}/1", "message": {}, "attempt": 0, "error": None}
+        return told | {"event": kind, "handle": handle}
 
 
 class Nowhere:
@@ -132,14 +132,15 @@ def nothing(op: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def defaults(op: str, fields: dict[str, Any]) -> dict[str, Any]:
     """What a client says that reads every message as an empty one."""
-    return {
+    answers: dict[str, dict[str, Any]] = {
         "call": {"response": {}},
         "next": {"response": {}},
         "put": {"results": []},
         "lease": {"message": {}, "attempt": 0, "ticket": "0", "traceparent": None},
         "watch_next": {"event": {"kind": "position"}},
         "lease_is_lost": {"lost": False},
-    }.get(op, {})
+    }
+    return answers.get(op, {})
 
 
 def echo(op: str, fields: dict[str, Any]) -> dict[str, Any]:
