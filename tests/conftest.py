@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _languages_of(item: pytest.Item) -> set[str]:
     """The languages that a test is about, if it is one of a suite over languages."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return {str(parameters["language"])} if "language" in parameters else set()
+    return {str(parameters[name]) for name in ("language", "producer", "worker_language") if name in parameters}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from conformance.driving import DriverProcess
-from conformance.languages import LANGUAGES, Language, build_once, skip_without_toolchain
+from conformance.languages import LANGUAGES, Language, Ready, build_once, skip_without_toolchain
 from conformance.stage import Stage
 
 _RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
-Ready = Callable[[str], Language]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -32,6 +32,10 @@ class Example:
     file: Path
     run: tuple[str, ...]
     output: str
+
+    @property
+    def name(self) -> str:
+        return self.file.relative_to(ROOT / "clients").as_posix().replace("/", "-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ def read(path: Path) -> Language:
     )
 
 
+Ready = Callable[[str], Language]  # of a name: built, or the test is skipped or fails
 LANGUAGES = {language.name: language for language in map(read, sorted(DRIVERS.glob("*/driver.toml")))}
 
 

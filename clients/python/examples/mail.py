@@ -1,4 +1,3 @@
-# ruff: noqa: INP001 - a script
 """A producer and a worker on one queue: `python mail.py put Ada Grace`, and `python mail.py work` until Ctrl-C.
 
 `python mail.py revive` tells which messages could not be sent, and has all of them tried again.
