@@ -26,10 +26,10 @@ test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every 
 	@$(MAKE) --no-print-directory verify lint types
 	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey,redis $(SECOND_TRY) $(ARGS)
 
-check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store, without the store's troubles; under two minutes
+check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store and in Python, without the store's troubles; under two minutes
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey -m "not slow" --ignore=tests/faults $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey --languages=python -m "not slow" --ignore=tests/faults $(ARGS)
 
 conformance: $(VENV)/.dev-stamp ## every client whose toolchain is here plays the same scenarios; prints the table (ARGS="--languages=go")
 	$(BIN)/python -m pytest tests/conformance -n $(JOBS) --conformance-table $(ARGS)
@@ -97,6 +97,7 @@ mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
 
 clean: ## remove the virtual environments and everything built
+	rm -rf clients/*/node_modules clients/*/build clients/*/dist clients/*/target
 	rm -rf $(VENV) .bench-peers build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	find . -name '*.egg-info' -type d -prune -exec rm -rf {} +
