@@ -22,9 +22,10 @@ def summarize(reporter: pytest.TerminalReporter, *, whole: bool) -> None:
     reporter.section("conformance")
     if whole or _FAILED in found.values():
         width = max(len(scenario) for scenario in proved)
-        reporter.write_line(f"{'':<{width}}  {'  '.join(languages)}  proves")
+        columns = {language: max(len(language), len(_KNOWN)) for language in languages}
+        reporter.write_line(f"{'':<{width}}  {'  '.join(f'{name:<{columns[name]}}' for name in languages)}  proves")
         for scenario, rules in proved.items():
-            cells = (f"{found.get((scenario, language), ''):<{len(language)}}" for language in languages)
+            cells = (f"{found.get((scenario, name), ''):<{columns[name]}}" for name in languages)
             reporter.write_line(f"{scenario:<{width}}  {'  '.join(cells)}  {' '.join(rules)}")
     for language in languages:
         words = Counter(word for (_, each), word in found.items() if each == language)
