@@ -28,7 +28,7 @@ class Scene:
     services: dict[str, ServiceProcess] = field(default_factory=dict)
     store: StoreServer | None = None
     store_proxy: FaultProxy | None = None
-    direct: str = ""  # the service's own address, past its proxy
+    direct: str = ""  # of another service on the same store, or of the same past its proxy
 
     async def fault(self, kind: str, about: str, queue: str) -> None:
         """Does what a scenario's fault says. Raises KeyError for what this scene does not have."""
@@ -134,7 +134,8 @@ class Stage:
                 await scene.fault("store", "works", "")
         else:
             async with self._own_services(options) as services:
-                yield Scene({name: each.address for name, each in services.items()}, self._keys, services=services)
+                addresses = {name: each.address for name, each in services.items()}
+                yield Scene(addresses, self._keys, services=services, direct=self.service.address)
 
     @asynccontextmanager
     async def _own_services(self, options: dict[str, Any]) -> AsyncIterator[dict[str, ServiceProcess]]:

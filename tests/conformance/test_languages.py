@@ -69,5 +69,6 @@ async def test_example_prints_what_the_readme_says(language: str, example: Examp
     async with stage.scene("own", {"settings": settings}) as scene:
         env = {"HEADWAY_ADDRESS": scene.addresses["service"]}
         printed = await asyncio.to_thread(run, client.command(example.run), cwd=ROOT, env=env)
-    assert re.fullmatch(example.output.strip(), printed.strip()), printed
-    assert re.fullmatch(example.output.strip(), shown[0].strip()), shown[0]
+    whole = example.output.strip().removesuffix(r"\n")
+    assert re.fullmatch(whole, printed.strip()), printed
+    assert re.fullmatch(whole, shown[0].strip()), shown[0]
