@@ -32,14 +32,15 @@ def _of_pom(path: Path) -> str:
     return str(ET.parse(path).getroot().findtext(_MAVEN))  # noqa: S314 - our own file
 
 
-def _of_go(path: Path) -> str:
-    found = _GO.search(path.read_text())
-    return found[1] if found else "none that is told as `const Version`"
+def _of_module(path: Path) -> str:
+    # A Go module has its version from a tag; what its client says of itself is a constant of the package.
+    found = [match[1] for file in sorted(path.parent.glob("*.go")) for match in _GO.finditer(file.read_text())]
+    return " and ".join(found) or "not told as `const Version`"
 
 
 CARRIERS: dict[str, Callable[[Path], str]] = {
     "clients/python/pyproject.toml": _of_project,
-    "clients/go/version.go": _of_go,
+    "clients/go/go.mod": _of_module,
     "clients/typescript/package.json": _of_package,
     "clients/java/pom.xml": _of_pom,
     "clients/rust/Cargo.toml": _of_crate,
