@@ -12,6 +12,10 @@ ARGS ?=
 # A shared machine may pause for longer than a test allows: what fails is tried once more, and the summary names it.
 SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR
 
+# The drivers of the clients are built before the tests, which know by this that they are.
+CONFORMANCE_RUN := $(or $(CONFORMANCE_RUN),$(shell date +%s)-$(shell echo $$PPID))
+export CONFORMANCE_RUN
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful truth mutants test-image clean
@@ -24,6 +28,7 @@ run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds
 
 test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every store
 	@$(MAKE) --no-print-directory verify lint types
+	cd tests && ../$(BIN)/python -m conformance.build
 	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey,redis $(SECOND_TRY) $(ARGS)
 
 check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store and in Python, without the store's troubles; under two minutes

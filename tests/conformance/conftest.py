@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from conformance.driving import DriverProcess
-from conformance.languages import LANGUAGES, Language, Ready, build_once, skip_without_toolchain
+from conformance.languages import LANGUAGES, Language, Ready, build_once, run_id, skip_without_toolchain
 from conformance.stage import Stage
-
-_RUN = os.environ.get("PYTEST_XDIST_TESTRUNUID") or uuid.uuid4().hex
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +28,8 @@ def ready() -> Ready:
     def language(name: str) -> Language:
         found = LANGUAGES[name]
         skip_without_toolchain(found)
-        build_once(found, _RUN)
+        if failure := build_once(found, run_id()):
+            pytest.fail(f"{name}: its driver is not built\n{failure}", pytrace=False)
         return found
 
     return language
