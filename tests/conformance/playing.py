@@ -119,8 +119,7 @@ class Player:
             except Mismatch:
                 if time.monotonic() >= deadline:
                     raise
-                if verb_of(step) not in ("next", "watch_next"):
-                    await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_PAUSE_S)
             else:
                 return
 
