@@ -1,9 +1,8 @@
 package headway
 
 import (
+	"cmp"
 	"context"
-	"errors"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -20,40 +19,23 @@ import (
 	"headway.dev/go/headwaypb"
 )
 
-const (
-	addressVariable    = "HEADWAY_ADDRESS"
-	defaultAddress     = "127.0.0.1:7420"
-	defaultCallTimeout = 10 * time.Second
-	maxReceiveBytes    = 64 << 20
-)
+// Calls that gRPC may make again by itself: they do no harm when done twice, and their answer says the same. Put, Get,
+// Ack, Delay and Extend are repeated by again, which knows the ids they carry and can tell the caller. Never repeated:
+// Close and Delete (the second fails by rule), Purge and Repair (the second's answer tells its own part only), Redrive.
+const serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": [{
+	"name": [
+		{"service": "headway.v1.QueueService", "method": "Create"}, {"service": "headway.v1.QueueService", "method": "Describe"},
+		{"service": "headway.v1.QueueService", "method": "List"}, {"service": "headway.v1.QueueService", "method": "Update"},
+		{"service": "headway.v1.QueueService", "method": "Peek"}, {"service": "headway.v1.AdminService", "method": "Check"},
+		{"service": "headway.v1.AdminService", "method": "GetServerInfo"}, {"service": "headway.v1.AdminService", "method": "ListDead"},
+		{"service": "headway.v1.AdminService", "method": "Pause"}, {"service": "headway.v1.AdminService", "method": "Resume"}
+	],
+	"retryPolicy": {
+		"maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]
+	}
+}]}`
 
-// Calls that gRPC may make again by itself: they do no harm when done twice, and their answer says the same. Put, Get
-// and Delay are repeated by again, which knows the ids they carry and can tell the caller. Never repeated: Close and
-// Delete (the second fails by rule), Purge and Repair (the second's answer tells its own part only), Redrive.
-const serviceConfig = `{
-	"loadBalancingConfig": [{"round_robin": {}}],
-	"methodConfig": [{
-		"name": [
-			{"service": "headway.v1.QueueService", "method": "Create"},
-			{"service": "headway.v1.QueueService", "method": "Describe"},
-			{"service": "headway.v1.QueueService", "method": "List"},
-			{"service": "headway.v1.QueueService", "method": "Update"},
-			{"service": "headway.v1.QueueService", "method": "Peek"},
-			{"service": "headway.v1.AdminService", "method": "Check"},
-			{"service": "headway.v1.AdminService", "method": "GetServerInfo"},
-			{"service": "headway.v1.AdminService", "method": "ListDead"},
-			{"service": "headway.v1.AdminService", "method": "Pause"},
-			{"service": "headway.v1.AdminService", "method": "Resume"}
-		],
-		"retryPolicy": {
-			"maxAttempts": 4,
-			"initialBackoff": "0.1s",
-			"maxBackoff": "2s",
-			"backoffMultiplier": 2,
-			"retryableStatusCodes": ["UNAVAILABLE"]
-		}
-	}]
-}`
+const maxReceiveBytes = 64 << 20
 
 // Client is a connection to the service, safe for concurrent use. Make it with [Connect].
 type Client struct {
@@ -64,8 +46,10 @@ type Client struct {
 	Admin headwaypb.AdminServiceClient
 
 	conn        *grpc.ClientConn
+	addresses   []string
 	callTimeout time.Duration
 	tracing     Tracing
+	dial        []grpc.DialOption
 }
 
 // Tracing carries trace context through the headers of messages. Package headway.dev/go/headwayotel has one for
@@ -77,93 +61,72 @@ type Tracing interface {
 	Extract(ctx context.Context, headers map[string]string) context.Context
 }
 
-type settings struct {
-	addresses   []string
-	callTimeout time.Duration
-	credentials credentials.TransportCredentials
-	tracing     Tracing
-	dial        []grpc.DialOption
-}
-
-// Option changes how [Connect] connects.
-type Option func(*settings)
+// ConnectOption changes how [Connect] connects.
+type ConnectOption func(*Client)
 
 // WithAddress names the service: HOST:PORT, or unix:PATH. Calls go round robin over all that are given, and over all
 // addresses that a single name has. Default: the environment's HEADWAY_ADDRESS (several: with commas between them),
 // else 127.0.0.1:7420.
-func WithAddress(addresses ...string) Option {
-	return func(s *settings) { s.addresses = addresses }
+func WithAddress(addresses ...string) ConnectOption {
+	return func(c *Client) { c.addresses = addresses }
 }
 
 // WithCallTimeout says how long a call without a deadline may take beyond the wait it asks for. Default: 10 s.
-func WithCallTimeout(timeout time.Duration) Option {
-	return func(s *settings) { s.callTimeout = timeout }
+func WithCallTimeout(timeout time.Duration) ConnectOption {
+	return func(c *Client) { c.callTimeout = timeout }
 }
 
 // WithCredentials encrypts the connection, for example with credentials.NewTLS. Default: plain text.
-func WithCredentials(transport credentials.TransportCredentials) Option {
-	return func(s *settings) { s.credentials = transport }
+func WithCredentials(transport credentials.TransportCredentials) ConnectOption {
+	return WithDialOptions(grpc.WithTransportCredentials(transport))
 }
 
 // WithTracing puts the current trace context into the headers of messages that [Queue.Put] puts, unless they carry one,
 // and offers it to handlers in their context.
-func WithTracing(tracing Tracing) Option {
-	return func(s *settings) { s.tracing = tracing }
-}
+func WithTracing(tracing Tracing) ConnectOption { return func(c *Client) { c.tracing = tracing } }
 
 // WithDialOptions adds options of gRPC's own, for example interceptors.
-func WithDialOptions(options ...grpc.DialOption) Option {
-	return func(s *settings) { s.dial = append(s.dial, options...) }
+func WithDialOptions(options ...grpc.DialOption) ConnectOption {
+	return func(c *Client) { c.dial = append(c.dial, options...) }
 }
 
 // Connect makes a client. It does not block: the first call opens the connection, and one that is lost is opened again.
 // It fails only for an address or an option that cannot be understood.
-func Connect(options ...Option) (*Client, error) {
-	s := settings{
-		addresses:   strings.Split(os.Getenv(addressVariable), ","),
-		callTimeout: defaultCallTimeout,
-		credentials: insecure.NewCredentials(),
-	}
-	for _, option := range options {
-		option(&s)
-	}
-	if strings.Join(s.addresses, "") == "" {
-		s.addresses = []string{defaultAddress}
-	}
-	client := &Client{callTimeout: s.callTimeout, tracing: s.tracing}
-	target, dial := s.addresses[0], []grpc.DialOption{
-		grpc.WithTransportCredentials(s.credentials),
+func Connect(options ...ConnectOption) (*Client, error) {
+	c := &Client{callTimeout: 10 * time.Second}
+	c.addresses = strings.Split(cmp.Or(os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420"), ",")
+	reconnect := backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
+	c.dial = []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUserAgent("headway-go/" + Version),
 		grpc.WithDefaultServiceConfig(serviceConfig),
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second},
-			MinConnectTimeout: 5 * time.Second,
-		}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes)),
-		grpc.WithChainUnaryInterceptor(client.unary),
-		grpc.WithChainStreamInterceptor(stream),
+		grpc.WithChainUnaryInterceptor(c.unary),
+		grpc.WithChainStreamInterceptor(streams),
 	}
-	if len(s.addresses) > 1 {
-		several := manual.NewBuilderWithScheme("headway")
+	for _, option := range options {
+		option(c)
+	}
+	target := strings.Join(c.addresses, ",")
+	if len(c.addresses) > 1 {
 		state := resolver.State{}
-		for _, address := range s.addresses {
-			address = strings.TrimSpace(address)
-			state.Endpoints = append(state.Endpoints, resolver.Endpoint{
-				Addresses: []resolver.Address{{Addr: address, ServerName: address}},
-			})
+		for _, address := range c.addresses {
+			each := resolver.Address{Addr: strings.TrimSpace(address), ServerName: strings.TrimSpace(address)}
+			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{each}})
 		}
+		several := manual.NewBuilderWithScheme("headway")
 		several.InitialState(state)
-		target, dial = "headway:///several", append(dial, grpc.WithResolvers(several))
+		target, c.dial = "headway:///several", append(c.dial, grpc.WithResolvers(several))
 	}
-	conn, err := grpc.NewClient(target, append(dial, s.dial...)...)
+	conn, err := grpc.NewClient(target, c.dial...)
 	if err != nil {
 		return nil, err
 	}
-	client.conn = conn
-	client.Queues, client.Admin = headwaypb.NewQueueServiceClient(conn), headwaypb.NewAdminServiceClient(conn)
-	return client, nil
+	c.conn, c.Queues, c.Admin = conn, headwaypb.NewQueueServiceClient(conn), headwaypb.NewAdminServiceClient(conn)
+	return c, nil
 }
 
 // Conn is the connection below the stubs.
@@ -190,25 +153,15 @@ func (c *Client) unary(
 	return typed(invoke(ctx, method, request, response, conn, options...))
 }
 
-func stream(
+func streams(
 	ctx context.Context, what *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	opened, err := open(ctx, what, conn, method, options...)
-	if err != nil {
-		return nil, typed(err)
-	}
-	return typedStream{opened}, nil
+	return typedStream{opened}, typed(err)
 }
 
 // typedStream is a stream whose failures are of type *Error.
 type typedStream struct{ grpc.ClientStream }
 
-func (s typedStream) SendMsg(message any) error { return ended(s.ClientStream.SendMsg(message)) }
-func (s typedStream) RecvMsg(message any) error { return ended(s.ClientStream.RecvMsg(message)) }
-
-func ended(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.EOF
-	}
-	return typed(err)
-}
+func (s typedStream) SendMsg(message any) error { return typed(s.ClientStream.SendMsg(message)) }
+func (s typedStream) RecvMsg(message any) error { return typed(s.ClientStream.RecvMsg(message)) }

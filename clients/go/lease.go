@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -16,7 +17,8 @@ import (
 )
 
 const (
-	giveBackTimeout = 5 * time.Second // how long giving a message back may take; then its lease just lapses
+	idleWait        = 30 * time.Second // of one waiting Get; longer saves calls, shorter notices a lost service sooner
+	giveBackTimeout = 5 * time.Second  // how long giving a message back may take; then its lease just lapses
 	shortestExtend  = 100 * time.Millisecond
 	maxReasonBytes  = 1024
 )
@@ -25,7 +27,7 @@ const (
 //
 //   - no error: acked; the result, at most 4096 bytes, is kept for those who watch the message
 //   - an error: given to the queue's backoff, at the cost of an attempt; the error's text is kept as the reason
-//   - anything but success after the caller's context ended: given back to the head of the line, now and for free
+//   - an error after the caller's context ended: given back to the head of the line, now and for free
 //
 // ctx ends also when the lease is found lost; context.Cause tells. With [WithTracing] it holds the message's trace
 // context. The lease is kept alive until it is settled, and must not be used when the handler has returned.
@@ -36,106 +38,63 @@ type Lease struct {
 	// Delivery is what was leased: the message, its attempt, its ticket, and the lease's token.
 	*headwaypb.Delivery
 
-	queue *Queue
-	span  time.Duration
-	isOld bool                    // given to an earlier try of the call that brought it: it may lapse sooner
-	end   context.CancelCauseFunc // of the handler's context
-
-	mu       sync.Mutex
-	settling int // calls under way whose answer ends it: what Extend says meanwhile does not count
-	settled  headwaypb.Settled
-	loss     error
-	fraction float64 // as last told
+	queue   *Queue
+	span    time.Duration
+	isOld   bool                    // given to an earlier try of the call that brought it: it may lapse sooner
+	end     context.CancelCauseFunc // of the handler's context
+	calling sync.Mutex              // one call at a time: an Ack that overtakes an Extend would make it look lost
+	settled atomic.Bool
+	loss    atomic.Pointer[Error]
 }
-
-// LeaseOption changes how [Queue.Lease] leases: [Wait], [Span], [Consumer].
-type LeaseOption interface{ lease(*leaseOptions) }
-
-type leaseOptions struct {
-	wait     time.Duration
-	span     time.Duration // 0: as the policy says
-	consumer string
-}
-
-// Span is how long a lease lasts if nothing extends it; without it the queue's policy says.
-type Span time.Duration
-
-func (s Span) lease(o *leaseOptions) { o.span = time.Duration(s) }
-func (s Span) work(o *workOptions)   { o.span = time.Duration(s) }
-
-// Consumer is the consumer's name, for those who look at the queue.
-type Consumer string
-
-func (c Consumer) lease(o *leaseOptions) { o.consumer = string(c) }
-func (c Consumer) work(o *workOptions)   { o.consumer = string(c) }
 
 // Lease leases one message, if there is one within [Wait], and runs handle with it; found tells whether there was. See
 // [Handler] for what becomes of the message.
 //
 // The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
 // LEASE_GONE.
-func (q *Queue) Lease(ctx context.Context, handle Handler, options ...LeaseOption) (found bool, err error) {
-	o := leaseOptions{}
-	for _, option := range options {
-		option.lease(&o)
+func (q *Queue) Lease(ctx context.Context, handle Handler, options ...Option) (found bool, err error) {
+	return q.lease(ctx, ctx, handle, chosen(options))
+}
+
+// lease waits for a message until idle ends, and works on it until ctx does.
+func (q *Queue) lease(ctx, idle context.Context, handle Handler, o *options) (bool, error) {
+	request := &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, Lease: o.get.Lease, Consumer: o.get.Consumer, AttemptId: rand.Text()}
+	if request.Lease == nil {
+		span, err := q.leaseSpan(idle)
+		if err != nil {
+			return false, err
+		}
+		request.Lease = durationpb.New(span)
 	}
-	attempt := rand.Text()
 	var lease *Lease
-	err = q.client.again(ctx, o.wait, true, func(ctx context.Context, wait time.Duration, again bool) (err error) {
-		o.wait = wait
-		lease, err = q.get(ctx, attempt, &o, again)
+	get := func(ctx context.Context, wait time.Duration, again bool) error {
+		request.Wait = durationpb.New(wait)
+		response, err := q.client.Queues.Get(ctx, request)
+		if len(response.GetDeliveries()) > 0 {
+			lease = &Lease{Delivery: response.Deliveries[0], queue: q, span: request.Lease.AsDuration(), isOld: again, end: func(error) {}}
+		}
 		return err
-	})
-	if err != nil {
-		q.giveBackLost(ctx, attempt, &o, err)
+	}
+	err := q.client.again(idle, o.get.Wait.AsDuration(), true, get)
+	if failed, is := err.(*Error); is && failed.OutcomeUnknown() { // perhaps it was leased, and nobody is to work on it
+		_ = within(context.WithoutCancel(ctx), giveBackTimeout, func(ctx context.Context) error { return get(ctx, 0, true) })
+	}
+	switch {
+	case lease == nil:
+		return false, err
+	case err != nil || idle.Err() != nil:
+		lease.giveBack(context.WithoutCancel(ctx), "")
 		return false, err
 	}
-	if lease == nil {
-		return false, nil
-	}
-	return true, lease.run(ctx, handle, lease.Ack)
-}
-
-// get leases one message, or answers nil. The same attempt again gives the same lease, as long as that lives.
-func (q *Queue) get(ctx context.Context, attempt string, o *leaseOptions, again bool) (*Lease, error) {
-	if o.span == 0 {
-		span, err := q.leaseSpan(ctx)
-		if err != nil {
-			return nil, err
-		}
-		o.span = span
-	}
-	request := &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, Lease: durationpb.New(o.span), Consumer: o.consumer, AttemptId: attempt}
-	if o.wait > 0 {
-		request.Wait = durationpb.New(o.wait)
-	}
-	response, err := q.client.Queues.Get(ctx, request)
-	if err != nil || len(response.Deliveries) == 0 {
-		return nil, err
-	}
-	return &Lease{Delivery: response.Deliveries[0], queue: q, span: o.span, isOld: again, end: func(error) {}}, nil
-}
-
-// giveBackLost gives back for free what a Get leased whose answer never came, now that nobody is going to work on it.
-func (q *Queue) giveBackLost(ctx context.Context, attempt string, o *leaseOptions, err error) {
-	if failed, is := err.(*Error); !is || !failed.OutcomeUnknown() || o.span == 0 {
-		return
-	}
-	o.wait = 0
-	_ = within(context.WithoutCancel(ctx), giveBackTimeout, func(ctx context.Context) error {
-		lease, err := q.get(ctx, attempt, o, true)
-		if lease != nil {
-			lease.giveBack(ctx, "")
-		}
-		return err
-	})
+	return true, lease.run(ctx, handle)
 }
 
 // Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
 // more the error is LEASE_STALE or LEASE_GONE.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
 	return l.settle(ctx, false, func(ctx context.Context) ([]*headwaypb.SettleResult, error) {
-		response, err := l.queue.client.Queues.Ack(ctx, &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.Delivery.Lease}, Result: result})
+		request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
+		response, err := l.queue.client.Queues.Ack(ctx, request)
 		return response.GetResults(), err
 	})
 }
@@ -158,11 +117,9 @@ func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) e
 }
 
 func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
-	request.Queue, request.Leases = l.queue.name, []string{l.Delivery.Lease}
-	request.Reason = strings.ToValidUTF8(request.Reason, "\uFFFD")
-	if len(request.Reason) > maxReasonBytes {
-		request.Reason = strings.ToValidUTF8(request.Reason[:maxReasonBytes], "") // a rune that was cut goes, too
-	}
+	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
+	request.Reason = strings.ToValidUTF8(request.Reason, "?")
+	request.Reason = strings.ToValidUTF8(request.Reason[:min(len(request.Reason), maxReasonBytes)], "") // a rune that was cut goes, too
 	return l.settle(ctx, true, func(ctx context.Context) ([]*headwaypb.SettleResult, error) {
 		response, err := l.queue.client.Queues.Delay(ctx, request)
 		return response.GetResults(), err
@@ -176,92 +133,66 @@ func (l *Lease) Progress(ctx context.Context, fraction float64, note string) err
 }
 
 // IsLost tells that the service said that somebody else has, or had, the message: what is done with it now has no say.
-func (l *Lease) IsLost() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.loss != nil
-}
+func (l *Lease) IsLost() bool { return l.loss.Load() != nil }
 
-// IsSettled tells that it was acked or given back by this client, or found lost.
-func (l *Lease) IsSettled() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.settled != headwaypb.Settled_SETTLED_UNSPECIFIED
-}
-
-// settle makes a call that ends the lease. If it ends the lease only once, a second try that finds it stale says that
-// the first one most likely did it.
+// settle makes a call that ends the lease. If it ends a lease only once, a second try that finds it stale says that the
+// first one most likely did it.
 func (l *Lease) settle(ctx context.Context, once bool, call func(context.Context) ([]*headwaypb.SettleResult, error)) error {
-	l.mu.Lock()
-	l.settling++
-	l.mu.Unlock()
-	var results []*headwaypb.SettleResult
-	repeated := false
-	err := l.queue.client.again(ctx, 0, true, func(ctx context.Context, _ time.Duration, again bool) (err error) {
-		repeated = again && once
-		results, err = call(ctx)
-		return err
+	l.calling.Lock()
+	defer l.calling.Unlock()
+	return l.queue.client.again(ctx, 0, true, func(ctx context.Context, _ time.Duration, again bool) error {
+		results, err := call(ctx)
+		if err != nil {
+			return err
+		}
+		return l.book(results[0].Settled, again && once)
 	})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.settling--
-	if err != nil {
-		return err
-	}
-	return l.book(results[0].Settled, repeated)
 }
 
 func (l *Lease) extend(ctx context.Context, progress *headwaypb.Progress) error {
-	response, err := l.queue.client.Queues.Extend(ctx, &headwaypb.ExtendRequest{
-		Queue: l.queue.name, Leases: []string{l.Delivery.Lease}, Lease: durationpb.New(l.span), Progress: progress,
-	})
+	l.calling.Lock()
+	defer l.calling.Unlock()
+	if l.settled.Load() {
+		return nil
+	}
+	request := &headwaypb.ExtendRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Lease: durationpb.New(l.span), Progress: progress}
+	response, err := l.queue.client.Queues.Extend(ctx, request)
 	if err != nil {
 		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.settling > 0 || l.settled != headwaypb.Settled_SETTLED_UNSPECIFIED {
-		return nil // an Ack that overtook the Extend would make it look lost
 	}
 	return l.book(response.Results[0].Settled, false)
 }
 
-// book notes what the service said of the lease, and fails if it has no say any more; not so if it is forgiven that.
+// book notes what the service said of the lease, and fails if it has no say any more and is not forgiven that.
 func (l *Lease) book(settled headwaypb.Settled, forgiven bool) error {
-	if settled == headwaypb.Settled_SETTLED_EXTENDED {
-		return nil
-	}
-	l.settled = settled
-	lost := &Error{Metadata: map[string]string{"queue": l.queue.name}}
+	l.settled.Store(settled != headwaypb.Settled_SETTLED_EXTENDED)
+	lost := &headwaypb.Status{Metadata: map[string]string{"queue": l.queue.name}}
 	switch settled {
 	case headwaypb.Settled_SETTLED_STALE:
-		lost.Code, lost.Reason = codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
-		lost.Text = fmt.Sprintf("the lease of message %q is stale: somebody newer holds or held it", l.Message.GetId())
+		lost.Code, lost.Reason = int32(codes.FailedPrecondition), headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
+		lost.Message = fmt.Sprintf("somebody newer holds or held message %q", l.Message.GetId())
 	case headwaypb.Settled_SETTLED_GONE:
-		lost.Code, lost.Reason = codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE
-		lost.Text = fmt.Sprintf("the lease of message %q is gone, or its message or queue is", l.Message.GetId())
-	default:
+		lost.Code, lost.Reason = int32(codes.NotFound), headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE
+		lost.Message = fmt.Sprintf("the lease of message %q is gone, or its message or queue is", l.Message.GetId())
+	}
+	if lost.Reason == 0 || forgiven {
 		return nil
 	}
-	if forgiven {
-		return nil
-	}
-	l.loss = lost
-	l.end(lost)
-	return lost
+	l.loss.Store(ErrorOf(lost).(*Error))
+	l.end(l.loss.Load())
+	return l.loss.Load()
 }
 
-// run has the message handled and settles it. ack is how: a worker is more patient than others.
-func (l *Lease) run(ctx context.Context, handle Handler, ack func(context.Context, []byte) error) error {
-	lasting := context.WithoutCancel(ctx)
-	keeping, stop := context.WithCancel(lasting)
-	defer stop()
-	work := ctx
+// run has the message handled and settles it.
+func (l *Lease) run(ctx context.Context, handle Handler) error {
+	work, lasting := ctx, context.WithoutCancel(ctx)
 	if l.queue.client.tracing != nil {
 		work = l.queue.client.tracing.Extract(ctx, l.Message.GetHeaders())
 	}
 	work, l.end = context.WithCancelCause(work)
 	defer l.end(nil)
+	keeping, stop := context.WithCancel(lasting)
+	defer stop()
 	go l.keepAlive(keeping)
 	returned := false
 	defer func() {
@@ -271,19 +202,13 @@ func (l *Lease) run(ctx context.Context, handle Handler, ack func(context.Contex
 	}()
 	result, err := handle(work, l)
 	returned = true
-	if err == nil && !l.IsSettled() {
-		err = ack(lasting, result)
-		if failed, is := err.(*Error); !is || failed.Code != codes.InvalidArgument {
-			return err
-		} // the result is refused: that is the handler's failure
+	if err == nil && !l.settled.Load() {
+		err = l.Ack(lasting, result)
 	}
-	l.mu.Lock()
-	settled, loss := l.settled, l.loss
-	l.mu.Unlock()
 	switch {
-	case err == nil && loss != nil:
-		return loss
-	case err == nil || settled != headwaypb.Settled_SETTLED_UNSPECIFIED:
+	case err == nil && l.IsLost():
+		return l.loss.Load()
+	case err == nil || l.settled.Load():
 	case ctx.Err() != nil:
 		l.giveBack(lasting, "")
 	default:
@@ -306,22 +231,80 @@ func (l *Lease) giveBack(ctx context.Context, reason string) {
 	}
 }
 
-// keepAlive extends the lease at a third of its span until ctx ends.
+// keepAlive extends the lease at a third of its span, and sooner after a failure, until ctx ends.
 func (l *Lease) keepAlive(ctx context.Context) {
-	third := l.span / 3
+	third, failures := l.span/3, 0
 	next := third
 	if l.isOld {
 		next = 0
 	}
-	for failures := 0; sleep(ctx, next) && !l.IsSettled(); {
+	for sleep(ctx, next) && !l.settled.Load() {
 		next = third
-		err := within(ctx, max(third, shortestExtend), func(ctx context.Context) error { return l.extend(ctx, nil) })
-		if err == nil {
+		limit := min(max(third, shortestExtend), l.queue.client.callTimeout)
+		err := within(ctx, limit, func(ctx context.Context) error { return l.extend(ctx, nil) })
+		if failures++; err == nil {
 			failures = 0
 		} else if ctx.Err() == nil {
-			failures++
-			next = min(third, backoffSpan(failures))
+			next = min(third, shortestExtend<<min(failures, 16))
 			slog.WarnContext(ctx, "headway: could not extend a lease", "queue", l.queue.name, "id", l.Message.GetId(), "error", err)
 		}
 	}
+}
+
+// Work leases messages and runs handle with each; see [Handler] for what becomes of them. What a handler returns as an
+// error is logged by package slog.
+//
+// It returns nil when the queue is closed and drained, or when it was stopped by [StopWhen]; ctx's error when ctx
+// ended, which ends the handlers' contexts, too, and gives back what is not finished; or what no waiting mends, such as
+// QUEUE_NOT_FOUND. While the service is away it waits until it is back.
+func (q *Queue) Work(ctx context.Context, handle Handler, options ...Option) error {
+	o := chosen(options)
+	o.get.Wait = durationpb.New(idleWait)
+	idle, stop := context.WithCancel(ctx) // ends when nothing is to be leased any more
+	defer stop()
+	go func() {
+		select {
+		case <-o.stop:
+			stop()
+		case <-idle.Done():
+		}
+	}()
+	ends := make(chan error)
+	for range o.concurrency {
+		go func() { ends <- q.slot(ctx, idle, handle, o) }()
+	}
+	var failure error
+	for range o.concurrency {
+		if err := <-ends; err != nil && failure == nil {
+			failure = err
+			stop()
+		}
+	}
+	if failure == nil {
+		return ctx.Err()
+	}
+	return failure
+}
+
+// slot handles one message after the other until idle ends or the queue is drained.
+func (q *Queue) slot(ctx, idle context.Context, handle Handler, o *options) error {
+	for failures := 0; idle.Err() == nil; {
+		found, err := q.lease(ctx, idle, handle, o)
+		failures++
+		switch {
+		case found && err != nil && ctx.Err() == nil:
+			slog.WarnContext(ctx, "headway: a message failed", "queue", q.name, "error", err)
+			failures = 0
+		case found || err == nil:
+			failures = 0
+		case idle.Err() != nil || Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
+			return nil
+		case !passing(err):
+			return err
+		default:
+			slog.WarnContext(ctx, "headway: trying again", "queue", q.name, "error", err)
+			pause(idle, failures, err)
+		}
+	}
+	return nil
 }

@@ -2,6 +2,8 @@ package headway
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -25,38 +27,58 @@ type Queue struct {
 // Name is the queue's name.
 func (q *Queue) Name() string { return q.name }
 
-// PutOption changes how [Queue.Put] and [Queue.PutAll] put: [Wait], [Keep], [Replace], [AllOrNothing], [Producer].
-type PutOption interface{ put(*headwaypb.PutRequest) }
+// Option changes what a function of [Queue] does; each says which ones take it, and the others take no notice.
+type Option func(*options)
 
-type putOption func(*headwaypb.PutRequest)
-
-func (o putOption) put(request *headwaypb.PutRequest) { o(request) }
-
-// Wait is how long to wait for room or for a message; without it there is no waiting.
-type Wait time.Duration
-
-func (w Wait) put(request *headwaypb.PutRequest) { request.Wait = durationpb.New(time.Duration(w)) }
-func (w Wait) lease(o *leaseOptions)             { o.wait = time.Duration(w) }
-
-// Producer is the name under which a put that waits for room is found in line by others.
-type Producer string
-
-func (p Producer) put(request *headwaypb.PutRequest) { request.Producer = string(p) }
-
-// Keep answers a message whose id is known with the one that is there, as deduplicated, instead of refusing it.
-func Keep() PutOption { return onDuplicate(headwaypb.OnDuplicate_ON_DUPLICATE_KEEP) }
-
-// Replace puts a message whose id is known in place of the one that is there.
-func Replace() PutOption { return onDuplicate(headwaypb.OnDuplicate_ON_DUPLICATE_REPLACE) }
-
-func onDuplicate(what headwaypb.OnDuplicate) PutOption {
-	return putOption(func(request *headwaypb.PutRequest) { request.OnDuplicate = what })
+type options struct {
+	put         headwaypb.PutRequest
+	get         headwaypb.GetRequest
+	concurrency int
+	stop        <-chan struct{}
+	attended    bool
 }
 
-// AllOrNothing accepts either every message in one step or none.
-func AllOrNothing() PutOption {
-	return putOption(func(request *headwaypb.PutRequest) { request.AllOrNothing = true })
+func chosen(given []Option) *options {
+	o := &options{concurrency: 1}
+	for _, option := range given {
+		option(o)
+	}
+	return o
 }
+
+// Wait is for Put and Lease: how long to wait for room, or for a message; without it there is no waiting.
+func Wait(wait time.Duration) Option {
+	return func(o *options) { o.put.Wait, o.get.Wait = durationpb.New(wait), durationpb.New(wait) }
+}
+
+// Producer is for Put: the name under which others find a put that waits for room in the producer line.
+func Producer(name string) Option { return func(o *options) { o.put.Producer = name } }
+
+// OnDuplicate is for Put: what becomes of a message whose id is known. Default: it is refused.
+func OnDuplicate(what headwaypb.OnDuplicate) Option {
+	return func(o *options) { o.put.OnDuplicate = what }
+}
+
+// AllOrNothing is for Put: either every message is accepted in one step or none.
+func AllOrNothing() Option { return func(o *options) { o.put.AllOrNothing = true } }
+
+// LeaseFor is for Lease and Work: how long a lease lasts if nothing extends it. Default: the policy's.
+func LeaseFor(span time.Duration) Option {
+	return func(o *options) { o.get.Lease = durationpb.New(span) }
+}
+
+// Consumer is for Lease and Work: the consumer's name, for those who look at the queue.
+func Consumer(name string) Option { return func(o *options) { o.get.Consumer = name } }
+
+// Concurrency is for Work: how many messages are handled at a time. Default: 1.
+func Concurrency(most int) Option { return func(o *options) { o.concurrency = max(1, most) } }
+
+// StopWhen is for Work: when the channel is closed it leases no more, finishes what it holds, and returns. The channel
+// may be Done() of signal.NotifyContext.
+func StopWhen(done <-chan struct{}) Option { return func(o *options) { o.stop = done } }
+
+// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
+func Attended() Option { return func(o *options) { o.attended = true } }
 
 // In is for [headwaypb.Message.Available]: the message joins the line after this span.
 func In(delay time.Duration) *headwaypb.Message_Delay {
@@ -69,7 +91,7 @@ func At(instant time.Time) *headwaypb.Message_NotBefore {
 }
 
 // Put puts one message at the tail of the line and answers its id, ticket and position. See [Queue.PutAll].
-func (q *Queue) Put(ctx context.Context, message *headwaypb.Message, options ...PutOption) (*headwaypb.PutResult, error) {
+func (q *Queue) Put(ctx context.Context, message *headwaypb.Message, options ...Option) (*headwaypb.PutResult, error) {
 	results, err := q.PutAll(ctx, []*headwaypb.Message{message}, options...)
 	if err != nil {
 		return nil, err
@@ -80,38 +102,28 @@ func (q *Queue) Put(ctx context.Context, message *headwaypb.Message, options ...
 // PutAll puts messages in order and answers one result for each, whose Error, if there is one, [ErrorOf] makes an error.
 // If every message was refused for one and the same reason, that is the error of the call.
 //
-// It blocks for [Wait] and the call timeout at most. It is made again if nothing happened, or, if every message carries
-// an id, also when the answer was lost; what the first try accepted is then answered as deduplicated.
-func (q *Queue) PutAll(ctx context.Context, messages []*headwaypb.Message, options ...PutOption) ([]*headwaypb.PutResult, error) {
-	request := &headwaypb.PutRequest{Queue: q.name, Messages: q.client.traced(ctx, messages)}
-	for _, option := range options {
-		option.put(request)
-	}
-	named, repeated := true, false
-	for _, message := range messages {
-		named = named && message.GetId() != ""
-	}
-	rejects := request.OnDuplicate <= headwaypb.OnDuplicate_ON_DUPLICATE_REJECT
+// It blocks for [Wait] and the call timeout at most. While the service is away it is made again if nothing happened,
+// or, if every message carries an id, also when the answer was lost; what the first try accepted is then answered as
+// deduplicated.
+func (q *Queue) PutAll(ctx context.Context, messages []*headwaypb.Message, options ...Option) ([]*headwaypb.PutResult, error) {
+	request := &chosen(options).put
+	request.Queue, request.Messages = q.name, q.client.traced(ctx, messages)
+	named := !slices.ContainsFunc(messages, func(message *headwaypb.Message) bool { return message.GetId() == "" })
+	rejects, repeated := request.OnDuplicate <= headwaypb.OnDuplicate_ON_DUPLICATE_REJECT, false
 	var response *headwaypb.PutResponse
 	err := q.client.again(ctx, request.Wait.AsDuration(), named, func(ctx context.Context, wait time.Duration, again bool) (err error) {
-		if request.Wait != nil {
-			request.Wait = durationpb.New(wait)
-		}
-		if repeated = again && rejects; repeated {
-			request.OnDuplicate = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP
+		if request.Wait = durationpb.New(wait); again && rejects {
+			request.OnDuplicate, repeated = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP, true
 		}
 		response, err = q.client.Queues.Put(ctx, request)
 		return err
 	})
-	for _, result := range response.GetResults() {
-		if repeated && result.Deduplicated && result.BodyDiffers { // it was there before the first try
-			result.Deduplicated, result.BodyDiffers, result.Ticket, result.Position = false, false, 0, 0
-			result.Error = &headwaypb.Status{
-				Code:     int32(codes.AlreadyExists),
-				Message:  "another message with this id is known",
-				Reason:   headwaypb.ErrorReason_ERROR_REASON_DUPLICATE_MESSAGE,
-				Metadata: map[string]string{"queue": q.name, "id": result.Id},
-			}
+	for i, result := range response.GetResults() {
+		if repeated && result.Deduplicated && result.BodyDiffers { // another message of this id was there before
+			response.Results[i] = &headwaypb.PutResult{Id: result.Id, Error: &headwaypb.Status{
+				Code: int32(codes.AlreadyExists), Reason: headwaypb.ErrorReason_ERROR_REASON_DUPLICATE_MESSAGE,
+				Message: "another message with this id is known", Metadata: map[string]string{"queue": q.name, "id": result.Id},
+			}}
 		}
 	}
 	return response.GetResults(), err
@@ -119,28 +131,22 @@ func (q *Queue) PutAll(ctx context.Context, messages []*headwaypb.Message, optio
 
 // traced is the messages with the current trace context in their headers, as copies, but for those that carry one.
 func (c *Client) traced(ctx context.Context, messages []*headwaypb.Message) []*headwaypb.Message {
-	context := map[string]string{}
+	headers := map[string]string{}
 	if c.tracing != nil {
-		c.tracing.Inject(ctx, context)
+		c.tracing.Inject(ctx, headers)
 	}
-	if len(context) == 0 {
+	if len(headers) == 0 {
 		return messages
 	}
-	traced := make([]*headwaypb.Message, len(messages))
+	messages = slices.Clone(messages)
 	for i, message := range messages {
-		if _, has := message.GetHeaders()["traceparent"]; has || message == nil {
-			traced[i] = message
-			continue
-		}
-		traced[i] = proto.Clone(message).(*headwaypb.Message)
-		if traced[i].Headers == nil {
-			traced[i].Headers = map[string]string{}
-		}
-		for key, value := range context {
-			traced[i].Headers[key] = value
+		if message.GetHeaders()["traceparent"] == "" {
+			messages[i] = proto.Clone(message).(*headwaypb.Message)
+			messages[i].Headers = maps.Clone(headers)
+			maps.Copy(messages[i].Headers, message.GetHeaders())
 		}
 	}
-	return traced
+	return messages
 }
 
 // leaseSpan is how long the policy lets leases last, asked once.

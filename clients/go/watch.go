@@ -2,8 +2,6 @@ package headway
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"iter"
 	"maps"
@@ -16,61 +14,37 @@ import (
 	"headway.dev/go/headwaypb"
 )
 
-// WatchOption changes how [Queue.Watch] watches: [Attended].
-type WatchOption func(*headwaypb.MessageIds)
-
-// Attended withdraws the messages that still wait when the watch ends, for whatever reason.
-func Attended() WatchOption {
-	return func(subject *headwaypb.MessageIds) { subject.Attended = true }
-}
-
 // Watch tells where messages are, each at once and then whenever that changes: Position (waiting or delayed), Leased
 // with the worker's progress, and Finished, the last word on each. Then it ends. At most 10,000 ids.
 //
 // It asks anew when the stream breaks, for as long as the service is away, and never goes back in time. It ends with an
 // error if ctx does, if the first answer does not come within the call timeout, or with what no waiting mends, such as
 // QUEUE_NOT_FOUND. A message that is not known, or not remembered any more, is Finished with OUTCOME_UNSPECIFIED.
-func (q *Queue) Watch(ctx context.Context, ids []string, options ...WatchOption) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
+func (q *Queue) Watch(ctx context.Context, ids []string, options ...Option) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
 	return func(yield func(*headwaypb.WatchPositionResponse, error) bool) {
-		subject := &headwaypb.MessageIds{}
-		for _, option := range options {
-			option(subject)
-		}
-		told := &toldOf{left: map[string]lastTold{}}
+		w := &watch{left: map[string]*headwaypb.WatchPositionResponse{}}
 		for _, id := range ids {
-			told.left[id] = lastTold{}
+			w.left[id] = &headwaypb.WatchPositionResponse{}
 		}
-		giveUp, cancel := context.WithTimeout(ctx, q.client.callTimeout)
+		first, cancel := context.WithTimeout(ctx, q.client.callTimeout)
 		defer cancel()
-		for failures := 1; len(told.left) > 0; failures++ {
-			subject.Ids = slices.Sorted(maps.Keys(told.left))
-			wanted, before := true, told.asOf
-			err := q.watchOnce(ctx, subject, func(answer *headwaypb.WatchPositionResponse) bool {
-				if told.note(answer) {
-					wanted = yield(answer, nil)
-				}
-				return wanted && len(told.left) > 0
-			})
-			if err == nil {
-				return
-			}
-			if told.asOf != before {
+		for failures := 1; len(w.left) > 0; failures++ {
+			subject := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(w.left)), Attended: chosen(options).attended}
+			before, patience := w.asOf, first
+			err := w.once(ctx, q, subject, yield)
+			if w.asOf != before {
 				failures = 1
 			}
-			patience := ctx
-			if told.asOf == nil {
-				patience = giveUp
+			if w.asOf != nil {
+				patience = ctx
 			}
 			switch {
-			case told.asOf != nil && Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND),
-				told.asOf != nil && Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DELETED):
-				for _, id := range subject.Ids { // the queue was there and is no more
-					if _, isLeft := told.left[id]; isLeft && !yield(deleted(id, told.asOf), nil) {
-						return
-					}
-				}
+			case err == nil:
 				return
-			case ctx.Err() != nil, !passing(err), !pause(patience, failures, err):
+			case w.asOf != nil && (Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND) || Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DELETED)):
+				w.deleted(yield)
+				return
+			case ctx.Err() != nil || !passing(err) || !pause(patience, failures, err):
 				yield(nil, err)
 				return
 			}
@@ -78,84 +52,65 @@ func (q *Queue) Watch(ctx context.Context, ids []string, options ...WatchOption)
 	}
 }
 
-// WaitFor watches one message to its end: its outcome, its result if it is done, why if it is dead. It fails with
-// MESSAGE_NOT_FOUND if the message is not known or not remembered any more, and otherwise as [Queue.Watch] does.
-func (q *Queue) WaitFor(ctx context.Context, id string, options ...WatchOption) (*headwaypb.Finished, error) {
-	for answer, err := range q.Watch(ctx, []string{id}, options...) {
-		if err != nil {
-			return nil, err
-		}
-		if end := answer.GetFinished(); end != nil && end.Outcome != headwaypb.Outcome_OUTCOME_UNSPECIFIED {
-			return end, nil
-		}
-	}
-	return nil, &Error{
-		Code:     codes.NotFound,
-		Reason:   headwaypb.ErrorReason_ERROR_REASON_MESSAGE_NOT_FOUND,
-		Text:     fmt.Sprintf("no message %q is known", id),
-		Metadata: map[string]string{"queue": q.name, "id": id},
-	}
+// watch is what was said of messages over all of its streams.
+type watch struct {
+	left map[string]*headwaypb.WatchPositionResponse // what was said last of those that are not finished
+	asOf *timestamppb.Timestamp                      // the last instant of which anything was said; nil: nothing was
 }
 
-// watchOnce passes on what one stream says until it is not wanted any more, and fails if the stream breaks before.
-func (q *Queue) watchOnce(
-	ctx context.Context, subject *headwaypb.MessageIds, pass func(*headwaypb.WatchPositionResponse) bool,
+// once passes on what one stream says until that is not wanted any more, and fails if the stream breaks before.
+func (w *watch) once(
+	ctx context.Context, q *Queue, subject *headwaypb.MessageIds, yield func(*headwaypb.WatchPositionResponse, error) bool,
 ) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(q.client.callTimeout, cancel) // an open stream may be silent for long, but not at first
 	defer silence.Stop()
-	stream, err := q.client.Queues.WatchPosition(ctx, &headwaypb.WatchPositionRequest{
-		Queue: q.name, Subject: &headwaypb.WatchPositionRequest_Messages{Messages: subject},
-	})
-	for err == nil {
+	request := &headwaypb.WatchPositionRequest{Queue: q.name, Subject: &headwaypb.WatchPositionRequest_Messages{Messages: subject}}
+	stream, err := q.client.Queues.WatchPosition(ctx, request)
+	for err == nil && len(w.left) > 0 {
 		var answer *headwaypb.WatchPositionResponse
 		answer, err = stream.Recv()
 		silence.Stop()
-		if err == nil && !pass(answer) {
+		if err == nil && w.note(answer) && !yield(answer, nil) {
 			return nil
 		}
 	}
-	if errors.Is(err, io.EOF) {
-		return &Error{Code: codes.Unavailable, Text: "the stream ended before its last message"}
+	if err == io.EOF {
+		return ErrorOf(&headwaypb.Status{Code: int32(codes.Unavailable), Message: "the stream ended before its last message"})
 	}
 	return err
 }
 
-// toldOf is what was said of the messages that one watch is about, over all of its streams.
-type toldOf struct {
-	left map[string]lastTold
-	asOf *timestamppb.Timestamp // the last instant that was told of anything; nil: nothing was
-}
-
-type lastTold struct {
-	asOf     time.Time
-	position uint64 // 0: it did not wait
-}
-
-// note tells whether an answer is news: not older than what was said before, and about a message that is left.
-func (t *toldOf) note(answer *headwaypb.WatchPositionResponse) bool {
-	end, place := answer.GetFinished(), answer.GetPosition()
-	id := end.GetId() + place.GetId() + answer.GetLeased().GetId() // at most one of them is there
-	last, isLeft := t.left[id]
-	if !isLeft || end == nil && answer.AsOf.AsTime().Before(last.asOf) {
+// note tells whether an answer is news: about a message that is left, and not older than what was said of it before.
+func (w *watch) note(answer *headwaypb.WatchPositionResponse) bool {
+	id := answer.GetPosition().GetId() + answer.GetLeased().GetId() + answer.GetFinished().GetId() // one of them is there
+	last, isLeft := w.left[id]
+	switch {
+	case !isLeft:
 		return false
-	}
-	if end == nil {
-		if last.position > 0 && place.GetPosition() > last.position {
-			place.MovedBack = true // a new stream does not know what the one before said
+	case answer.GetFinished() != nil:
+		delete(w.left, id)
+	case answer.AsOf.AsTime().Before(last.AsOf.AsTime()):
+		return false
+	default:
+		if before := last.GetPosition().GetPosition(); before > 0 && answer.GetPosition().GetPosition() > before {
+			answer.GetPosition().MovedBack = true // a new stream does not know what the one before it said
 		}
-		t.left[id] = lastTold{answer.AsOf.AsTime(), place.GetPosition()}
-	} else {
-		delete(t.left, id)
+		w.left[id] = answer
 	}
-	if t.asOf == nil || answer.AsOf.AsTime().After(t.asOf.AsTime()) {
-		t.asOf = answer.AsOf
+	if w.asOf == nil || answer.AsOf.AsTime().After(w.asOf.AsTime()) {
+		w.asOf = answer.AsOf
 	}
 	return true
 }
 
-func deleted(id string, asOf *timestamppb.Timestamp) *headwaypb.WatchPositionResponse {
-	end := &headwaypb.Finished{Id: id, Outcome: headwaypb.Outcome_OUTCOME_DELETED}
-	return &headwaypb.WatchPositionResponse{AsOf: asOf, Event: &headwaypb.WatchPositionResponse_Finished{Finished: end}}
+// deleted says the last word on messages whose queue was there and is no more.
+func (w *watch) deleted(yield func(*headwaypb.WatchPositionResponse, error) bool) {
+	for id := range w.left {
+		end := &headwaypb.Finished{Id: id, Outcome: headwaypb.Outcome_OUTCOME_DELETED}
+		if !yield(&headwaypb.WatchPositionResponse{AsOf: w.asOf, Event: &headwaypb.WatchPositionResponse_Finished{Finished: end}}, nil) {
+			return
+		}
+	}
 }

@@ -29,12 +29,12 @@ func (d *driver) lease(ctx context.Context, asked *request) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := []headway.LeaseOption{}
+	options := []headway.Option{}
 	if asked.WaitMs != nil {
 		options = append(options, headway.Wait(span(asked.WaitMs)))
 	}
 	if asked.LeaseMs != nil {
-		options = append(options, headway.Span(span(asked.LeaseMs)))
+		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
 	}
 	scope, cancel := context.WithCancel(context.Background())
 	h := &held{cancel: cancel, entered: make(chan *headway.Lease, 1), end: make(chan *request, 1), done: make(chan struct{})}
@@ -149,9 +149,9 @@ func (d *driver) work(_ context.Context, asked *request) (object, error) {
 	}
 	scope, cancel := context.WithCancel(context.Background())
 	w := &working{cancel: cancel, stop: make(chan struct{}), done: make(chan struct{}), handling: map[string]chan *request{}}
-	options := []headway.WorkOption{headway.Concurrency(asked.Concurrency), headway.StopWhen(w.stop)}
+	options := []headway.Option{headway.Concurrency(asked.Concurrency), headway.StopWhen(w.stop)}
 	if asked.LeaseMs != nil {
-		options = append(options, headway.Span(span(asked.LeaseMs)))
+		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
 	}
 	d.keep(asked, w)
 	go func() {
@@ -218,7 +218,7 @@ func (d *driver) watch(_ context.Context, asked *request) (object, error) {
 	if err != nil {
 		return nil, err
 	}
-	options := []headway.WatchOption{}
+	options := []headway.Option{}
 	if asked.Attended {
 		options = append(options, headway.Attended())
 	}

@@ -217,7 +217,7 @@ func (d *driver) hello(context.Context, *request) (object, error) {
 }
 
 func (d *driver) connect(_ context.Context, asked *request) (object, error) {
-	options := []headway.Option{headway.WithAddress(asked.Addresses...), headway.WithTracing(headwayotel.Tracing())}
+	options := []headway.ConnectOption{headway.WithAddress(asked.Addresses...), headway.WithTracing(headwayotel.Tracing())}
 	if asked.Options.CallTimeoutMs != nil {
 		options = append(options, headway.WithCallTimeout(span(asked.Options.CallTimeoutMs)))
 	}
@@ -286,7 +286,7 @@ func (d *driver) put(ctx context.Context, asked *request) (object, error) {
 		}
 		messages = append(messages, put)
 	}
-	options := []headway.PutOption{}
+	options := []headway.Option{}
 	if asked.WaitMs != nil {
 		options = append(options, headway.Wait(span(asked.WaitMs)))
 	}
