@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+
+	"headway.dev/go"
+	"headway.dev/go/headwaypb"
+)
+
+func main() {
+	if err := run(context.Background()); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context) error {
+	client, err := headway.Connect()
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	policy := &headwaypb.Policy{Bound: 1}
+	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-narrow", Policy: policy}); err != nil {
+		return err
+	}
+	defer client.Queues.Delete(ctx, &headwaypb.DeleteRequest{Queue: "go-narrow"})
+
+	messages := []*headwaypb.Message{{Payload: []byte("fits")}, {Payload: []byte("does not")}}
+	results, err := client.Queue("go-narrow").PutAll(ctx, messages)
+	if err != nil {
+		return err
+	}
+	for i, result := range results {
+		if headway.Is(headway.ErrorOf(result.Error), headwaypb.ErrorReason_ERROR_REASON_QUEUE_FULL) {
+			fmt.Printf("no room for %q\n", messages[i].Payload)
+		}
+	}
+
+	_, err = client.Queue("go-narrow").Put(ctx, &headwaypb.Message{Payload: []byte("neither")})
+	var failed *headway.Error
+	if errors.As(err, &failed) {
+		fmt.Println(failed.Code, failed.ReasonName(), failed.RetryAfter, failed.OutcomeUnknown())
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"time"
+
+	"headway.dev/go"
+	"headway.dev/go/headwaypb"
+)
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	client, err := headway.Connect() // HEADWAY_ADDRESS, else 127.0.0.1:7420
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	policy := &headwaypb.Policy{Bound: 1000}
+	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-mail", Policy: policy}); err != nil {
+		return err
+	}
+	queue := client.Queue("go-mail")
+	result, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte("Hello, Ada")}, headway.Wait(5*time.Second))
+	if err != nil {
+		return err
+	}
+	fmt.Println("position", result.Position)
+
+	_, err = queue.Lease(ctx, func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
+		fmt.Println(string(lease.Message.Payload))
+		return nil, nil // acks it
+	})
+	return err
+}
