@@ -1,0 +1,273 @@
+package headway
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	"headway.dev/go/headwaypb"
+)
+
+const (
+	acked    = headwaypb.Settled_SETTLED_ACKED
+	delayed  = headwaypb.Settled_SETTLED_DELAYED
+	extended = headwaypb.Settled_SETTLED_EXTENDED
+	stale    = headwaypb.Settled_SETTLED_STALE
+	isStale  = headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
+)
+
+var errHandler = errors.New("no paper")
+
+// settles is a service with one message, which answers every settling so.
+func settles(ack, delay, extend headwaypb.Settled) *service {
+	return &service{
+		get:    gives(&headwaypb.Message{Id: "job", Payload: []byte("print")}),
+		ack:    func(*headwaypb.AckRequest) (headwaypb.Settled, error) { return ack, nil },
+		delay:  func(*headwaypb.DelayRequest) (headwaypb.Settled, error) { return delay, nil },
+		extend: func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) { return extend, nil },
+	}
+}
+
+func TestALeaseIsAckedWithWhatItsHandlerReturns(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	found, err := connect(t, s).Queue("q").Lease(t.Context(), func(_ context.Context, lease *Lease) ([]byte, error) {
+		return append(lease.Message.Payload, "ed"...), nil
+	})
+	if !found || err != nil {
+		t.Fatal(found, err)
+	}
+	if asked := requests[*headwaypb.AckRequest](s); len(asked) != 1 || string(asked[0].Result) != "printed" || asked[0].Leases[0] != "token" {
+		t.Errorf("asked %v", asked)
+	}
+	if span := requests[*headwaypb.GetRequest](s)[0].Lease.AsDuration(); span != 7*time.Second {
+		t.Errorf("asked for %v and not for the policy's", span)
+	}
+}
+
+func TestALeaseWhoseHandlerFailsGoesToTheBackoffWithAReason(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errHandler })
+	if !errors.Is(err, errHandler) {
+		t.Errorf("failed with %v", err)
+	}
+	asked := requests[*headwaypb.DelayRequest](s)
+	if len(asked) != 1 || asked[0].Available != nil || asked[0].KeepAttempt || asked[0].Reason != "no paper" {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestALeaseThatIsCancelledGoesBackForFree(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := connect(t, s).Queue("q").Lease(ctx, func(ctx context.Context, _ *Lease) ([]byte, error) {
+		cancel()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("failed with %v", err)
+	}
+	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || asked[0].GetDelay() == nil || !asked[0].KeepAttempt {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestALeaseWhoseHandlerPanicsGoesToTheBackoff(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	queue := connect(t, s).Queue("q")
+	func() {
+		defer func() { _ = recover() }()
+		_, _ = queue.Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { panic("no paper") })
+		t.Error("it did not go on")
+	}()
+	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || asked[0].KeepAttempt || asked[0].Reason == "" {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestALeaseThatItsHandlerSettledStaysSo(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		return nil, lease.Delay(ctx, time.Minute, strings.Repeat("é", 600))
+	})
+	if err != nil || len(requests[*headwaypb.AckRequest](s)) != 0 {
+		t.Error("it was settled twice", err)
+	}
+	if reason := requests[*headwaypb.DelayRequest](s)[0].Reason; reason != strings.Repeat("é", 512) {
+		t.Errorf("the reason is %q", reason)
+	}
+}
+
+func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		if len(requests[*headwaypb.ExtendRequest](s)) < 3 {
+			return extended, nil
+		}
+		return stale, nil
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		<-ctx.Done()
+		if !Is(context.Cause(ctx), isStale) || !lease.IsLost() {
+			t.Errorf("ended because of %v", context.Cause(ctx))
+		}
+		return []byte("too late"), nil
+	}, LeaseFor(30*time.Millisecond))
+	if !Is(err, isStale) || len(requests[*headwaypb.AckRequest](s)) != 0 {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestAnAckThatComesTooLateIsAnError(t *testing.T) {
+	s := settles(stale, delayed, extended)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	if !Is(err, isStale) || len(requests[*headwaypb.DelayRequest](s)) != 0 {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestAResultThatIsRefusedIsTheHandlersFailure(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	s.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) {
+		return 0, refusal(codes.InvalidArgument, "TOO_LARGE")
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_TOO_LARGE) || len(requests[*headwaypb.DelayRequest](s)) != 1 {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestADelayWhoseAnswerWasLostIsNotCalledLate(t *testing.T) {
+	s := settles(acked, stale, extended)
+	s.delay = func(*headwaypb.DelayRequest) (headwaypb.Settled, error) {
+		if len(requests[*headwaypb.DelayRequest](s)) == 1 {
+			return 0, errBroken
+		}
+		return stale, nil
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		return nil, lease.Release(ctx)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestALeaseWhoseAnswerIsLostIsAskedForByItsName(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			return nil, errBroken
+		}
+		return give(ctx, request)
+	}
+	found, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	asked := requests[*headwaypb.GetRequest](s)
+	if !found || err != nil || len(asked) != 2 || asked[0].AttemptId == "" || asked[0].AttemptId != asked[1].AttemptId {
+		t.Errorf("found %v, %v, by %v", found, err, asked)
+	}
+}
+
+func TestWhatACancelledGetLeasedIsGivenBack(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	ctx, cancel := context.WithCancel(t.Context())
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			cancel()
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		return give(ctx, request) // as the service does if its answer had been sent
+	}
+	handle := func(context.Context, *Lease) ([]byte, error) { return nil, errors.New("nobody is to work on it") }
+	if found, err := connect(t, s).Queue("q").Lease(ctx, handle); found || !errors.Is(err, context.Canceled) {
+		t.Errorf("found %v, %v", found, err)
+	}
+	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || !asked[0].KeepAttempt {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestAnEmptyQueueIsNoError(t *testing.T) {
+	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		return &headwaypb.GetResponse{}, nil
+	}}
+	if found, err := connect(t, s).Queue("q").Lease(t.Context(), nil); found || err != nil {
+		t.Error(found, err)
+	}
+}
+
+func TestWorkGoesOnAfterFailuresAndEndsWhenTheQueueIsDrained(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			return nil, refusal(codes.FailedPrecondition, "QUEUE_PAUSED")
+		}
+		return give(ctx, request)
+	}
+	err := connect(t, s).Queue("q").Work(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errHandler })
+	if err != nil || len(requests[*headwaypb.DelayRequest](s)) != 1 {
+		t.Error("ended with", err)
+	}
+}
+
+func TestWorkEndsWithWhatNoWaitingMends(t *testing.T) {
+	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		return nil, refusal(codes.NotFound, "QUEUE_NOT_FOUND")
+	}}
+	err := connect(t, s).Queue("q").Work(t.Context(), nil, Concurrency(3))
+	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND) {
+		t.Error("ended with", err)
+	}
+}
+
+// holding is a queue of one message that nobody closes.
+func holding() *service {
+	s := settles(acked, delayed, extended)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		response, err := give(ctx, request)
+		if err != nil && request.Wait.AsDuration() > 0 {
+			<-ctx.Done()
+		}
+		return response, err
+	}
+	return s
+}
+
+func TestWorkThatIsStoppedFinishesWhatItHolds(t *testing.T) {
+	s, stop := holding(), make(chan struct{})
+	handle := func(ctx context.Context, _ *Lease) ([]byte, error) {
+		close(stop)
+		return nil, ctx.Err()
+	}
+	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Concurrency(2), StopWhen(stop)); err != nil {
+		t.Error("ended with", err)
+	}
+	if len(requests[*headwaypb.AckRequest](s)) != 1 {
+		t.Error("it was not acked")
+	}
+}
+
+func TestWorkThatIsCutOffGivesBackWhatItHolds(t *testing.T) {
+	s := holding()
+	ctx, cancel := context.WithCancel(t.Context())
+	handle := func(ctx context.Context, _ *Lease) ([]byte, error) {
+		cancel()
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	if err := connect(t, s).Queue("q").Work(ctx, handle, Concurrency(2)); !errors.Is(err, context.Canceled) {
+		t.Error("ended with", err)
+	}
+	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || !asked[0].KeepAttempt {
+		t.Errorf("asked %v", asked)
+	}
+}

@@ -1,0 +1,126 @@
+package headway
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"headway.dev/go/headwaypb"
+)
+
+type watchStream = grpc.ServerStreamingServer[headwaypb.WatchPositionResponse]
+
+func at(second int64) *timestamppb.Timestamp { return timestamppb.New(time.Unix(second, 0)) }
+
+func place(second int64, id string, position uint64) *headwaypb.WatchPositionResponse {
+	subject := &headwaypb.Position_Id{Id: id}
+	told := &headwaypb.Position{Subject: subject, Position: position, State: headwaypb.State_STATE_WAITING}
+	return &headwaypb.WatchPositionResponse{AsOf: at(second), Event: &headwaypb.WatchPositionResponse_Position{Position: told}}
+}
+
+func end(second int64, id string) *headwaypb.WatchPositionResponse {
+	told := &headwaypb.Finished{Id: id, Outcome: headwaypb.Outcome_OUTCOME_DONE}
+	return &headwaypb.WatchPositionResponse{AsOf: at(second), Event: &headwaypb.WatchPositionResponse_Finished{Finished: told}}
+}
+
+// tells is a service that says these things on the first one, the second one and so on, and then fails so.
+func tells(failure error, streams ...[]*headwaypb.WatchPositionResponse) *service {
+	s := &service{}
+	s.watch = func(_ *headwaypb.WatchPositionRequest, stream watchStream) error {
+		for _, answer := range streams[len(requests[*headwaypb.WatchPositionRequest](s))-1] {
+			if err := stream.Send(answer); err != nil {
+				return err
+			}
+		}
+		return failure
+	}
+	return s
+}
+
+func TestAWatchGoesOnWhenItsStreamBreaksAndNeverBackInTime(t *testing.T) {
+	s := tells(errBroken,
+		[]*headwaypb.WatchPositionResponse{place(10, "a", 3), place(10, "b", 4), end(11, "b")},
+		[]*headwaypb.WatchPositionResponse{place(9, "a", 9), place(12, "b", 1), place(12, "a", 5), place(13, "a", 1), end(14, "a")},
+	)
+	seen := []uint64{}
+	moved := []bool{}
+	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"b", "a"}, Attended()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, answer.GetPosition().GetPosition())
+		moved = append(moved, answer.GetPosition().GetMovedBack())
+	}
+	if !slices.Equal(seen, []uint64{3, 4, 0, 5, 1, 0}) || !slices.Equal(moved, []bool{false, false, false, true, false, false}) {
+		t.Errorf("saw %v, %v", seen, moved)
+	}
+	asked := requests[*headwaypb.WatchPositionRequest](s)
+	if len(asked) != 2 || !slices.Equal(asked[1].GetMessages().Ids, []string{"a"}) || !asked[1].GetMessages().Attended {
+		t.Errorf("asked %v", asked)
+	}
+}
+
+func TestAWatchOfAQueueThatGoesTellsThatItsMessagesAreDeleted(t *testing.T) {
+	s := tells(refusal(codes.NotFound, "QUEUE_NOT_FOUND"), []*headwaypb.WatchPositionResponse{place(10, "a", 1)})
+	var last *headwaypb.WatchPositionResponse
+	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = answer
+	}
+	if last.GetFinished().GetOutcome() != headwaypb.Outcome_OUTCOME_DELETED || last.AsOf.Seconds != 10 {
+		t.Errorf("said at last %v", last)
+	}
+}
+
+func TestAWatchFailsIfNothingIsSaidWithinTheCallTimeout(t *testing.T) {
+	s := &service{watch: func(_ *headwaypb.WatchPositionRequest, stream watchStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}}
+	failures := 0
+	for _, err := range connect(t, s, WithCallTimeout(50*time.Millisecond)).Queue("q").Watch(t.Context(), []string{"a"}) {
+		if err == nil {
+			t.Error("it said something")
+		}
+		failures++
+	}
+	if failures != 1 {
+		t.Errorf("failed %d times", failures)
+	}
+}
+
+func TestAWatchEndsWithItsContextAndWithItsLoop(t *testing.T) {
+	s := &service{}
+	ended := make(chan struct{}, 2)
+	s.watch = func(_ *headwaypb.WatchPositionRequest, stream watchStream) error {
+		defer func() { ended <- struct{}{} }()
+		if err := stream.Send(place(1, "a", 1)); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	queue := connect(t, s).Queue("q")
+	for range queue.Watch(t.Context(), []string{"a"}) {
+		break
+	}
+	<-ended
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var failure error
+	for _, failure = range queue.Watch(ctx, []string{"a"}) {
+		cancel()
+	}
+	<-ended
+	if !errors.Is(failure, context.Canceled) {
+		t.Errorf("ended with %v", failure)
+	}
+}
