@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PROTO = ROOT / "proto"
-KEPT = Path("clients/go/headwaypb")
+KEPT: Path | None = Path("clients/go/headwaypb")
 
 # The version of google.golang.org/protobuf in clients/go/go.mod must be no older than the first. Newer releases of the
 # second ask for a newer Go than the module does.
