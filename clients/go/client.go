@@ -9,7 +9,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
@@ -34,8 +33,6 @@ const serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "methodCon
 		"maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]
 	}
 }]}`
-
-const maxReceiveBytes = 64 << 20
 
 // Client is a connection to the service, safe for concurrent use. Make it with [Connect].
 type Client struct {
@@ -76,16 +73,12 @@ func WithCallTimeout(timeout time.Duration) ConnectOption {
 	return func(c *Client) { c.callTimeout = timeout }
 }
 
-// WithCredentials encrypts the connection, for example with credentials.NewTLS. Default: plain text.
-func WithCredentials(transport credentials.TransportCredentials) ConnectOption {
-	return WithDialOptions(grpc.WithTransportCredentials(transport))
-}
-
 // WithTracing puts the current trace context into the headers of messages that [Queue.Put] puts, unless they carry one,
 // and offers it to handlers in their context.
 func WithTracing(tracing Tracing) ConnectOption { return func(c *Client) { c.tracing = tracing } }
 
-// WithDialOptions adds options of gRPC's own, for example interceptors.
+// WithDialOptions adds options of gRPC's own, for example interceptors, or grpc.WithTransportCredentials in place of
+// plain text.
 func WithDialOptions(options ...grpc.DialOption) ConnectOption {
 	return func(c *Client) { c.dial = append(c.dial, options...) }
 }
@@ -94,7 +87,6 @@ func WithDialOptions(options ...grpc.DialOption) ConnectOption {
 // It fails only for an address or an option that cannot be understood.
 func Connect(options ...ConnectOption) (*Client, error) {
 	c := &Client{callTimeout: 10 * time.Second}
-	c.addresses = strings.Split(cmp.Or(os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420"), ",")
 	reconnect := backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 	c.dial = []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -103,17 +95,17 @@ func Connect(options ...ConnectOption) (*Client, error) {
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReceiveBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithChainUnaryInterceptor(c.unary),
 		grpc.WithChainStreamInterceptor(streams),
 	}
 	for _, option := range options {
 		option(c)
 	}
-	target := strings.Join(c.addresses, ",")
-	if len(c.addresses) > 1 {
+	target := cmp.Or(strings.Join(c.addresses, ","), os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420")
+	if addresses := strings.Split(target, ","); len(addresses) > 1 {
 		state := resolver.State{}
-		for _, address := range c.addresses {
+		for _, address := range addresses {
 			each := resolver.Address{Addr: strings.TrimSpace(address), ServerName: strings.TrimSpace(address)}
 			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{each}})
 		}

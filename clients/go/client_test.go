@@ -154,16 +154,23 @@ func TestSeveralAddressesAreCalledInTurn(t *testing.T) {
 	}
 }
 
-func TestTheEnvironmentNamesTheAddress(t *testing.T) {
+func TestTheEnvironmentNamesTheAddressIfNobodyElseDoes(t *testing.T) {
 	s := &service{}
-	t.Setenv("HEADWAY_ADDRESS", serve(t, s))
-	client, err := Connect()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := client.Queues.Describe(t.Context(), &headwaypb.DescribeRequest{Queue: "q"}); err != nil {
-		t.Error(err)
+	address := serve(t, s)
+	for environment, options := range map[string][]ConnectOption{
+		address:                  nil,
+		address + ", " + address: nil,
+		"nowhere.invalid:1":      {WithAddress(address)},
+	} {
+		t.Setenv("HEADWAY_ADDRESS", environment)
+		client, err := Connect(options...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if _, err := client.Queues.Describe(t.Context(), &headwaypb.DescribeRequest{Queue: "q"}); err != nil {
+			t.Error(environment, err)
+		}
 	}
 }
 

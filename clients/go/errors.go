@@ -38,17 +38,12 @@ type Error struct {
 	status *status.Status
 }
 
-// The codes that say, without a reason of ours, that no answer came.
-var lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal}
-
-// What no waiting mends; every other failure may pass.
 var (
-	lastingCodes = []codes.Code{
-		codes.NotFound, codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented,
-	}
-	lastingReasons = []headwaypb.ErrorReason{
-		headwaypb.ErrorReason_ERROR_REASON_QUEUE_CLOSED, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED,
-	}
+	// The codes that say, without a reason of ours, that no answer came.
+	lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal}
+	// What no waiting mends; every other failure may pass.
+	lastingCodes   = []codes.Code{codes.NotFound, codes.InvalidArgument, codes.Unauthenticated, codes.PermissionDenied, codes.Unimplemented}
+	lastingReasons = []headwaypb.ErrorReason{headwaypb.ErrorReason_ERROR_REASON_QUEUE_CLOSED, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED}
 )
 
 // Is tells whether err is an [*Error] with this reason.

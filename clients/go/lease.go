@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -39,8 +40,7 @@ type Lease struct {
 	*headwaypb.Delivery
 
 	queue   *Queue
-	span    time.Duration
-	isOld   bool                    // given to an earlier try of the call that brought it: it may lapse sooner
+	asked   *durationpb.Duration    // how long it was asked to last; nil: as the policy says
 	end     context.CancelCauseFunc // of the handler's context
 	calling sync.Mutex              // one call at a time: an Ack that overtakes an Extend would make it look lost
 	settled atomic.Bool
@@ -59,19 +59,12 @@ func (q *Queue) Lease(ctx context.Context, handle Handler, options ...Option) (f
 // lease waits for a message until idle ends, and works on it until ctx does.
 func (q *Queue) lease(ctx, idle context.Context, handle Handler, o *options) (bool, error) {
 	request := &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, Lease: o.get.Lease, Consumer: o.get.Consumer, AttemptId: rand.Text()}
-	if request.Lease == nil {
-		span, err := q.leaseSpan(idle)
-		if err != nil {
-			return false, err
-		}
-		request.Lease = durationpb.New(span)
-	}
 	var lease *Lease
-	get := func(ctx context.Context, wait time.Duration, again bool) error {
+	get := func(ctx context.Context, wait time.Duration, _ bool) error {
 		request.Wait = durationpb.New(wait)
 		response, err := q.client.Queues.Get(ctx, request)
 		if len(response.GetDeliveries()) > 0 {
-			lease = &Lease{Delivery: response.Deliveries[0], queue: q, span: request.Lease.AsDuration(), isOld: again, end: func(error) {}}
+			lease = &Lease{Delivery: response.Deliveries[0], queue: q, asked: o.get.Lease, end: func(error) {}}
 		}
 		return err
 	}
@@ -155,7 +148,7 @@ func (l *Lease) extend(ctx context.Context, progress *headwaypb.Progress) error 
 	if l.settled.Load() {
 		return nil
 	}
-	request := &headwaypb.ExtendRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Lease: durationpb.New(l.span), Progress: progress}
+	request := &headwaypb.ExtendRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Lease: l.asked, Progress: progress}
 	response, err := l.queue.client.Queues.Extend(ctx, request)
 	if err != nil {
 		return err
@@ -220,33 +213,27 @@ func (l *Lease) run(ctx context.Context, handle Handler) error {
 // giveBack gives the message back, to the queue's backoff with a reason, or, without one, now and for free. If the
 // service does not answer, the lease lapses by itself.
 func (l *Lease) giveBack(ctx context.Context, reason string) {
-	err := within(ctx, giveBackTimeout, func(ctx context.Context) error {
+	_ = within(ctx, giveBackTimeout, func(ctx context.Context) error {
 		if reason == "" {
 			return l.Release(ctx)
 		}
 		return l.Backoff(ctx, reason)
 	})
-	if err != nil {
-		slog.WarnContext(ctx, "headway: could not give a message back", "queue", l.queue.name, "id", l.Message.GetId(), "error", err)
-	}
 }
 
-// keepAlive extends the lease at a third of its span, and sooner after a failure, until ctx ends.
+// keepAlive extends the lease at a third of its time, and sooner after a failure, until ctx ends.
 func (l *Lease) keepAlive(ctx context.Context) {
-	third, failures := l.span/3, 0
-	next := third
-	if l.isOld {
-		next = 0
+	// By the store's clock it was given when its message had waited so long; of a foreign message nobody may know.
+	given := l.PutAt.AsTime().Add(l.Waited.AsDuration())
+	third := max(l.LeaseExpiresAt.AsTime().Sub(given)/3, shortestExtend/3)
+	if l.PutAt == nil {
+		third = shortestExtend
 	}
-	for sleep(ctx, next) && !l.settled.Load() {
+	limit := min(max(third, shortestExtend), l.queue.client.callTimeout)
+	for next := third; sleep(ctx, next) && !l.settled.Load(); {
 		next = third
-		limit := min(max(third, shortestExtend), l.queue.client.callTimeout)
-		err := within(ctx, limit, func(ctx context.Context) error { return l.extend(ctx, nil) })
-		if failures++; err == nil {
-			failures = 0
-		} else if ctx.Err() == nil {
-			next = min(third, shortestExtend<<min(failures, 16))
-			slog.WarnContext(ctx, "headway: could not extend a lease", "queue", l.queue.name, "id", l.Message.GetId(), "error", err)
+		if within(ctx, limit, func(ctx context.Context) error { return l.extend(ctx, nil) }) != nil {
+			next = third / 4
 		}
 	}
 }
@@ -262,28 +249,15 @@ func (q *Queue) Work(ctx context.Context, handle Handler, options ...Option) err
 	o.get.Wait = durationpb.New(idleWait)
 	idle, stop := context.WithCancel(ctx) // ends when nothing is to be leased any more
 	defer stop()
-	go func() {
-		select {
-		case <-o.stop:
-			stop()
-		case <-idle.Done():
-		}
-	}()
-	ends := make(chan error)
+	defer context.AfterFunc(o.stop, stop)()
+	slots, idle := errgroup.WithContext(idle)
 	for range o.concurrency {
-		go func() { ends <- q.slot(ctx, idle, handle, o) }()
+		slots.Go(func() error { return q.slot(ctx, idle, handle, o) })
 	}
-	var failure error
-	for range o.concurrency {
-		if err := <-ends; err != nil && failure == nil {
-			failure = err
-			stop()
-		}
+	if err := slots.Wait(); err != nil {
+		return err
 	}
-	if failure == nil {
-		return ctx.Err()
-	}
-	return failure
+	return ctx.Err()
 }
 
 // slot handles one message after the other until idle ends or the queue is drained.
@@ -302,7 +276,9 @@ func (q *Queue) slot(ctx, idle context.Context, handle Handler, o *options) erro
 		case !passing(err):
 			return err
 		default:
-			slog.WarnContext(ctx, "headway: trying again", "queue", q.name, "error", err)
+			if failures == 1 {
+				slog.WarnContext(ctx, "headway: trying again until it works", "queue", q.name, "error", err)
+			}
 			pause(idle, failures, err)
 		}
 	}

@@ -43,8 +43,8 @@ func TestALeaseIsAckedWithWhatItsHandlerReturns(t *testing.T) {
 	if asked := requests[*headwaypb.AckRequest](s); len(asked) != 1 || string(asked[0].Result) != "printed" || asked[0].Leases[0] != "token" {
 		t.Errorf("asked %v", asked)
 	}
-	if span := requests[*headwaypb.GetRequest](s)[0].Lease.AsDuration(); span != 7*time.Second {
-		t.Errorf("asked for %v and not for the policy's", span)
+	if request := requests[*headwaypb.GetRequest](s)[0]; request.Lease != nil || request.MaxMessages != 1 {
+		t.Errorf("asked %v", request)
 	}
 }
 
@@ -116,7 +116,12 @@ func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
 			t.Errorf("ended because of %v", context.Cause(ctx))
 		}
 		return []byte("too late"), nil
-	}, LeaseFor(30*time.Millisecond))
+	}, LeaseFor(time.Hour))
+	for _, asked := range requests[*headwaypb.ExtendRequest](s) {
+		if asked.Lease.AsDuration() != time.Hour {
+			t.Errorf("asked %v", asked)
+		}
+	}
 	if !Is(err, isStale) || len(requests[*headwaypb.AckRequest](s)) != 0 {
 		t.Errorf("failed with %v", err)
 	}
@@ -243,12 +248,13 @@ func holding() *service {
 }
 
 func TestWorkThatIsStoppedFinishesWhatItHolds(t *testing.T) {
-	s, stop := holding(), make(chan struct{})
+	s := holding()
+	ends, stop := context.WithCancel(t.Context())
 	handle := func(ctx context.Context, _ *Lease) ([]byte, error) {
-		close(stop)
+		stop()
 		return nil, ctx.Err()
 	}
-	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Concurrency(2), StopWhen(stop)); err != nil {
+	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Concurrency(2), StopWhen(ends)); err != nil {
 		t.Error("ended with", err)
 	}
 	if len(requests[*headwaypb.AckRequest](s)) != 1 {

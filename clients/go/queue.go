@@ -4,7 +4,6 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -19,9 +18,6 @@ import (
 type Queue struct {
 	client *Client
 	name   string
-
-	mu   sync.Mutex
-	span time.Duration // of the policy's leases; 0: not asked for yet
 }
 
 // Name is the queue's name.
@@ -34,12 +30,12 @@ type options struct {
 	put         headwaypb.PutRequest
 	get         headwaypb.GetRequest
 	concurrency int
-	stop        <-chan struct{}
+	stop        context.Context
 	attended    bool
 }
 
 func chosen(given []Option) *options {
-	o := &options{concurrency: 1}
+	o := &options{concurrency: 1, stop: context.Background()}
 	for _, option := range given {
 		option(o)
 	}
@@ -73,9 +69,9 @@ func Consumer(name string) Option { return func(o *options) { o.get.Consumer = n
 // Concurrency is for Work: how many messages are handled at a time. Default: 1.
 func Concurrency(most int) Option { return func(o *options) { o.concurrency = max(1, most) } }
 
-// StopWhen is for Work: when the channel is closed it leases no more, finishes what it holds, and returns. The channel
-// may be Done() of signal.NotifyContext.
-func StopWhen(done <-chan struct{}) Option { return func(o *options) { o.stop = done } }
+// StopWhen is for Work: when this context ends, for example one of signal.NotifyContext, it leases no more, finishes what
+// it holds, and returns.
+func StopWhen(ends context.Context) Option { return func(o *options) { o.stop = ends } }
 
 // Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
 func Attended() Option { return func(o *options) { o.attended = true } }
@@ -147,18 +143,4 @@ func (c *Client) traced(ctx context.Context, messages []*headwaypb.Message) []*h
 		}
 	}
 	return messages
-}
-
-// leaseSpan is how long the policy lets leases last, asked once.
-func (q *Queue) leaseSpan(ctx context.Context) (time.Duration, error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.span == 0 {
-		told, err := q.client.Queues.Describe(ctx, &headwaypb.DescribeRequest{Queue: q.name})
-		if err != nil {
-			return 0, err
-		}
-		q.span = told.Queue.Policy.Lease.AsDuration()
-	}
-	return q.span, nil
 }

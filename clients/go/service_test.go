@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"headway.dev/go/headwaypb"
 )
@@ -53,8 +54,7 @@ func requests[M proto.Message](s *service) []M {
 
 func (s *service) Describe(_ context.Context, request *headwaypb.DescribeRequest) (*headwaypb.DescribeResponse, error) {
 	s.note(request)
-	policy := &headwaypb.Policy{Lease: durationpb.New(7 * time.Second)}
-	return &headwaypb.DescribeResponse{Queue: &headwaypb.Queue{Name: request.Queue, Policy: policy}}, nil
+	return &headwaypb.DescribeResponse{Queue: &headwaypb.Queue{Name: request.Queue}}, nil
 }
 
 func (s *service) Put(ctx context.Context, request *headwaypb.PutRequest) (*headwaypb.PutResponse, error) {
@@ -132,13 +132,16 @@ var (
 	errStopping = refusal(codes.Unavailable, "SHUTTING_DOWN")             // nothing happened
 )
 
-// gives leases one message to the first Get, and says that the queue is drained to those behind it.
+// gives leases one message, for 30 ms, to the first Get, and says that the queue is drained to those behind it.
 func gives(message *headwaypb.Message) func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 	var once sync.Once
 	return func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		var response *headwaypb.GetResponse
 		once.Do(func() {
-			response = &headwaypb.GetResponse{Deliveries: []*headwaypb.Delivery{{Message: message, Lease: "token", Attempt: 1}}}
+			response = &headwaypb.GetResponse{Deliveries: []*headwaypb.Delivery{{
+				Message: message, Lease: "token", Attempt: 1,
+				PutAt: at(1000), Waited: durationpb.New(time.Second), LeaseExpiresAt: timestamppb.New(time.UnixMilli(1001_030)),
+			}}}
 		})
 		if response == nil {
 			return nil, refusal(codes.FailedPrecondition, "QUEUE_DRAINED")

@@ -62,12 +62,12 @@ type watch struct {
 func (w *watch) once(
 	ctx context.Context, q *Queue, subject *headwaypb.MessageIds, yield func(*headwaypb.WatchPositionResponse, error) bool,
 ) error {
-	ctx, cancel := context.WithCancel(ctx)
+	open, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(q.client.callTimeout, cancel) // an open stream may be silent for long, but not at first
 	defer silence.Stop()
 	request := &headwaypb.WatchPositionRequest{Queue: q.name, Subject: &headwaypb.WatchPositionRequest_Messages{Messages: subject}}
-	stream, err := q.client.Queues.WatchPosition(ctx, request)
+	stream, err := q.client.Queues.WatchPosition(open, request)
 	for err == nil && len(w.left) > 0 {
 		var answer *headwaypb.WatchPositionResponse
 		answer, err = stream.Recv()
@@ -76,8 +76,11 @@ func (w *watch) once(
 			return nil
 		}
 	}
-	if err == io.EOF {
+	switch {
+	case err == io.EOF:
 		return ErrorOf(&headwaypb.Status{Code: int32(codes.Unavailable), Message: "the stream ended before its last message"})
+	case open.Err() != nil && ctx.Err() == nil:
+		return ErrorOf(&headwaypb.Status{Code: int32(codes.DeadlineExceeded), Message: "the stream said nothing in time"})
 	}
 	return err
 }

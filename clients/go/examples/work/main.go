@@ -46,7 +46,7 @@ func run(ctx context.Context) error {
 		handled.Add(1)
 		return bytes.ToUpper(lease.Message.Payload), nil // kept as the message's result
 	}
-	if err := queue.Work(ctx, shout, headway.Concurrency(4), headway.StopWhen(interrupt.Done())); err != nil {
+	if err := queue.Work(ctx, shout, headway.Concurrency(4), headway.StopWhen(interrupt)); err != nil {
 		return err
 	}
 	fmt.Println("handled", handled.Load())

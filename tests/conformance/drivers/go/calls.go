@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -36,16 +37,12 @@ func empty(kind protoreflect.MessageDescriptor) proto.Message {
 }
 
 func (d *driver) call(ctx context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	rpc, path, err := method(asked.RPC)
 	if err != nil {
 		return nil, err
 	}
 	ask, response := empty(rpc.Input()), empty(rpc.Output())
-	if err := fromJSON.Unmarshal(asked.Request, ask); err != nil {
+	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
 		return nil, err
 	}
 	if asked.TimeoutMs != nil {
@@ -53,7 +50,7 @@ func (d *driver) call(ctx context.Context, asked *request) (object, error) {
 		defer cancel()
 		ctx = limited
 	}
-	if err := client.Conn().Invoke(ctx, path, ask, response); err != nil {
+	if err := asked.client.Conn().Invoke(ctx, path, ask, response); err != nil {
 		return nil, err
 	}
 	return object{"response": messageJSON(response)}, nil
@@ -68,10 +65,6 @@ type stream struct {
 }
 
 func (d *driver) open(_ context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	rpc, path, err := method(asked.RPC)
 	if err != nil {
 		return nil, err
@@ -81,7 +74,7 @@ func (d *driver) open(_ context.Context, asked *request) (object, error) {
 		ctx, cancel = context.WithTimeout(context.Background(), span(asked.TimeoutMs))
 	}
 	kind := &grpc.StreamDesc{ServerStreams: true, ClientStreams: rpc.IsStreamingClient()}
-	opened, err := client.Conn().NewStream(ctx, kind, path)
+	opened, err := asked.client.Conn().NewStream(ctx, kind, path)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -93,7 +86,7 @@ func (d *driver) open(_ context.Context, asked *request) (object, error) {
 		return nil, nil
 	}
 	ask := empty(rpc.Input())
-	if err := fromJSON.Unmarshal(asked.Request, ask); err != nil {
+	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
 		return nil, err
 	}
 	if err := opened.SendMsg(ask); err != nil && !errors.Is(err, io.EOF) { // Recv tells why it has ended
@@ -114,7 +107,7 @@ func (s *stream) read() (object, error) {
 
 func (s *stream) send(_ context.Context, asked *request) (object, error) {
 	ask := empty(s.rpc.Input())
-	if err := fromJSON.Unmarshal(asked.Request, ask); err != nil {
+	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
 		return nil, err
 	}
 	return nil, s.SendMsg(ask)

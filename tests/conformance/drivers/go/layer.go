@@ -25,10 +25,6 @@ type held struct {
 }
 
 func (d *driver) lease(ctx context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	options := []headway.Option{}
 	if asked.WaitMs != nil {
 		options = append(options, headway.Wait(span(asked.WaitMs)))
@@ -41,7 +37,7 @@ func (d *driver) lease(ctx context.Context, asked *request) (object, error) {
 	var told object
 	go func() {
 		defer close(h.done)
-		_, h.err = client.Queue(asked.Queue).Lease(scope, func(work context.Context, lease *headway.Lease) ([]byte, error) {
+		_, h.err = asked.client.Queue(asked.Queue).Lease(scope, func(work context.Context, lease *headway.Lease) ([]byte, error) {
 			told = leaseJSON(work, lease)
 			h.entered <- lease
 			return ending(scope, h.end)
@@ -134,7 +130,7 @@ func (h *held) isLost(context.Context, *request) (object, error) {
 // working is a worker loop, whose handlers wait until they are told how to end.
 type working struct {
 	cancel context.CancelFunc
-	stop   chan struct{}
+	stop   context.CancelFunc
 	done   chan struct{}
 
 	mu       sync.Mutex
@@ -143,20 +139,17 @@ type working struct {
 }
 
 func (d *driver) work(_ context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	scope, cancel := context.WithCancel(context.Background())
-	w := &working{cancel: cancel, stop: make(chan struct{}), done: make(chan struct{}), handling: map[string]chan *request{}}
-	options := []headway.Option{headway.Concurrency(asked.Concurrency), headway.StopWhen(w.stop)}
+	ends, stop := context.WithCancel(context.Background())
+	w := &working{cancel: cancel, stop: stop, done: make(chan struct{}), handling: map[string]chan *request{}}
+	options := []headway.Option{headway.Concurrency(asked.Concurrency), headway.StopWhen(ends)}
 	if asked.LeaseMs != nil {
 		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
 	}
 	d.keep(asked, w)
 	go func() {
 		defer close(w.done)
-		err := client.Queue(asked.Queue).Work(scope, func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
+		err := asked.client.Queue(asked.Queue).Work(scope, func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
 			end := make(chan *request, 1)
 			w.mu.Lock()
 			w.count++
@@ -196,7 +189,7 @@ func (w *working) finish(_ context.Context, asked *request) (object, error) {
 }
 
 func (w *working) stopSoon(context.Context, *request) (object, error) {
-	close(w.stop)
+	w.stop()
 	return nil, nil
 }
 
@@ -214,17 +207,13 @@ type watching struct {
 }
 
 func (d *driver) watch(_ context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	options := []headway.Option{}
 	if asked.Attended {
 		options = append(options, headway.Attended())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{cancel: cancel}
-	w.pull, w.stop = iter.Pull2(client.Queue(asked.Queue).Watch(ctx, asked.IDs, options...))
+	w.pull, w.stop = iter.Pull2(asked.client.Queue(asked.Queue).Watch(ctx, asked.IDs, options...))
 	w.reading.read = w.read
 	d.keep(asked, w)
 	return nil, nil

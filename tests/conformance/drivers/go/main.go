@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,46 +27,33 @@ import (
 
 type object map[string]any
 
-// request is a line of stdin: which fields are there its op says.
+// request is a line of stdin: which fields are there its op says. Names are matched without regard to case.
 type request struct {
-	ID          int             `json:"id"`
-	Op          string          `json:"op"`
-	Client      string          `json:"client"`
-	Handle      string          `json:"handle"`
-	Addresses   []string        `json:"addresses"`
-	Options     options         `json:"options"`
-	Target      int             `json:"target"`
-	RPC         string          `json:"rpc"`
-	Request     json.RawMessage `json:"request"`
-	TimeoutMs   *float64        `json:"timeout_ms"`
-	Queue       string          `json:"queue"`
-	Messages    []message       `json:"messages"`
-	WaitMs      *float64        `json:"wait_ms"`
-	LeaseMs     *float64        `json:"lease_ms"`
-	DelayMs     *float64        `json:"delay_ms"`
-	Traceparent string          `json:"traceparent"`
-	Tracestate  string          `json:"tracestate"`
-	How         string          `json:"how"`
-	Result      []byte          `json:"result"`
-	Reason      string          `json:"reason"`
-	Fraction    float64         `json:"fraction"`
-	Note        string          `json:"note"`
-	Concurrency int             `json:"concurrency"`
-	Lease       string          `json:"lease"`
-	IDs         []string        `json:"ids"`
-	Attended    bool            `json:"attended"`
-}
+	Op, Client, Handle, RPC, Queue, Traceparent, Tracestate, How, Reason, Note, Lease string
+	ID, Target, Concurrency                                                           int
+	Addresses, IDs                                                                    []string
+	Fraction                                                                          float64
+	Attended                                                                          bool
+	Result                                                                            []byte
+	Request                                                                           json.RawMessage
+	Messages                                                                          []message
+	Options                                                                           struct {
+		CallTimeoutMs *float64 `json:"call_timeout_ms"`
+	}
+	TimeoutMs *float64 `json:"timeout_ms"`
+	WaitMs    *float64 `json:"wait_ms"`
+	LeaseMs   *float64 `json:"lease_ms"`
+	DelayMs   *float64 `json:"delay_ms"`
 
-type options struct {
-	CallTimeoutMs *float64 `json:"call_timeout_ms"`
+	client *headway.Client // the one that is named, if it is connected
 }
 
 type message struct {
-	Payload []byte            `json:"payload"`
-	ID      string            `json:"id"`
-	Headers map[string]string `json:"headers"`
-	DelayMs *float64          `json:"delay_ms"`
-	TTLMs   *float64          `json:"ttl_ms"`
+	ID      string
+	Payload []byte
+	Headers map[string]string
+	DelayMs *float64 `json:"delay_ms"`
+	TTLMs   *float64 `json:"ttl_ms"`
 }
 
 // handle is something that stays open over many requests.
@@ -80,10 +68,8 @@ type driver struct {
 }
 
 var (
-	errDriver = errors.New("no such client or handle")
+	errDriver = errors.New("no such operation, client or handle")
 	w3c       = propagation.TraceContext{}
-	asJSON    = protojson.MarshalOptions{}
-	fromJSON  = protojson.UnmarshalOptions{}
 )
 
 var operations = map[string]func(*driver, context.Context, *request) (object, error){
@@ -137,33 +123,32 @@ func main() {
 		}
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
-		d.cancels[asked.ID] = cancel
+		d.cancels[asked.ID], asked.client = cancel, d.clients[asked.Client]
 		d.mu.Unlock()
 		go d.answer(ctx, cancel, asked)
 	}
 	for name := range d.clients {
-		_, _ = d.disconnect(context.Background(), &request{Client: name})
+		_, _ = d.disconnect(context.Background(), &request{Client: name, client: d.clients[name]})
 	}
 }
 
 func (d *driver) answer(ctx context.Context, cancel context.CancelFunc, asked *request) {
 	defer cancel()
-	operation, known := operations[asked.Op]
-	done, err := object{}, fmt.Errorf("no such op: %q", asked.Op)
-	if known {
+	operation, done, err := operations[asked.Op], object{}, errDriver
+	if operation != nil && (asked.client != nil || slices.Contains([]string{"hello", "connect", "cancel"}, asked.Op)) {
 		done, err = operation(d, ctx, asked)
+	}
+	if done == nil {
+		done = object{}
+	}
+	answer := object{"id": asked.ID, "ok": done}
+	if err != nil {
+		answer = object{"id": asked.ID, "error": errorJSON(err)}
 	}
 	d.mu.Lock()
 	delete(d.cancels, asked.ID)
 	d.mu.Unlock()
-	switch {
-	case err != nil:
-		d.tell(object{"id": asked.ID, "error": errorJSON(err)})
-	case done == nil:
-		d.tell(object{"id": asked.ID, "ok": object{}})
-	default:
-		d.tell(object{"id": asked.ID, "ok": done})
-	}
+	d.tell(answer)
 }
 
 func (d *driver) tell(line object) {
@@ -202,15 +187,6 @@ func (d *driver) take(asked *request) handle {
 	return taken
 }
 
-func (d *driver) client(asked *request) (*headway.Client, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if client := d.clients[asked.Client]; client != nil {
-		return client, nil
-	}
-	return nil, errDriver
-}
-
 func (d *driver) hello(context.Context, *request) (object, error) {
 	features := []string{"call", "stream", "lease", "work", "watch", "trace"}
 	return object{"language": "go", "version": headway.Version, "features": features}, nil
@@ -231,24 +207,20 @@ func (d *driver) connect(_ context.Context, asked *request) (object, error) {
 }
 
 func (d *driver) disconnect(_ context.Context, asked *request) (object, error) {
-	d.mu.Lock()
-	client := d.clients[asked.Client]
-	delete(d.clients, asked.Client)
 	open := []handle{}
+	d.mu.Lock()
 	for key, opened := range d.handles {
 		if key[0] == asked.Client {
 			open = append(open, opened)
 			delete(d.handles, key)
 		}
 	}
+	delete(d.clients, asked.Client)
 	d.mu.Unlock()
-	if client == nil {
-		return nil, errDriver
-	}
 	for _, opened := range open {
 		opened.close()
 	}
-	return nil, client.Close()
+	return nil, asked.client.Close()
 }
 
 func (d *driver) cancel(_ context.Context, asked *request) (object, error) {
@@ -270,10 +242,6 @@ func (d *driver) close(_ context.Context, asked *request) (object, error) {
 }
 
 func (d *driver) put(ctx context.Context, asked *request) (object, error) {
-	client, err := d.client(asked)
-	if err != nil {
-		return nil, err
-	}
 	ctx = w3c.Extract(ctx, propagation.MapCarrier{"traceparent": asked.Traceparent, "tracestate": asked.Tracestate})
 	messages := []*headwaypb.Message{}
 	for _, each := range asked.Messages {
@@ -290,7 +258,7 @@ func (d *driver) put(ctx context.Context, asked *request) (object, error) {
 	if asked.WaitMs != nil {
 		options = append(options, headway.Wait(span(asked.WaitMs)))
 	}
-	results, err := client.Queue(asked.Queue).PutAll(ctx, messages, options...)
+	results, err := asked.client.Queue(asked.Queue).PutAll(ctx, messages, options...)
 	told := []json.RawMessage{}
 	for _, result := range results {
 		told = append(told, messageJSON(result))
@@ -301,7 +269,7 @@ func (d *driver) put(ctx context.Context, asked *request) (object, error) {
 func span(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) }
 
 func messageJSON(message proto.Message) json.RawMessage {
-	text, err := asJSON.Marshal(message)
+	text, err := protojson.Marshal(message)
 	if err != nil {
 		panic(err)
 	}
@@ -309,36 +277,34 @@ func messageJSON(message proto.Message) json.RawMessage {
 }
 
 func errorJSON(err error) object {
-	told := object{
-		"code": "DRIVER", "reason": nil, "metadata": object{}, "retry_after_ms": nil, "violations": []object{},
-		"outcome_unknown": false, "text": err.Error(),
-	}
 	var failed *headway.Error
+	if !errors.As(err, &failed) {
+		failed = &headway.Error{Text: err.Error()}
+	}
+	told := object{
+		"code": code.Code(failed.Code).String(), "reason": nil, "metadata": failed.Metadata, "retry_after_ms": nil,
+		"outcome_unknown": failed.OutcomeUnknown(), "text": err.Error(),
+	}
+	violations := []object{}
+	for _, each := range failed.Violations {
+		violations = append(violations, object{"field": each.Field, "description": each.Description})
+	}
+	told["violations"] = violations
+	if failed.Metadata == nil {
+		told["metadata"] = object{}
+	}
+	if failed.ReasonName() != "" {
+		told["reason"] = failed.ReasonName()
+	}
+	if failed.RetryAfter > 0 {
+		told["retry_after_ms"] = float64(failed.RetryAfter) / float64(time.Millisecond)
+	}
 	switch {
-	case errors.As(err, &failed):
-		told["code"], told["outcome_unknown"] = codeName(failed.Code), failed.OutcomeUnknown()
-		if failed.ReasonName() != "" {
-			told["reason"] = failed.ReasonName()
-		}
-		if failed.Metadata != nil {
-			told["metadata"] = failed.Metadata
-		}
-		if failed.RetryAfter > 0 {
-			told["retry_after_ms"] = float64(failed.RetryAfter) / float64(time.Millisecond)
-		}
-		violations := []object{}
-		for _, each := range failed.Violations {
-			violations = append(violations, object{"field": each.Field, "description": each.Description})
-		}
-		told["violations"] = violations
-	case errors.Is(err, context.Canceled):
+	case failed.Code != codes.OK:
+	case errors.Is(err, context.Canceled), errors.Is(err, io.EOF): // io.EOF: a send on a stream that ended; next tells why
 		told["code"] = "CANCELLED"
-	case errors.Is(err, context.DeadlineExceeded):
-		told["code"] = "DEADLINE_EXCEEDED"
-	case errors.Is(err, io.EOF): // what Send says of a stream that has ended: Recv tells why
-		told["code"] = "CANCELLED"
+	default:
+		told["code"] = "DRIVER"
 	}
 	return told
 }
-
-func codeName(canonical codes.Code) string { return code.Code(canonical).String() }
