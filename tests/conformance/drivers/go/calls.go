@@ -2,156 +2,160 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"headway.dev/go"
+	"headway.dev/go/headwaypb"
 )
 
+var w3c = propagation.TraceContext{}
+
 // method finds an RPC as scenarios name it, and its path.
-func method(rpc string) (protoreflect.MethodDescriptor, string, error) {
-	service, name, named := strings.Cut(rpc, ".")
-	if !named {
-		service, name = "QueueService", rpc
+func method(rpc string) (protoreflect.MethodDescriptor, string) {
+	if !strings.Contains(rpc, ".") {
+		rpc = "QueueService." + rpc
 	}
-	found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("headway.v1." + service + "." + name))
-	if err != nil {
-		return nil, "", err
-	}
-	return found.(protoreflect.MethodDescriptor), "/headway.v1." + service + "/" + name, nil
+	found := must(protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName("headway.v1." + rpc)))
+	return found.(protoreflect.MethodDescriptor), "/headway.v1." + strings.Replace(rpc, ".", "/", 1)
 }
 
 func empty(kind protoreflect.MessageDescriptor) proto.Message {
-	found, err := protoregistry.GlobalTypes.FindMessageByName(kind.FullName())
-	if err != nil {
-		panic(err)
-	}
-	return found.New().Interface()
+	return must(protoregistry.GlobalTypes.FindMessageByName(kind.FullName())).New().Interface()
 }
 
-func (d *driver) call(ctx context.Context, asked *request) (object, error) {
-	rpc, path, err := method(asked.RPC)
-	if err != nil {
-		return nil, err
-	}
-	ask, response := empty(rpc.Input()), empty(rpc.Output())
-	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
-		return nil, err
-	}
+// input is the request of a call.
+func input(rpc protoreflect.MethodDescriptor, asked *request) proto.Message {
+	message := empty(rpc.Input())
+	check(protojson.Unmarshal(asked.Request, message))
+	return message
+}
+
+// limited is a context with the request's time-out, if it has one.
+func limited(ctx context.Context, asked *request) (context.Context, context.CancelFunc) {
 	if asked.TimeoutMs != nil {
-		limited, cancel := context.WithTimeout(ctx, span(asked.TimeoutMs))
-		defer cancel()
-		ctx = limited
+		return context.WithTimeout(ctx, span(asked.TimeoutMs))
 	}
-	if err := asked.client.Conn().Invoke(ctx, path, ask, response); err != nil {
-		return nil, err
+	return context.WithCancel(ctx)
+}
+
+func (d *driver) call(ctx context.Context, asked *request) object {
+	rpc, path := method(asked.RPC)
+	ctx, cancel := limited(ctx, asked)
+	defer cancel()
+	response := empty(rpc.Output())
+	check(asked.client.Conn().Invoke(ctx, path, input(rpc, asked), response))
+	return object{"response": messageJSON(response)}
+}
+
+func (d *driver) put(ctx context.Context, asked *request) object {
+	ctx = w3c.Extract(ctx, propagation.MapCarrier{"traceparent": asked.Traceparent, "tracestate": asked.Tracestate})
+	messages, options := []*headwaypb.Message{}, []headway.Option{}
+	for _, each := range asked.Messages {
+		put := &headwaypb.Message{Id: each.ID, Payload: each.Payload, Headers: each.Headers}
+		if each.DelayMs != nil {
+			put.Available = headway.In(span(each.DelayMs))
+		}
+		if each.TTLMs != nil {
+			put.TimeToLive = durationpb.New(span(each.TTLMs))
+		}
+		messages = append(messages, put)
 	}
-	return object{"response": messageJSON(response)}, nil
+	if asked.WaitMs != nil {
+		options = append(options, headway.Wait(span(asked.WaitMs)))
+	}
+	results := []any{}
+	for _, result := range must(asked.client.Queue(asked.Queue).PutAll(ctx, messages, options...)) {
+		results = append(results, messageJSON(result))
+	}
+	return object{"results": results}
 }
 
 // stream is a call that streams, over the layer's connection.
 type stream struct {
 	grpc.ClientStream
-	rpc     protoreflect.MethodDescriptor
-	cancel  context.CancelFunc
-	reading reading
+	rpc    protoreflect.MethodDescriptor
+	cancel context.CancelFunc
+	reading
 }
 
-func (d *driver) open(_ context.Context, asked *request) (object, error) {
-	rpc, path, err := method(asked.RPC)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	if asked.TimeoutMs != nil {
-		ctx, cancel = context.WithTimeout(context.Background(), span(asked.TimeoutMs))
-	}
+func (d *driver) open(_ context.Context, asked *request) object {
+	rpc, path := method(asked.RPC)
+	ctx, cancel := limited(context.Background(), asked)
 	kind := &grpc.StreamDesc{ServerStreams: true, ClientStreams: rpc.IsStreamingClient()}
-	opened, err := asked.client.Conn().NewStream(ctx, kind, path)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	s := &stream{ClientStream: opened, rpc: rpc, cancel: cancel}
-	s.reading.read = s.read
+	s := &stream{ClientStream: must(asked.client.Conn().NewStream(ctx, kind, path)), rpc: rpc, cancel: cancel}
+	s.read = s.receive
 	d.keep(asked, s)
-	if rpc.IsStreamingClient() {
-		return nil, nil
+	if !rpc.IsStreamingClient() {
+		if err := s.SendMsg(input(rpc, asked)); !errors.Is(err, io.EOF) { // io.EOF: it has ended; next tells why
+			check(err)
+		}
+		check(s.CloseSend())
 	}
-	ask := empty(rpc.Input())
-	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
-		return nil, err
-	}
-	if err := opened.SendMsg(ask); err != nil && !errors.Is(err, io.EOF) { // Recv tells why it has ended
-		return nil, err
-	}
-	return nil, opened.CloseSend()
+	return nil
 }
 
-func (s *stream) read() (object, error) {
+func (s *stream) receive() object {
 	response := empty(s.rpc.Output())
-	if err := s.RecvMsg(response); errors.Is(err, io.EOF) {
-		return object{"end": true}, nil
-	} else if err != nil {
-		return nil, err
+	if err := s.RecvMsg(response); !errors.Is(err, io.EOF) {
+		check(err)
+		return object{"response": messageJSON(response)}
 	}
-	return object{"response": messageJSON(response)}, nil
+	return object{"end": true}
 }
 
-func (s *stream) send(_ context.Context, asked *request) (object, error) {
-	ask := empty(s.rpc.Input())
-	if err := protojson.Unmarshal(asked.Request, ask); err != nil {
-		return nil, err
-	}
-	return nil, s.SendMsg(ask)
+func (s *stream) send(_ context.Context, asked *request) object {
+	check(s.SendMsg(input(s.rpc, asked)))
+	return nil
 }
 
-func (s *stream) halfClose(context.Context, *request) (object, error) { return nil, s.CloseSend() }
-
-func (s *stream) next(ctx context.Context, asked *request) (object, error) {
-	return s.reading.next(ctx, span(asked.TimeoutMs))
+func (s *stream) halfClose(context.Context, *request) object {
+	check(s.CloseSend())
+	return nil
 }
 
 func (s *stream) close() {
 	s.cancel()
-	s.reading.wait()
+	s.wait()
 }
 
 // reading reads one thing after the other; what comes after a time-out is kept for the next time.
 type reading struct {
-	read    func() (object, error)
-	pending chan answer
+	read    func() object
+	pending chan func() object
 }
 
-type answer struct {
-	told object
-	err  error
-}
-
-func (r *reading) next(ctx context.Context, timeout time.Duration) (object, error) {
+func (r *reading) next(ctx context.Context, asked *request) object {
 	if r.pending == nil {
-		pending := make(chan answer, 1)
-		go func() {
-			told, err := r.read()
-			pending <- answer{told, err}
-		}()
+		pending := make(chan func() object, 1)
 		r.pending = pending
+		go func() {
+			came := object(nil)
+			defer func() {
+				err, _ := recover().(error)
+				pending <- func() object { return must(came, err) }
+			}()
+			came = r.read()
+		}()
 	}
 	select {
 	case came := <-r.pending:
 		r.pending = nil
-		return came.told, came.err
-	case <-time.After(timeout):
-		return object{"timeout": true}, nil
+		return came()
+	case <-time.After(span(asked.TimeoutMs)):
+		return object{"timeout": true}
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		panic(ctx.Err())
 	}
 }
 
@@ -159,18 +163,5 @@ func (r *reading) next(ctx context.Context, timeout time.Duration) (object, erro
 func (r *reading) wait() {
 	if r.pending != nil {
 		<-r.pending
-		r.pending = nil
 	}
-}
-
-// mixed is a message's JSON with more keys.
-func mixed(more object, message proto.Message) object {
-	told := object{}
-	if err := json.Unmarshal(messageJSON(message), &told); err != nil {
-		panic(err)
-	}
-	for key, value := range more {
-		told[key] = value
-	}
-	return told
 }

@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"strconv"
 	"sync"
 
 	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/protobuf/proto"
 
 	"headway.dev/go"
 	"headway.dev/go/headwaypb"
@@ -16,15 +19,14 @@ import (
 
 // held is a lease's scope, open until it is told how to end.
 type held struct {
-	cancel  context.CancelFunc
-	entered chan *headway.Lease
-	end     chan *request
-	done    chan struct{}
-	lease   *headway.Lease
-	err     error
+	cancel context.CancelFunc
+	end    chan *request
+	done   chan struct{}
+	lease  *headway.Lease
+	err    error
 }
 
-func (d *driver) lease(ctx context.Context, asked *request) (object, error) {
+func (d *driver) lease(ctx context.Context, asked *request) object {
 	options := []headway.Option{}
 	if asked.WaitMs != nil {
 		options = append(options, headway.Wait(span(asked.WaitMs)))
@@ -33,25 +35,24 @@ func (d *driver) lease(ctx context.Context, asked *request) (object, error) {
 		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
 	}
 	scope, cancel := context.WithCancel(context.Background())
-	h := &held{cancel: cancel, entered: make(chan *headway.Lease, 1), end: make(chan *request, 1), done: make(chan struct{})}
-	var told object
+	h, entered := &held{cancel: cancel, end: make(chan *request, 1), done: make(chan struct{})}, make(chan object, 1)
 	go func() {
 		defer close(h.done)
 		_, h.err = asked.client.Queue(asked.Queue).Lease(scope, func(work context.Context, lease *headway.Lease) ([]byte, error) {
-			told = leaseJSON(work, lease)
-			h.entered <- lease
+			h.lease = lease
+			entered <- leaseJSON(work, lease)
 			return ending(scope, h.end)
 		}, options...)
 	}()
 	select {
-	case h.lease = <-h.entered:
+	case told := <-entered:
 		d.keep(asked, h)
-		return told, nil
+		return told
 	case <-h.done:
-		return object{"empty": true}, h.err
+		return must(object{"empty": true}, h.err)
 	case <-ctx.Done():
 		h.close()
-		return nil, ctx.Err()
+		panic(ctx.Err())
 	}
 }
 
@@ -60,7 +61,7 @@ func ending(ctx context.Context, end <-chan *request) ([]byte, error) {
 	select {
 	case how := <-end:
 		if how.How == "fail" {
-			return nil, &told{how.Reason}
+			return nil, errors.New("told to fail: " + how.Reason)
 		}
 		return how.Result, nil
 	case <-ctx.Done():
@@ -68,21 +69,12 @@ func ending(ctx context.Context, end <-chan *request) ([]byte, error) {
 	}
 }
 
-// told is the error of a handler that was told to fail.
-type told struct{ reason string }
-
-func (t *told) Error() string { return "told to fail: " + t.reason }
-
 func leaseJSON(ctx context.Context, lease *headway.Lease) object {
-	carrier := propagation.MapCarrier{}
-	w3c.Inject(ctx, carrier)
-	told := object{
-		"message": messageJSON(lease.Message), "attempt": lease.Attempt, "ticket": strconv.FormatUint(lease.Ticket, 10),
-		"traceparent": nil,
-	}
-	if carrier["traceparent"] != "" {
+	carrier, told := propagation.MapCarrier{}, object{"traceparent": nil}
+	if w3c.Inject(ctx, carrier); carrier["traceparent"] != "" {
 		told["traceparent"] = carrier["traceparent"]
 	}
+	told["message"], told["attempt"], told["ticket"] = messageJSON(lease.Message), lease.Attempt, strconv.FormatUint(lease.Ticket, 10)
 	return told
 }
 
@@ -91,54 +83,50 @@ func (h *held) close() {
 	<-h.done
 }
 
-func (d *driver) leaseEnd(_ context.Context, asked *request) (object, error) {
-	h, is := d.take(asked).(*held)
-	if !is {
-		return nil, errDriver
-	}
+func (d *driver) leaseEnd(_ context.Context, asked *request) object {
+	h := d.take(asked).(*held)
 	if asked.How == "cancel" {
 		h.close()
-		return nil, nil
+		return nil
 	}
 	h.end <- asked
-	<-h.done
-	if asked.How == "fail" {
-		return nil, nil
+	if <-h.done; asked.How == "return" {
+		check(h.err)
 	}
-	return nil, h.err
+	return nil
 }
 
-func (h *held) ack(ctx context.Context, asked *request) (object, error) {
-	return nil, h.lease.Ack(ctx, asked.Result)
+func (h *held) ack(ctx context.Context, asked *request) object {
+	check(h.lease.Ack(ctx, asked.Result))
+	return nil
 }
 
-func (h *held) delay(ctx context.Context, asked *request) (object, error) {
+func (h *held) delay(ctx context.Context, asked *request) object {
 	if asked.DelayMs == nil {
-		return nil, h.lease.Backoff(ctx, asked.Reason)
+		check(h.lease.Backoff(ctx, asked.Reason))
+	} else {
+		check(h.lease.Delay(ctx, span(asked.DelayMs), asked.Reason))
 	}
-	return nil, h.lease.Delay(ctx, span(asked.DelayMs), asked.Reason)
+	return nil
 }
 
-func (h *held) progress(ctx context.Context, asked *request) (object, error) {
-	return nil, h.lease.Progress(ctx, asked.Fraction, asked.Note)
+func (h *held) progress(ctx context.Context, asked *request) object {
+	check(h.lease.Progress(ctx, asked.Fraction, asked.Note))
+	return nil
 }
 
-func (h *held) isLost(context.Context, *request) (object, error) {
-	return object{"lost": h.lease.IsLost()}, nil
-}
+func (h *held) isLost(context.Context, *request) object { return object{"lost": h.lease.IsLost()} }
 
 // working is a worker loop, whose handlers wait until they are told how to end.
 type working struct {
-	cancel context.CancelFunc
-	stop   context.CancelFunc
-	done   chan struct{}
+	cancel, stop context.CancelFunc
+	done         chan struct{}
 
 	mu       sync.Mutex
 	handling map[string]chan *request
-	count    int
 }
 
-func (d *driver) work(_ context.Context, asked *request) (object, error) {
+func (d *driver) work(_ context.Context, asked *request) object {
 	scope, cancel := context.WithCancel(context.Background())
 	ends, stop := context.WithCancel(context.Background())
 	w := &working{cancel: cancel, stop: stop, done: make(chan struct{}), handling: map[string]chan *request{}}
@@ -147,50 +135,43 @@ func (d *driver) work(_ context.Context, asked *request) (object, error) {
 		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
 	}
 	d.keep(asked, w)
+	handle := func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
+		end := make(chan *request, 1)
+		w.mu.Lock()
+		name := fmt.Sprintf("%s/%d", asked.Handle, len(w.handling)+1)
+		w.handling[name] = end
+		w.mu.Unlock()
+		event := object{"event": "handling", "handle": asked.Handle, "lease": name}
+		maps.Copy(event, leaseJSON(ctx, lease))
+		d.event(event)
+		result, err := ending(scope, end)
+		if errors.Is(err, context.Canceled) {
+			d.event(object{"event": "cancelled", "handle": asked.Handle, "lease": name})
+		}
+		return result, err
+	}
 	go func() {
 		defer close(w.done)
-		err := asked.client.Queue(asked.Queue).Work(scope, func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
-			end := make(chan *request, 1)
-			w.mu.Lock()
-			w.count++
-			name := fmt.Sprintf("%s/%d", asked.Handle, w.count)
-			w.handling[name] = end
-			w.mu.Unlock()
-			event := object{"event": "handling", "handle": asked.Handle, "lease": name}
-			for key, value := range leaseJSON(ctx, lease) {
-				event[key] = value
-			}
-			d.tell(event)
-			result, err := ending(scope, end)
-			if errors.Is(err, context.Canceled) {
-				d.tell(object{"event": "cancelled", "handle": asked.Handle, "lease": name})
-			}
-			return result, err
-		}, options...)
+		err := asked.client.Queue(asked.Queue).Work(scope, handle, options...)
 		ended := object{"event": "ended", "handle": asked.Handle, "error": nil}
 		if err != nil && scope.Err() == nil {
 			ended["error"] = errorJSON(err)
 		}
-		d.tell(ended)
+		d.event(ended)
 	}()
-	return nil, nil
+	return nil
 }
 
-func (w *working) finish(_ context.Context, asked *request) (object, error) {
+func (w *working) finish(_ context.Context, asked *request) object {
 	w.mu.Lock()
-	end := w.handling[asked.Lease]
-	delete(w.handling, asked.Lease)
-	w.mu.Unlock()
-	if end == nil {
-		return nil, errDriver
-	}
-	end <- asked
-	return nil, nil
+	defer w.mu.Unlock()
+	w.handling[asked.Lease] <- asked
+	return nil
 }
 
-func (w *working) stopSoon(context.Context, *request) (object, error) {
+func (w *working) stopSoon(context.Context, *request) object {
 	w.stop()
-	return nil, nil
+	return nil
 }
 
 func (w *working) close() {
@@ -200,13 +181,13 @@ func (w *working) close() {
 
 // watching is a watch of the layer.
 type watching struct {
-	cancel  context.CancelFunc
-	pull    func() (*headwaypb.WatchPositionResponse, error, bool)
-	stop    func()
-	reading reading
+	cancel context.CancelFunc
+	pull   func() (*headwaypb.WatchPositionResponse, error, bool)
+	stop   func()
+	reading
 }
 
-func (d *driver) watch(_ context.Context, asked *request) (object, error) {
+func (d *driver) watch(_ context.Context, asked *request) object {
 	options := []headway.Option{}
 	if asked.Attended {
 		options = append(options, headway.Attended())
@@ -214,34 +195,33 @@ func (d *driver) watch(_ context.Context, asked *request) (object, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{cancel: cancel}
 	w.pull, w.stop = iter.Pull2(asked.client.Queue(asked.Queue).Watch(ctx, asked.IDs, options...))
-	w.reading.read = w.read
+	w.read = w.receive
 	d.keep(asked, w)
-	return nil, nil
+	return nil
 }
 
-func (w *watching) read() (object, error) {
+func (w *watching) receive() object {
 	came, err, more := w.pull()
-	if err != nil || !more {
-		return object{"end": true}, err
+	if check(err); !more {
+		return object{"end": true}
 	}
+	kind, told := "position", proto.Message(came.GetPosition())
 	switch {
 	case came.GetFinished() != nil:
-		return object{"event": mixed(object{"kind": "finished"}, came.GetFinished())}, nil
+		kind, told = "finished", came.GetFinished()
 	case came.GetLeased() != nil:
-		return object{"event": mixed(object{"kind": "leased"}, came.GetLeased())}, nil
+		kind, told = "leased", came.GetLeased()
 	case came.GetPosition().GetState() == headwaypb.State_STATE_DELAYED:
-		return object{"event": mixed(object{"kind": "delayed"}, came.GetPosition())}, nil
-	default:
-		return object{"event": mixed(object{"kind": "position"}, came.GetPosition())}, nil
+		kind = "delayed"
 	}
-}
-
-func (w *watching) next(ctx context.Context, asked *request) (object, error) {
-	return w.reading.next(ctx, span(asked.TimeoutMs))
+	event := object{}
+	check(json.Unmarshal(messageJSON(told), &event))
+	event["kind"] = kind
+	return object{"event": event}
 }
 
 func (w *watching) close() {
 	w.cancel()
-	w.reading.wait()
+	w.wait()
 	w.stop()
 }

@@ -1,4 +1,5 @@
-// The conformance driver of Go: does what the lines on stdin ask, by the layer of clients/go.
+// The conformance driver of Go: does what the lines on stdin ask, by the layer of clients/go. Whatever goes wrong in an
+// operation is a panic with an error, which is its answer.
 package main
 
 import (
@@ -6,23 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/genproto/googleapis/rpc/code"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"headway.dev/go"
 	"headway.dev/go/headwayotel"
-	"headway.dev/go/headwaypb"
 )
 
 type object map[string]any
@@ -36,24 +31,20 @@ type request struct {
 	Attended                                                                          bool
 	Result                                                                            []byte
 	Request                                                                           json.RawMessage
-	Messages                                                                          []message
-	Options                                                                           struct {
-		CallTimeoutMs *float64 `json:"call_timeout_ms"`
+	Options                                                                           map[string]float64
+	TimeoutMs                                                                         *float64 `json:"timeout_ms"`
+	WaitMs                                                                            *float64 `json:"wait_ms"`
+	LeaseMs                                                                           *float64 `json:"lease_ms"`
+	DelayMs                                                                           *float64 `json:"delay_ms"`
+	Messages                                                                          []struct {
+		ID      string
+		Payload []byte
+		Headers map[string]string
+		DelayMs *float64 `json:"delay_ms"`
+		TTLMs   *float64 `json:"ttl_ms"`
 	}
-	TimeoutMs *float64 `json:"timeout_ms"`
-	WaitMs    *float64 `json:"wait_ms"`
-	LeaseMs   *float64 `json:"lease_ms"`
-	DelayMs   *float64 `json:"delay_ms"`
 
-	client *headway.Client // the one that is named, if it is connected
-}
-
-type message struct {
-	ID      string
-	Payload []byte
-	Headers map[string]string
-	DelayMs *float64 `json:"delay_ms"`
-	TTLMs   *float64 `json:"ttl_ms"`
+	client *headway.Client // the one that is named
 }
 
 // handle is something that stays open over many requests.
@@ -67,108 +58,78 @@ type driver struct {
 	out     *json.Encoder
 }
 
-var (
-	errDriver = errors.New("no such operation, client or handle")
-	w3c       = propagation.TraceContext{}
-)
+type operation func(*driver, context.Context, *request) object
 
-var operations = map[string]func(*driver, context.Context, *request) (object, error){
-	"hello":      (*driver).hello,
-	"connect":    (*driver).connect,
-	"disconnect": (*driver).disconnect,
-	"cancel":     (*driver).cancel,
-	"call":       (*driver).call,
-	"put":        (*driver).put,
-
-	"open":       (*driver).open,
-	"send":       with((*stream).send),
-	"half_close": with((*stream).halfClose),
-	"next":       with((*stream).next),
-	"close":      (*driver).close,
-
-	"lease":          (*driver).lease,
-	"lease_ack":      with((*held).ack),
-	"lease_delay":    with((*held).delay),
-	"lease_progress": with((*held).progress),
-	"lease_is_lost":  with((*held).isLost),
-	"lease_end":      (*driver).leaseEnd,
-
-	"work":      (*driver).work,
-	"finish":    with((*working).finish),
-	"work_stop": with((*working).stopSoon),
-
-	"watch":       (*driver).watch,
-	"watch_next":  with((*watching).next),
-	"watch_close": (*driver).close,
+var operations = map[string]operation{
+	"hello": (*driver).hello, "connect": (*driver).connect, "disconnect": (*driver).disconnect, "cancel": (*driver).cancel,
+	"call": (*driver).call, "put": (*driver).put, "open": (*driver).open, "close": (*driver).close,
+	"send": of((*stream).send), "half_close": of((*stream).halfClose), "next": of((*stream).next),
+	"lease": (*driver).lease, "lease_end": (*driver).leaseEnd, "lease_ack": of((*held).ack), "lease_delay": of((*held).delay),
+	"lease_progress": of((*held).progress), "lease_is_lost": of((*held).isLost),
+	"work": (*driver).work, "finish": of((*working).finish), "work_stop": of((*working).stopSoon),
+	"watch": (*driver).watch, "watch_next": of((*watching).next), "watch_close": (*driver).close,
 }
 
 func main() {
-	d := &driver{
-		clients: map[string]*headway.Client{},
-		handles: map[[2]string]handle{},
-		cancels: map[int]context.CancelFunc{},
-		out:     json.NewEncoder(os.Stdout),
-	}
-	d.out.SetEscapeHTML(false)
+	d := &driver{clients: map[string]*headway.Client{}, handles: map[[2]string]handle{}, cancels: map[int]context.CancelFunc{}}
+	d.out = json.NewEncoder(os.Stdout)
 	lines := bufio.NewReader(os.Stdin)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			break
-		}
+	for line, err := lines.ReadBytes('\n'); err == nil; line, err = lines.ReadBytes('\n') {
 		asked := &request{}
-		if err := json.Unmarshal(line, asked); err != nil {
-			d.tell(object{"id": asked.ID, "error": errorJSON(err)})
-			continue
-		}
+		check(json.Unmarshal(line, asked))
 		ctx, cancel := context.WithCancel(context.Background())
 		d.mu.Lock()
 		d.cancels[asked.ID], asked.client = cancel, d.clients[asked.Client]
 		d.mu.Unlock()
-		go d.answer(ctx, cancel, asked)
+		go d.tell(object{"id": asked.ID}, func() object { return operations[asked.Op](d, ctx, asked) })
 	}
-	for name := range d.clients {
-		_, _ = d.disconnect(context.Background(), &request{Client: name, client: d.clients[name]})
+	for name, client := range d.clients {
+		d.disconnect(context.Background(), &request{Client: name, client: client})
 	}
 }
 
-func (d *driver) answer(ctx context.Context, cancel context.CancelFunc, asked *request) {
-	defer cancel()
-	operation, done, err := operations[asked.Op], object{}, errDriver
-	if operation != nil && (asked.client != nil || slices.Contains([]string{"hello", "connect", "cancel"}, asked.Op)) {
-		done, err = operation(d, ctx, asked)
-	}
+// tell writes a line: what is done stands in it as "ok", and what goes wrong as "error".
+func (d *driver) tell(line object, do func() object) {
+	defer func() {
+		if err, failed := recover().(error); failed {
+			line["error"] = errorJSON(err)
+		}
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		check(d.out.Encode(line))
+	}()
+	done := do()
 	if done == nil {
 		done = object{}
 	}
-	answer := object{"id": asked.ID, "ok": done}
-	if err != nil {
-		answer = object{"id": asked.ID, "error": errorJSON(err)}
-	}
-	d.mu.Lock()
-	delete(d.cancels, asked.ID)
-	d.mu.Unlock()
-	d.tell(answer)
+	line["ok"] = done
 }
 
-func (d *driver) tell(line object) {
+// event writes a line that nobody asked for.
+func (d *driver) event(line object) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.out.Encode(line); err != nil {
-		fmt.Fprintln(os.Stderr, err)
+	check(d.out.Encode(line))
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
 	}
 }
 
-// with finds the handle that an operation is about.
-func with[H handle](operation func(H, context.Context, *request) (object, error)) func(*driver, context.Context, *request) (object, error) {
-	return func(d *driver, ctx context.Context, asked *request) (object, error) {
+func must[T any](value T, err error) T {
+	check(err)
+	return value
+}
+
+// of finds the handle that an operation is about.
+func of[H handle](do func(H, context.Context, *request) object) operation {
+	return func(d *driver, ctx context.Context, asked *request) object {
 		d.mu.Lock()
-		found, is := d.handles[[2]string{asked.Client, asked.Handle}].(H)
+		opened := d.handles[[2]string{asked.Client, asked.Handle}]
 		d.mu.Unlock()
-		if !is {
-			return nil, errDriver
-		}
-		return operation(found, ctx, asked)
+		return do(opened.(H), ctx, asked)
 	}
 }
 
@@ -181,32 +142,27 @@ func (d *driver) keep(asked *request, opened handle) {
 func (d *driver) take(asked *request) handle {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	key := [2]string{asked.Client, asked.Handle}
-	taken := d.handles[key]
-	delete(d.handles, key)
-	return taken
+	defer delete(d.handles, [2]string{asked.Client, asked.Handle})
+	return d.handles[[2]string{asked.Client, asked.Handle}]
 }
 
-func (d *driver) hello(context.Context, *request) (object, error) {
+func (d *driver) hello(context.Context, *request) object {
 	features := []string{"call", "stream", "lease", "work", "watch", "trace"}
-	return object{"language": "go", "version": headway.Version, "features": features}, nil
+	return object{"language": "go", "version": headway.Version, "features": features}
 }
 
-func (d *driver) connect(_ context.Context, asked *request) (object, error) {
+func (d *driver) connect(_ context.Context, asked *request) object {
 	options := []headway.ConnectOption{headway.WithAddress(asked.Addresses...), headway.WithTracing(headwayotel.Tracing())}
-	if asked.Options.CallTimeoutMs != nil {
-		options = append(options, headway.WithCallTimeout(span(asked.Options.CallTimeoutMs)))
+	if ms, has := asked.Options["call_timeout_ms"]; has {
+		options = append(options, headway.WithCallTimeout(span(&ms)))
 	}
-	client, err := headway.Connect(options...)
-	if err == nil {
-		d.mu.Lock()
-		d.clients[asked.Client] = client
-		d.mu.Unlock()
-	}
-	return nil, err
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.clients[asked.Client] = must(headway.Connect(options...))
+	return nil
 }
 
-func (d *driver) disconnect(_ context.Context, asked *request) (object, error) {
+func (d *driver) disconnect(_ context.Context, asked *request) object {
 	open := []handle{}
 	d.mu.Lock()
 	for key, opened := range d.handles {
@@ -220,79 +176,41 @@ func (d *driver) disconnect(_ context.Context, asked *request) (object, error) {
 	for _, opened := range open {
 		opened.close()
 	}
-	return nil, asked.client.Close()
+	check(asked.client.Close())
+	return nil
 }
 
-func (d *driver) cancel(_ context.Context, asked *request) (object, error) {
+func (d *driver) cancel(_ context.Context, asked *request) object {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if cancel := d.cancels[asked.Target]; cancel != nil {
-		cancel()
-	}
-	return nil, nil
+	d.cancels[asked.Target]()
+	return nil
 }
 
-func (d *driver) close(_ context.Context, asked *request) (object, error) {
-	opened := d.take(asked)
-	if opened == nil {
-		return nil, errDriver
-	}
-	opened.close()
-	return nil, nil
-}
-
-func (d *driver) put(ctx context.Context, asked *request) (object, error) {
-	ctx = w3c.Extract(ctx, propagation.MapCarrier{"traceparent": asked.Traceparent, "tracestate": asked.Tracestate})
-	messages := []*headwaypb.Message{}
-	for _, each := range asked.Messages {
-		put := &headwaypb.Message{Id: each.ID, Payload: each.Payload, Headers: each.Headers}
-		if each.DelayMs != nil {
-			put.Available = headway.In(span(each.DelayMs))
-		}
-		if each.TTLMs != nil {
-			put.TimeToLive = durationpb.New(span(each.TTLMs))
-		}
-		messages = append(messages, put)
-	}
-	options := []headway.Option{}
-	if asked.WaitMs != nil {
-		options = append(options, headway.Wait(span(asked.WaitMs)))
-	}
-	results, err := asked.client.Queue(asked.Queue).PutAll(ctx, messages, options...)
-	told := []json.RawMessage{}
-	for _, result := range results {
-		told = append(told, messageJSON(result))
-	}
-	return object{"results": told}, err
+func (d *driver) close(_ context.Context, asked *request) object {
+	d.take(asked).close()
+	return nil
 }
 
 func span(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) }
 
-func messageJSON(message proto.Message) json.RawMessage {
-	text, err := protojson.Marshal(message)
-	if err != nil {
-		panic(err)
-	}
-	return text
-}
+func messageJSON(message proto.Message) json.RawMessage { return must(protojson.Marshal(message)) }
 
 func errorJSON(err error) object {
+	told := object{"reason": nil, "retry_after_ms": nil, "text": err.Error()}
 	var failed *headway.Error
 	if !errors.As(err, &failed) {
-		failed = &headway.Error{Text: err.Error()}
-	}
-	told := object{
-		"code": code.Code(failed.Code).String(), "reason": nil, "metadata": failed.Metadata, "retry_after_ms": nil,
-		"outcome_unknown": failed.OutcomeUnknown(), "text": err.Error(),
+		failed = &headway.Error{}
 	}
 	violations := []object{}
 	for _, each := range failed.Violations {
 		violations = append(violations, object{"field": each.Field, "description": each.Description})
 	}
-	told["violations"] = violations
-	if failed.Metadata == nil {
-		told["metadata"] = object{}
+	metadata := object{}
+	for key, value := range failed.Metadata {
+		metadata[key] = value
 	}
+	told["violations"], told["metadata"], told["outcome_unknown"] = violations, metadata, failed.OutcomeUnknown()
 	if failed.ReasonName() != "" {
 		told["reason"] = failed.ReasonName()
 	}
@@ -300,7 +218,8 @@ func errorJSON(err error) object {
 		told["retry_after_ms"] = float64(failed.RetryAfter) / float64(time.Millisecond)
 	}
 	switch {
-	case failed.Code != codes.OK:
+	case failed.Code != 0:
+		told["code"] = code.Code(failed.Code).String()
 	case errors.Is(err, context.Canceled), errors.Is(err, io.EOF): // io.EOF: a send on a stream that ended; next tells why
 		told["code"] = "CANCELLED"
 	default:
