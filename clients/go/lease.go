@@ -1,6 +1,7 @@
 package headway
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -85,11 +87,8 @@ func (q *Queue) lease(ctx, idle context.Context, handle Handler, o *options) (bo
 // Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
 // more the error is LEASE_STALE or LEASE_GONE.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
-	return l.settle(ctx, false, func(ctx context.Context) ([]*headwaypb.SettleResult, error) {
-		request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
-		response, err := l.queue.client.Queues.Ack(ctx, request)
-		return response.GetResults(), err
-	})
+	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
+	return settle(ctx, l, false, l.queue.client.Queues.Ack, request)
 }
 
 // Release gives the message back to the head of the line, now and for free: it was not worked on.
@@ -113,10 +112,7 @@ func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) erro
 	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
 	request.Reason = strings.ToValidUTF8(request.Reason, "?")
 	request.Reason = strings.ToValidUTF8(request.Reason[:min(len(request.Reason), maxReasonBytes)], "") // a rune that was cut goes, too
-	return l.settle(ctx, true, func(ctx context.Context) ([]*headwaypb.SettleResult, error) {
-		response, err := l.queue.client.Queues.Delay(ctx, request)
-		return response.GetResults(), err
-	})
+	return settle(ctx, l, true, l.queue.client.Queues.Delay, request)
 }
 
 // Progress tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes. Fails with LEASE_STALE or
@@ -130,15 +126,19 @@ func (l *Lease) IsLost() bool { return l.loss.Load() != nil }
 
 // settle makes a call that ends the lease. If it ends a lease only once, a second try that finds it stale says that the
 // first one most likely did it.
-func (l *Lease) settle(ctx context.Context, once bool, call func(context.Context) ([]*headwaypb.SettleResult, error)) error {
+func settle[Q any, R interface {
+	GetResults() []*headwaypb.SettleResult
+}](
+	ctx context.Context, l *Lease, once bool, call func(context.Context, Q, ...grpc.CallOption) (R, error), request Q,
+) error {
 	l.calling.Lock()
 	defer l.calling.Unlock()
 	return l.queue.client.again(ctx, 0, true, func(ctx context.Context, _ time.Duration, again bool) error {
-		results, err := call(ctx)
+		response, err := call(ctx, request)
 		if err != nil {
 			return err
 		}
-		return l.book(results[0].Settled, again && once)
+		return l.book(response.GetResults()[0].Settled, again && once)
 	})
 }
 
@@ -205,7 +205,7 @@ func (l *Lease) run(ctx context.Context, handle Handler) error {
 	case ctx.Err() != nil:
 		l.giveBack(lasting, "")
 	default:
-		l.giveBack(lasting, err.Error())
+		l.giveBack(lasting, cmp.Or(err.Error(), "the handler failed"))
 	}
 	return err
 }
@@ -262,23 +262,19 @@ func (q *Queue) Work(ctx context.Context, handle Handler, options ...Option) err
 
 // slot handles one message after the other until idle ends or the queue is drained.
 func (q *Queue) slot(ctx, idle context.Context, handle Handler, o *options) error {
-	for failures := 0; idle.Err() == nil; {
+	for failures := 1; idle.Err() == nil; failures++ {
 		found, err := q.lease(ctx, idle, handle, o)
-		failures++
 		switch {
-		case found && err != nil && ctx.Err() == nil:
-			slog.WarnContext(ctx, "headway: a message failed", "queue", q.name, "error", err)
-			failures = 0
 		case found || err == nil:
-			failures = 0
+			if failures = 0; err != nil && ctx.Err() == nil {
+				slog.WarnContext(ctx, "headway: a message failed", "queue", q.name, "error", err)
+			}
 		case idle.Err() != nil || Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
 			return nil
 		case !passing(err):
 			return err
 		default:
-			if failures == 1 {
-				slog.WarnContext(ctx, "headway: trying again until it works", "queue", q.name, "error", err)
-			}
+			slog.WarnContext(ctx, "headway: nothing can be leased, trying again", "queue", q.name, "error", err)
 			pause(idle, failures, err)
 		}
 	}

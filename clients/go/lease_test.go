@@ -60,6 +60,14 @@ func TestALeaseWhoseHandlerFailsGoesToTheBackoffWithAReason(t *testing.T) {
 	}
 }
 
+func TestAFailureWithoutAWordIsAFailure(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	_, _ = connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errors.New("") })
+	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || asked[0].KeepAttempt {
+		t.Errorf("asked %v", asked)
+	}
+}
+
 func TestALeaseThatIsCancelledGoesBackForFree(t *testing.T) {
 	s := settles(acked, delayed, extended)
 	ctx, cancel := context.WithCancel(t.Context())
