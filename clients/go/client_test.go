@@ -136,10 +136,12 @@ func TestAPutWithoutIdsIsMadeAgainOnlyIfNothingHappened(t *testing.T) {
 	}
 }
 
-func TestTriesEndWithTheTimeOfTheCall(t *testing.T) {
-	s := &service{put: func(context.Context, *headwaypb.PutRequest) (*headwaypb.PutResponse, error) { return nil, errStopping }}
-	_, err := connect(t, s, WithCallTimeout(100*time.Millisecond)).Queue("q").Put(t.Context(), &headwaypb.Message{Id: "a"})
-	if !Is(err, stopping) {
+func TestACallThatIsToBeMadeAgainTooLateFailsAtOnce(t *testing.T) {
+	s := &service{put: func(context.Context, *headwaypb.PutRequest) (*headwaypb.PutResponse, error) {
+		return nil, refusal(codes.Unavailable, "SHUTTING_DOWN", &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Hour)})
+	}}
+	_, err := connect(t, s).Queue("q").Put(t.Context(), &headwaypb.Message{Id: "a"})
+	if !Is(err, stopping) || len(requests[*headwaypb.PutRequest](s)) != 1 {
 		t.Errorf("failed with %v", err)
 	}
 }
