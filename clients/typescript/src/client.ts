@@ -24,20 +24,19 @@ export class Client implements AsyncDisposable {
   /** The calls of operators, likewise. */
   readonly admin: Stub<typeof AdminService>;
   readonly callTimeoutMs: number;
-  readonly log: (text: string, error: unknown) => void;
   /** The leases that are not settled; the layer's own. */
   readonly held = new Set<Lease>();
   readonly #closing = new AbortController();
-  readonly #onClose: () => void;
 
   /** A client over any transport of Connect's that speaks gRPC, or what a proxy makes of it. */
-  constructor(transport: Transport, { callTimeoutMs = 10_000, log, onClose }: ClientOptions = {}) {
-    const inner = dependable(transport, callTimeoutMs);
+  constructor(
+    transport: Transport,
+    readonly options: ClientOptions = {},
+  ) {
+    this.callTimeoutMs = options.callTimeoutMs ?? 10_000;
+    const inner = dependable(transport, this.callTimeoutMs);
     this.queues = createClient(QueueService, inner);
     this.admin = createClient(AdminService, inner);
-    this.callTimeoutMs = callTimeoutMs;
-    this.log = log ?? ((text, error) => console.warn(`headway: ${text}: ${error}`));
-    this.#onClose = onClose ?? (() => {});
   }
 
   /** A handle for the queue of this name; it need not be there yet. */
@@ -45,9 +44,10 @@ export class Client implements AsyncDisposable {
     return new Queue(this, name);
   }
 
-  /** It was closed: every further call fails. */
-  get isClosed(): boolean {
-    return this.#closing.signal.aborted;
+  /** Says what goes wrong behind the scenes; the layer's own. */
+  log(text: string, error: unknown): void {
+    const log = this.options.log ?? ((...what) => console.warn("headway: %s: %s", ...what));
+    log(text, error);
   }
 
   /** A signal that is aborted with the given one, and when the client is closed. */
@@ -59,7 +59,7 @@ export class Client implements AsyncDisposable {
   async close(): Promise<void> {
     this.#closing.abort();
     await Promise.all([...this.held].map((lease) => lease.giveBack()));
-    this.#onClose();
+    this.options.onClose?.();
   }
 
   [Symbol.asyncDispose](): Promise<void> {

@@ -6,46 +6,34 @@ import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import type { Status } from "./gen/headway/v1/message_pb.js";
 
 /** One field that was refused, and why. */
-export interface Violation {
-  readonly field: string;
-  readonly description: string;
-}
-
-/** What an error knows besides its text and code. */
-export interface Facts extends ErrorOptions {
-  reason?: ErrorReason;
-  metadata?: Record<string, string>;
-  retryAfterMs?: number | undefined;
-  violations?: readonly Violation[];
-}
+export type Violation = Readonly<Record<"field" | "description", string>>;
 
 // Codes without a reason of the service's: nobody knows whether the call took effect (P-UNKNOWN-1).
 const UNKNOWN: readonly Code[] = [Code.Unavailable, Code.DeadlineExceeded, Code.Canceled, Code.Unknown, Code.Internal];
+// What does not pass by itself, however often the call is made.
+const { NotFound, InvalidArgument, Unauthenticated, PermissionDenied, Unimplemented } = Code;
+const LASTING: readonly Code[] = [NotFound, InvalidArgument, Unauthenticated, PermissionDenied, Unimplemented];
 
-/** A call, or one message of a batch, that failed. Of the reasons and their metadata tells `ErrorReason`. */
+/** A call, or one message of a batch, that failed. `ErrorReason` tells what each reason means and promises. */
 export class HeadwayError extends Error {
   override readonly name = "HeadwayError";
-  /** The service's reason; UNSPECIFIED if the answer named none: the connection failed, or this client is too old. */
-  readonly reason: ErrorReason;
-  /** What the reason promises, for example `queue`. */
-  readonly metadata: Readonly<Record<string, string>>;
-  /** How many milliseconds to wait before trying again, if the service said so. */
-  readonly retryAfterMs: number | undefined;
-  /** The refused fields of an InvalidArgument. */
-  readonly violations: readonly Violation[];
 
   constructor(
     /** The text as the service wrote it, for people; `message` has the reason before it. */
     readonly text: string,
     /** The canonical gRPC status. */
     readonly code: Code,
-    facts: Facts = {},
+    /** The service's reason; UNSPECIFIED if the answer named none: the connection failed, or this client is too old. */
+    readonly reason: ErrorReason = ErrorReason.UNSPECIFIED,
+    /** What the reason promises, for example `queue`. */
+    readonly metadata: Readonly<Record<string, string>> = {},
+    /** How many milliseconds to wait before trying again, if the service said so. */
+    readonly retryAfterMs?: number,
+    /** The refused fields of an InvalidArgument. */
+    readonly violations: readonly Violation[] = [],
+    cause?: unknown,
   ) {
-    super(`${facts.reason ? ErrorReason[facts.reason] : Code[code]}: ${text}`, facts);
-    this.reason = facts.reason ?? ErrorReason.UNSPECIFIED;
-    this.metadata = facts.metadata ?? {};
-    this.retryAfterMs = facts.retryAfterMs;
-    this.violations = facts.violations ?? [];
+    super(`${reason ? ErrorReason[reason] : Code[code]}: ${text}`, { cause });
   }
 
   /** Whether the service gave one of these reasons. */
@@ -70,44 +58,28 @@ export class HeadwayError extends Error {
     }
     const failed = ConnectError.from(error);
     const info = failed.findDetails(ErrorInfoSchema).find((each) => each.domain === "headway.v1");
+    const reason = ErrorReason[info?.reason as keyof typeof ErrorReason];
     const delay = failed.findDetails(RetryInfoSchema)[0]?.retryDelay;
-    return new HeadwayError(failed.rawMessage, codeOf(failed, signal), {
-      cause: error,
-      reason: ErrorReason[(info?.reason ?? "UNSPECIFIED") as keyof typeof ErrorReason] ?? ErrorReason.UNSPECIFIED,
-      metadata: { ...info?.metadata },
-      retryAfterMs: delay && durationMs(delay),
-      violations: failed.findDetails(BadRequestSchema).flatMap((each) => each.fieldViolations),
-    });
+    const violations = failed.findDetails(BadRequestSchema).flatMap((each) => each.fieldViolations);
+    const retryAfterMs = delay && durationMs(delay);
+    const code = codeOf(failed, signal);
+    return new HeadwayError(failed.rawMessage, code, reason, info?.metadata, retryAfterMs, violations, error);
   }
 
   /** The typed error of one message of a batch. */
-  static fromStatus(status: Status): HeadwayError {
-    return new HeadwayError(status.message, status.code, { reason: status.reason, metadata: { ...status.metadata } });
+  static fromStatus({ message, code, reason, metadata }: Status): HeadwayError {
+    return new HeadwayError(message, code, reason, metadata);
   }
 }
 
-const LASTING: readonly Code[] = [
-  Code.NotFound,
-  Code.InvalidArgument,
-  Code.Unauthenticated,
-  Code.PermissionDenied,
-  Code.Unimplemented,
-];
-
 /** The status of a failed call. A connection that broke is Unavailable, whatever the transport says of the stream. */
-function codeOf(failed: ConnectError, signal: AbortSignal | undefined): Code {
+function codeOf(failed: ConnectError, signal?: AbortSignal): Code {
   if (failed.metadata.has("grpc-status") || failed.code === Code.DeadlineExceeded) {
     return failed.code; // the service's own word
   }
-  if (signal?.aborted) {
-    return Code.Canceled;
-  }
-  const isBroken = failed.code === Code.Aborted || failed.code === Code.Canceled;
-  const isTorn = /^http\/2 stream closed|^protocol error: missing|^ERR_HTTP2|session/i.test(failed.rawMessage);
-  return isBroken || isTorn || hasNodeCode(failed.cause) ? Code.Unavailable : failed.code;
-}
-
-/** Node's errors of sockets and of HTTP/2 have codes in capitals, such as ECONNRESET or ERR_HTTP2_STREAM_ERROR. */
-function hasNodeCode(cause: unknown): boolean {
-  return cause instanceof Error && "code" in cause && /^E[A-Z]+_?/.test(String(cause.code));
+  // Node's errors of sockets and of HTTP/2 have codes in capitals, such as ECONNRESET or ERR_HTTP2_STREAM_ERROR.
+  const isNodes = /^E[A-Z]+/.test(String((failed.cause as { code?: unknown } | undefined)?.code));
+  const isBroken = isNodes || [Code.Aborted, Code.Canceled].includes(failed.code);
+  const isTorn = /^http\/2 |^protocol error: missing/.test(failed.rawMessage);
+  return signal?.aborted ? Code.Canceled : isBroken || isTorn ? Code.Unavailable : failed.code;
 }

@@ -7,7 +7,6 @@ import { type Delivery, type Message, Settled, type SettleResult } from "./gen/h
 import type { Queue } from "./queue.js";
 import { anyOf, backoffMs, pause, span } from "./timing.js";
 import { contextOf } from "./trace.js";
-import { tries } from "./transport.js";
 
 /** How a message is given back. */
 export interface DelayOptions {
@@ -19,7 +18,7 @@ export interface DelayOptions {
   keepAttempt?: boolean;
 }
 
-const NONE = new Uint8Array();
+const FREE: DelayOptions = { delayMs: 0, keepAttempt: true };
 const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its lease just lapses
 
 /**
@@ -31,22 +30,21 @@ const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its
 export class Lease implements AsyncDisposable {
   /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
   readonly signal: AbortSignal;
-  #settled: Settled | undefined;
   #settlingCount = 0; // while somebody settles it, what Extend says does not count
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
 
-  /** Made by `Queue`. `isOld`: an earlier call got it, whose answer was lost; it may lapse sooner. */
+  /** Made by `Queue`, and extended after `firstMs` for the first time. */
   constructor(
     readonly queue: Queue,
     readonly delivery: Delivery,
     readonly spanMs: number,
-    isOld: boolean,
-    giveUp?: AbortSignal,
+    firstMs: number,
+    giveUp: AbortSignal,
   ) {
     this.signal = anyOf(this.#lost.signal, giveUp);
     queue.client.held.add(this);
-    void this.#keepAlive(isOld);
+    void this.#keepAlive(firstMs);
   }
 
   /** The message itself. `delivery` tells the rest: its attempt, its ticket, when it was put. */
@@ -56,7 +54,7 @@ export class Lease implements AsyncDisposable {
 
   /** It was acked or given back through this handle, or found lost. */
   get isSettled(): boolean {
-    return this.#settled !== undefined;
+    return this.#over.signal.aborted;
   }
 
   /** Somebody else has, or had, the message: what is done with it now has no say. */
@@ -69,48 +67,36 @@ export class Lease implements AsyncDisposable {
     return contextOf(this.message.headers);
   }
 
-  /** Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it. Throws LEASE_STALE, LEASE_GONE. */
-  async ack(result: Uint8Array = NONE): Promise<SettleResult> {
-    const { stub, request } = this.#named();
-    return this.#settle(async () => this.#book((await stub.ack({ ...request, result })).results[0]));
+  /** Settles the message for good; `result` (at most 4096 bytes) goes to who watches it. Throws LEASE_STALE, LEASE_GONE. */
+  ack(result?: Uint8Array): Promise<SettleResult> {
+    return this.#settle(this.queue.client.queues.ack({ ...this.#named(), result }));
   }
 
   /** Gives the message back, at the cost of an attempt unless it is kept. Throws LEASE_STALE, LEASE_GONE. */
-  async delay({ delayMs, ...rest }: DelayOptions = {}, timeoutMs?: number): Promise<SettleResult> {
-    const { stub, request } = this.#named();
+  delay({ delayMs, ...rest }: DelayOptions = {}, timeoutMs?: number): Promise<SettleResult> {
     const value = span(delayMs);
     const available = value && { case: "delay" as const, value };
-    const counted = tries();
-    return this.#settle(async () => {
-      const answer = await stub.delay({ ...request, ...rest, available }, { ...counted, timeoutMs });
-      return this.#book(answer.results[0], counted.tries.isAgain);
-    });
+    return this.#settle(this.queue.client.queues.delay({ ...this.#named(), ...rest, available }, { timeoutMs }));
   }
 
   /** Gives the message back to the head of the line, now and for free. Throws LEASE_STALE, LEASE_GONE. */
   release(): Promise<SettleResult> {
-    return this.delay({ delayMs: 0, keepAttempt: true });
+    return this.delay(FREE);
   }
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
   async progress(fraction: number, note = ""): Promise<SettleResult> {
-    return this.#book((await this.#extend({ progress: { fraction, note } })).results[0]);
+    return this.#book(await this.#extend({ progress: { fraction, note } }));
   }
 
   /** Gives the message back, if it is not settled: for free, or with a reason to the backoff. Never throws; 5 s at most. */
   async giveBack(reason?: string): Promise<void> {
-    const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
     try {
-      await (this.isSettled || this.delay(how, GIVE_BACK_MS));
+      await (this.isSettled || this.delay(reason === undefined ? FREE : { reason }, GIVE_BACK_MS));
     } catch (error) {
       this.queue.client.log(`could not give message ${this.message.id} back`, error);
-      this.letGo();
+      this.#end();
     }
-  }
-
-  /** Ends the keep-alive of a lease that nobody can settle: it lapses by itself. */
-  letGo(): void {
-    this.#end(Settled.UNSPECIFIED);
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -118,23 +104,23 @@ export class Lease implements AsyncDisposable {
   }
 
   #named() {
-    return { stub: this.queue.client.queues, request: { queue: this.queue.name, leases: [this.delivery.lease] } };
+    return { queue: this.queue.name, leases: [this.delivery.lease] };
   }
 
   #extend(more: { progress?: { fraction: number; note: string } }, timeoutMs?: number) {
-    const { stub, request } = this.#named();
-    return stub.extend({ ...request, ...more, lease: span(this.spanMs) }, { timeoutMs });
+    const request = { ...this.#named(), ...more, lease: span(this.spanMs) };
+    return this.queue.client.queues.extend(request, { timeoutMs });
   }
 
-  async #keepAlive(isOld: boolean): Promise<void> {
+  async #keepAlive(firstMs: number): Promise<void> {
     const third = this.spanMs / 3;
-    let delay = isOld ? 0 : third;
-    for (let failures = 0; await pause(delay, this.#over.signal); ) {
+    let failures = 0;
+    for (let delay = firstMs; await pause(delay, this.#over.signal); ) {
       try {
         const answer = this.#settlingCount ? undefined : await this.#extend({}, Math.max(third, 100));
         failures = 0;
         if (answer && !this.#settlingCount && !this.isSettled) {
-          this.#book(answer.results[0]);
+          this.#book(answer);
         }
       } catch (error) {
         failures++;
@@ -144,40 +130,33 @@ export class Lease implements AsyncDisposable {
     }
   }
 
-  async #settle(call: () => Promise<SettleResult>): Promise<SettleResult> {
+  async #settle(call: Promise<{ results: SettleResult[] }>): Promise<SettleResult> {
     this.#settlingCount++;
     try {
-      return await call();
+      return this.#book(await call);
     } finally {
       this.#settlingCount--;
     }
   }
 
-  /** Notes what the service said. A call made again that has no say any more most likely did it at first. */
-  #book(result: SettleResult | undefined, isAgain = false): SettleResult {
-    if (result === undefined) {
-      throw new HeadwayError("the service did not tell what became of the lease", Code.Internal);
+  /** Notes what the service said of this lease; throws if it has no say any more. */
+  #book({ results }: { results: SettleResult[] }): SettleResult {
+    const result = results[0] as SettleResult; // always sent
+    if (result.settled === Settled.STALE || result.settled === Settled.GONE) {
+      const isStale = result.settled === Settled.STALE;
+      const code = isStale ? Code.FailedPrecondition : Code.NotFound;
+      const reason = isStale ? ErrorReason.LEASE_STALE : ErrorReason.LEASE_GONE;
+      const text = `the lease of message ${this.message.id} has no say any more`;
+      this.#lost.abort(new HeadwayError(text, code, reason, { queue: this.queue.name }));
     }
-    if (result.settled === Settled.EXTENDED) {
-      return result;
+    if (result.settled !== Settled.EXTENDED) {
+      this.#end();
     }
-    const [isStale, isGone] = [result.settled === Settled.STALE, result.settled === Settled.GONE];
-    if (!(isStale || isGone) || isAgain) {
-      this.#end(result.settled);
-      return result;
-    }
-    const metadata = { queue: this.queue.name };
-    const text = `the lease of message ${this.message.id}`;
-    const error = isStale
-      ? new HeadwayError(`${text} is stale`, Code.FailedPrecondition, { reason: ErrorReason.LEASE_STALE, metadata })
-      : new HeadwayError(`${text} is gone`, Code.NotFound, { reason: ErrorReason.LEASE_GONE, metadata });
-    this.#lost.abort(error);
-    this.#end(result.settled);
-    throw error;
+    this.#lost.signal.throwIfAborted();
+    return result;
   }
 
-  #end(settled: Settled): void {
-    this.#settled = settled;
+  #end(): void {
     this.#over.abort();
     this.queue.client.held.delete(this);
   }

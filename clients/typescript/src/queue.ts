@@ -1,7 +1,6 @@
 /** A queue by its name: puts, leases, works and watches. */
-import { create, type MessageInitShape } from "@bufbuild/protobuf";
+import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationMs } from "@bufbuild/protobuf/wkt";
-import { Code } from "@connectrpc/connect";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import type { MessageSchema, OnDuplicate, PutResult } from "./gen/headway/v1/message_pb.js";
@@ -9,7 +8,6 @@ import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js
 import { Lease } from "./lease.js";
 import { span } from "./timing.js";
 import { currentHeaders } from "./trace.js";
-import { tries } from "./transport.js";
 import { type WatchOptions, watch } from "./watch.js";
 import { type WorkOptions, work } from "./work.js";
 
@@ -50,10 +48,10 @@ export class Queue {
   ) {}
 
   /** Puts one message; its ticket and its position at that moment. Throws what refused it, such as QUEUE_FULL. */
-  async put(message: MessageInitShape<typeof MessageSchema>, options: PutOptions = {}): Promise<PutResult> {
-    const [result] = await this.putAll([message], options);
-    if (!result || result.error) {
-      throw result?.error ? HeadwayError.fromStatus(result.error) : new HeadwayError("no result", Code.Internal);
+  async put(message: MessageInitShape<typeof MessageSchema>, options?: PutOptions): Promise<PutResult> {
+    const [result] = (await this.putAll([message], options)) as [PutResult];
+    if (result.error) {
+      throw HeadwayError.fromStatus(result.error);
     }
     return result;
   }
@@ -65,15 +63,15 @@ export class Queue {
   ): Promise<PutResult[]> {
     const traced = await currentHeaders();
     const made = messages.map((each) => {
-      const headers = each.headers ?? {};
-      return "traceparent" in headers ? each : { ...each, headers: { ...headers, ...traced } };
+      const isTraced = "traceparent" in (each.headers ?? {});
+      return isTraced ? each : { ...each, headers: { ...each.headers, ...traced } };
     });
     const request = { ...rest, queue: this.name, messages: made, wait: span(waitMs) };
     return (await this.client.queues.put(request, { signal: this.client.until(signal) })).results;
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay`, or `await using`. */
-  async lease(options: LeaseOptions = {}): Promise<Lease | undefined> {
+  lease(options: LeaseOptions = {}): Promise<Lease | undefined> {
     return this.fetch(options, newAttempt(), options.signal);
   }
 
@@ -86,48 +84,35 @@ export class Queue {
    */
   async withLease(handler: Handler, options: LeaseOptions = {}): Promise<boolean> {
     const lease = await this.lease(options);
-    if (lease === undefined) {
-      return false;
-    }
-    const result = await handled(lease, handler);
-    if (!lease.isSettled) {
-      await lease.ack(result ?? undefined);
-    } else if (lease.isLost) {
+    const result = lease && (await handled(lease, handler));
+    if (lease?.isLost) {
       throw lease.signal.reason;
     }
-    return true;
+    await (!lease || lease.isSettled || lease.ack(result ?? undefined));
+    return lease !== undefined;
   }
 
-  /** Works through the queue until it is drained or `stop` is aborted: see WorkOptions. Throws what would not pass by itself. */
+  /** Works through the queue until it is drained or `stop` is aborted. Throws what would not pass by itself. */
   work(handler: Handler, options: WorkOptions = {}): Promise<void> {
     return work(this, handler, options);
   }
 
-  /** Yields where messages are until each has ended, over broken connections: see WatchOptions. Throws QUEUE_NOT_FOUND. */
+  /** Yields where messages are until each has ended, over broken connections. Throws QUEUE_NOT_FOUND. */
   watch(ids: readonly string[], options: WatchOptions = {}): AsyncGenerator<WatchPositionResponse, void> {
     return watch(this, ids, options);
   }
 
   /** One Get, which the same attempt again repeats; `giveUp` goes to the lease. */
-  async fetch(
-    { waitMs, leaseMs, consumer, signal }: LeaseOptions,
-    attempt: Attempt,
-    giveUp?: AbortSignal,
-  ): Promise<Lease | undefined> {
+  async fetch(options: LeaseOptions, attempt: Attempt, giveUp?: AbortSignal): Promise<Lease | undefined> {
+    const { waitMs, leaseMs, consumer, signal } = options;
     const until = this.client.until(signal);
     const spanMs = leaseMs ?? (await this.#policySpanMs(until));
-    const counted = tries();
-    try {
-      const { deliveries } = await this.client.queues.get(
-        { queue: this.name, wait: span(waitMs), lease: span(spanMs), consumer, attemptId: attempt.id },
-        { ...counted, signal: until },
-      );
-      const isOld = attempt.isAgain || counted.tries.isAgain;
-      return deliveries.map((each) => new Lease(this, each, spanMs, isOld, this.client.until(giveUp)))[0];
-    } catch (error) {
-      attempt.isAgain ||= counted.tries.isAgain || (error instanceof HeadwayError && error.isOutcomeUnknown);
-      throw error;
-    }
+    const spans = { wait: span(waitMs), lease: span(spanMs) };
+    const request = { ...spans, queue: this.name, consumer, attemptId: attempt.id };
+    const [delivery] = (await this.client.queues.get(request, { signal: until })).deliveries;
+    // It was given at some time since the attempt began: for all we know at once.
+    const firstMs = Math.max(0, spanMs / 3 - (Date.now() - attempt.begunAt));
+    return delivery && new Lease(this, delivery, spanMs, firstMs, this.client.until(giveUp));
   }
 
   async #policySpanMs(signal: AbortSignal): Promise<number> {
@@ -140,15 +125,11 @@ export class Queue {
 }
 
 /** The name of a Get until it is answered: what a lost answer leased is asked for, not left behind. */
-export interface Attempt {
-  readonly id: string;
-  /** A Get of this name may have leased something unknown to us. */
-  isAgain: boolean;
-}
+export type Attempt = Readonly<{ id: string; begunAt: number }>;
 
 /** A name that no other Get has. */
 export function newAttempt(): Attempt {
-  return { id: crypto.randomUUID(), isAgain: false };
+  return { id: crypto.randomUUID(), begunAt: Date.now() };
 }
 
 /** Runs the handler; if it throws the message is given back first: for free if the work was to be given up. */

@@ -1,11 +1,10 @@
 /** Watches messages until each has ended, and asks anew wherever a stream breaks. */
-import { timestampDate } from "@bufbuild/protobuf/wkt";
+import { timestampMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
-import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
 import type { Queue } from "./queue.js";
-import { anyOf, backoffMs, pause } from "./timing.js";
+import { backoffMs, pause } from "./timing.js";
 
 /** How messages are watched. */
 export interface WatchOptions {
@@ -20,56 +19,40 @@ export async function* watch(
   ids: readonly string[],
   { attended, signal }: WatchOptions,
 ): AsyncGenerator<WatchPositionResponse, void> {
-  const told = new Map<string, number>(ids.map((id) => [id, 0])); // when what was said of those left was true
-  let giveUpAt = Date.now() + queue.client.callTimeoutMs; // until the first answer of all
-  for (let failures = 0; told.size > 0; ) {
-    const ended = new AbortController();
-    const until = queue.client.until(anyOf(signal, ended.signal));
-    const silent = setTimeout(() => ended.abort(), queue.client.callTimeoutMs); // for a first answer that never comes
+  const told = new Map(ids.map((id) => [id, 0])); // when what was said of each that has not ended was true
+  const until = queue.client.until(signal);
+  let giveUpAt = Date.now() + queue.client.callTimeoutMs; // before the first answer of all; later never
+  for (let failures = 1; told.size > 0; failures++) {
     let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
     try {
-      const messages = { ids: [...told.keys()], attended };
-      const request = { queue: queue.name, subject: { case: "messages" as const, value: messages } };
+      const value = { ids: [...told.keys()], attended };
+      const request = { queue: queue.name, subject: { case: "messages" as const, value } };
       for await (const answer of queue.client.queues.watchPosition(request, { signal: until })) {
-        clearTimeout(silent);
-        [failures, giveUpAt] = [0, Number.POSITIVE_INFINITY];
+        [failures, giveUpAt] = [1, Number.POSITIVE_INFINITY];
         if (isNews(answer, told)) {
           yield answer;
         }
       }
     } catch (error) {
       failure = HeadwayError.from(error, until);
-      if (!failure.isPassing || queue.client.until(signal).aborted) {
-        throw failure;
-      }
-    } finally {
-      clearTimeout(silent);
-      ended.abort();
     }
-    const delay = told.size > 0 ? backoffMs(++failures, failure.retryAfterMs) : 0;
-    if (Date.now() + delay >= giveUpAt) {
-      throw failure;
+    const delay = backoffMs(failures, failure.retryAfterMs);
+    const isOver = !failure.isPassing || Date.now() + delay >= giveUpAt;
+    if (told.size > 0 && (isOver || !(await pause(delay, until)))) {
+      throw until.aborted ? HeadwayError.from(until.reason, until) : failure;
     }
-    await pause(delay, queue.client.until(signal));
   }
 }
 
-/** Notes what was told of a message; false if it is older than what was told before, or about nobody who is left. */
-function isNews(answer: WatchPositionResponse, told: Map<string, number>): boolean {
-  const id = idOf(answer);
-  const before = told.get(id);
-  const asOf = answer.asOf ? timestampDate(answer.asOf).getTime() : Number.POSITIVE_INFINITY;
-  if (before === undefined || (asOf < before && answer.event.case !== "finished")) {
+/** Notes what was told of a message; false if it is older than what was told before, or about none that is left. */
+function isNews({ asOf, event }: WatchPositionResponse, told: Map<string, number>): boolean {
+  const { subject, id } = event.value as { subject?: { value?: string }; id?: string };
+  const key = id ?? subject?.value ?? "";
+  const [before, now] = [told.get(key), asOf ? timestampMs(asOf) : Number.POSITIVE_INFINITY];
+  const isEnd = event.case === "finished";
+  if (before === undefined || (now < before && !isEnd)) {
     return false;
   }
-  told.set(id, asOf);
-  return answer.event.case !== "finished" || told.delete(id);
-}
-
-/** The id of the message that an answer is about; "" if it is about none. */
-function idOf({ event }: WatchPositionResponse): string {
-  if (event.case === "position") {
-    return event.value.subject.case === "id" ? event.value.subject.value : "";
-  }
-  return event.case === "leased" || event.case === "finished" ? event.value.id : "";
+  told.set(key, now);
+  return !isEnd || told.delete(key);
 }
