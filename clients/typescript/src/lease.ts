@@ -30,6 +30,7 @@ const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its
 export class Lease implements AsyncDisposable {
   /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
   readonly signal: AbortSignal;
+  #back: Promise<void> | undefined;
   #settlingCount = 0; // while somebody settles it, what Extend says does not count
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
@@ -90,7 +91,12 @@ export class Lease implements AsyncDisposable {
   }
 
   /** Gives the message back, if it is not settled: for free, or with a reason to the backoff. Never throws; 5 s at most. */
-  async giveBack(reason?: string): Promise<void> {
+  giveBack(reason?: string): Promise<void> {
+    this.#back ??= this.#giveBack(reason);
+    return this.#back;
+  }
+
+  async #giveBack(reason?: string): Promise<void> {
     try {
       await (this.isSettled || this.delay(reason === undefined ? FREE : { reason }, GIVE_BACK_MS));
     } catch (error) {

@@ -26,11 +26,11 @@ export async function currentHeaders(): Promise<Record<string, string>> {
 /** OpenTelemetry's context of whoever put a message; undefined if its headers name none, or without OpenTelemetry. */
 export async function contextOf(headers: Record<string, string>): Promise<Context | undefined> {
   const found = await load();
-  const [, traceId, spanId, flags] = PARENT.exec(headers["traceparent"] ?? "") ?? [];
+  const [, traceId, spanId, flags] = PARENT.exec(headers.traceparent ?? "") ?? [];
   if (!found || !traceId || !spanId || !flags) {
     return undefined;
   }
-  const traceState = found.createTraceState(headers["tracestate"]);
+  const traceState = found.createTraceState(headers.tracestate);
   const span = { traceId, spanId, traceFlags: Number.parseInt(flags, 16), traceState, isRemote: true };
   return found.isSpanContextValid(span) ? found.trace.setSpanContext(found.ROOT_CONTEXT, span) : undefined;
 }
