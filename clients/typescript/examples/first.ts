@@ -1,0 +1,16 @@
+import { connect } from "@headway/client";
+
+await using client = connect(); // HEADWAY_ADDRESS, else 127.0.0.1:7420
+const mail = client.queue("typescript-mail");
+await client.queues.create({ queue: mail.name, policy: { bound: 1000 } });
+
+const { position } = await mail.put({ payload: new TextEncoder().encode("Hello, Ada"), id: "ada" }, { waitMs: 5_000 });
+console.log("position", position);
+
+await mail.withLease(
+  async (lease) => {
+    console.log(new TextDecoder().decode(lease.message.payload)); // acked when this function returns
+  },
+  { waitMs: 5_000 },
+);
+await client.queues.delete({ queue: mail.name });
