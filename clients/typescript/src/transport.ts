@@ -2,6 +2,7 @@
 import { create, type DescMethod, isMessage, type Message } from "@bufbuild/protobuf";
 import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, createContextKey, type Transport } from "@connectrpc/connect";
+import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import { OnDuplicate, StatusSchema } from "./gen/headway/v1/message_pb.js";
@@ -15,8 +16,6 @@ export const mostTries = createContextKey(4, { description: "how often a call is
 const SAFE = "Create Describe List Update Peek Ack Extend Withdraw Pause Resume ListDead Check GetServerInfo".split(
   " ",
 );
-// Calls that may have done a part even if their error says that the step did nothing.
-const IN_STEPS = ["Purge", "Delete", "Repair"];
 
 function isSafe(method: DescMethod, request: Message): boolean {
   if (isMessage(request, v1.PutRequestSchema)) {
@@ -35,9 +34,10 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
       const request = create(method.input, input) as Message & { wait?: Duration };
       const deadline = Date.now() + (timeoutMs ?? callTimeoutMs + (request.wait ? durationMs(request.wait) : 0));
       const put = isMessage(request, v1.PutRequestSchema) && request.onDuplicate <= OnDuplicate.REJECT && request;
+      let lost: HeadwayError | undefined; // of a try that may have taken effect
       for (let failures = 1; ; failures++) {
         try {
-          const left = Math.max(1, deadline - Date.now());
+          const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
           const answer = await inner.unary(method, signal, left, header, request as typeof input, values);
           if (put && put.onDuplicate === OnDuplicate.KEEP) {
             refuseOthers(put, answer.message);
@@ -46,12 +46,15 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
           const delay = backoffMs(failures, error.retryAfterMs);
-          const mayRepeat = isSafe(method, request) || !(error.isOutcomeUnknown || IN_STEPS.includes(method.name));
           const isOver = failures >= (values?.get(mostTries) ?? 4) || Date.now() + delay >= deadline;
-          if (error.code !== Code.Unavailable || !mayRepeat || isOver || !(await pause(delay, signal))) {
+          if (error.code !== Code.Unavailable || !isSafe(method, request)) {
             throw error;
           }
-          if (put && error.isOutcomeUnknown) {
+          lost = error.isOutcomeUnknown ? error : lost;
+          if (isOver || !(await pause(delay, signal))) {
+            throw lost ?? error;
+          }
+          if (put && lost) {
             put.onDuplicate = OnDuplicate.KEEP; // what the lost try put is not to be refused as a duplicate
           }
         }
@@ -60,7 +63,7 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
     async stream(method, signal, ...rest) {
       try {
         const answer = await inner.stream(method, signal, ...rest);
-        return { ...answer, message: typed(answer.message, signal) };
+        return { ...answer, message: typed(answer.message, answer.trailer, signal) };
       } catch (error) {
         throw HeadwayError.from(error, signal);
       }
@@ -68,11 +71,14 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
   };
 }
 
-async function* typed<T>(answers: AsyncIterable<T>, signal: AbortSignal | undefined): AsyncGenerator<T> {
+async function* typed<T>(answers: AsyncIterable<T>, trailer: Headers, signal?: AbortSignal): AsyncGenerator<T> {
   try {
     yield* answers;
   } catch (error) {
-    throw HeadwayError.from(error, signal);
+    // Node calls it a premature close if the service ends a stream first, although it said how it ended.
+    if (trailer.get("grpc-status") !== "0") {
+      throw HeadwayError.from(findTrailerError(trailer) ?? error, signal);
+    }
   }
 }
 

@@ -60,7 +60,6 @@ export async function work(queue: Queue, handler: Handler, options: WorkOptions)
 
 /** Works on one message and settles it, however long the service is away; its keep-alive tells if that is too late. */
 async function handle(lease: Lease, handler: Handler): Promise<void> {
-  const { log } = lease.queue.client;
   try {
     const result = (await handled(lease, handler)) ?? undefined;
     for (let failures = 1; !lease.isSettled; failures++) {
@@ -75,6 +74,6 @@ async function handle(lease: Lease, handler: Handler): Promise<void> {
       }
     }
   } catch (error) {
-    log(`message ${lease.message.id} was not handled`, error);
+    lease.queue.client.log(`message ${lease.message.id} was not handled`, error);
   }
 }

@@ -34,6 +34,10 @@ class Told<T> {
   resolve!: (value: T) => void;
   reject!: (error: unknown) => void;
   readonly promise = new Promise<T>((resolve, reject) => Object.assign(this, { resolve, reject }));
+
+  constructor() {
+    this.promise.catch(() => undefined); // told to whoever awaits it; nobody need to
+  }
 }
 
 /** Something that stays open between lines, until it is closed or its client leaves. */
@@ -88,7 +92,6 @@ class Held extends Handle {
       { waitMs: wait_ms, leaseMs: lease_ms, signal: until },
     );
     this.#scope.then(() => this.entered.resolve(undefined), this.entered.reject);
-    this.entered.promise.catch(() => undefined); // told to whoever waits for it
   }
 
   async end(line: Line): Promise<void> {
@@ -105,6 +108,7 @@ class Held extends Handle {
 
   override async close(): Promise<void> {
     this.ending.abort();
+    this.#end.reject(this.ending.signal.reason); // a lease that was lost does not hear of the signal
     await this.#scope.catch(() => undefined);
   }
 }
@@ -133,6 +137,13 @@ class Working extends Handle {
       () => ended(null),
       (error) => ended(errorOf(error)),
     );
+  }
+
+  override async close(): Promise<void> {
+    this.ending.abort();
+    for (const told of this.handling.values()) {
+      told.reject(this.ending.signal.reason); // a lease that was lost does not hear of the signal
+    }
   }
 }
 
