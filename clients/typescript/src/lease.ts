@@ -30,7 +30,6 @@ const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its
 export class Lease implements AsyncDisposable {
   /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
   readonly signal: AbortSignal;
-  #back: Promise<void> | undefined;
   #settlingCount = 0; // while somebody settles it, what Extend says does not count
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
@@ -90,15 +89,11 @@ export class Lease implements AsyncDisposable {
     return this.#book(await this.#extend({ progress: { fraction, note } }));
   }
 
-  /** Gives the message back, if it is not settled: for free, or with a reason to the backoff. Never throws; 5 s at most. */
-  giveBack(reason?: string): Promise<void> {
-    this.#back ??= this.#giveBack(reason);
-    return this.#back;
-  }
-
-  async #giveBack(reason?: string): Promise<void> {
+  /** Gives the message back, unless it is settled just now or was: for free, or with a reason to the backoff. Never throws; 5 s at most. */
+  async giveBack(reason?: string): Promise<void> {
+    const how = reason === undefined ? FREE : { reason };
     try {
-      await (this.isSettled || this.delay(reason === undefined ? FREE : { reason }, GIVE_BACK_MS));
+      await (this.isSettled || this.#settlingCount > 0 || this.delay(how, GIVE_BACK_MS));
     } catch (error) {
       this.queue.client.log(`could not give message ${this.message.id} back`, error);
       this.#end();

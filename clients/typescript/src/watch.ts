@@ -4,7 +4,7 @@ import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
 import type { Queue } from "./queue.js";
-import { backoffMs, pause } from "./timing.js";
+import { anyOf, backoffMs, pause } from "./timing.js";
 
 /** How messages are watched. */
 export interface WatchOptions {
@@ -19,27 +19,40 @@ export async function* watch(
   ids: readonly string[],
   { attended, signal }: WatchOptions,
 ): AsyncGenerator<WatchPositionResponse, void> {
+  const left = new AbortController(); // Connect does not end a stream whose loop is left
+  try {
+    yield* follow(queue, ids, attended, queue.client.until(anyOf(signal, left.signal)));
+  } finally {
+    left.abort();
+  }
+}
+
+async function* follow(
+  queue: Queue,
+  ids: readonly string[],
+  attended: boolean | undefined,
+  signal: AbortSignal,
+): AsyncGenerator<WatchPositionResponse, void> {
   const told = new Map(ids.map((id) => [id, 0])); // when what was said of each that has not ended was true
-  const until = queue.client.until(signal);
   let giveUpAt = Date.now() + queue.client.callTimeoutMs; // before the first answer of all; later never
   for (let failures = 1; told.size > 0; failures++) {
     let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
     try {
       const value = { ids: [...told.keys()], attended };
       const request = { queue: queue.name, subject: { case: "messages" as const, value } };
-      for await (const answer of queue.client.queues.watchPosition(request, { signal: until })) {
+      for await (const answer of queue.client.queues.watchPosition(request, { signal })) {
         [failures, giveUpAt] = [1, Number.POSITIVE_INFINITY];
         if (isNews(answer, told)) {
           yield answer;
         }
       }
     } catch (error) {
-      failure = HeadwayError.from(error, until);
+      failure = HeadwayError.from(error, signal);
     }
     const delay = backoffMs(failures, failure.retryAfterMs);
-    const isOver = !failure.isPassing || Date.now() + delay >= giveUpAt;
-    if (told.size > 0 && (isOver || !(await pause(delay, until)))) {
-      throw until.aborted ? HeadwayError.from(until.reason, until) : failure;
+    const isOver = signal.aborted || !failure.isPassing || Date.now() + delay >= giveUpAt;
+    if (told.size > 0 && (isOver || !(await pause(delay, signal)))) {
+      throw signal.aborted ? new HeadwayError("the watch was cancelled", Code.Canceled) : failure;
     }
   }
 }

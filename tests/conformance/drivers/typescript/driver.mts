@@ -1,4 +1,5 @@
 /** The conformance driver of TypeScript: does what the lines on stdin ask, by the layer of clients/typescript. */
+import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { create, type DescMessage, fromJson, type JsonValue, type Message, toJson } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
@@ -22,6 +23,7 @@ import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-ho
 type Line = Record<string, any>;
 type Done = Line | undefined;
 
+const { version } = JSON.parse(readFileSync(new URL(import.meta.resolve("@headway/client/package.json")), "utf8"));
 context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
 
 /** What a handler, or a lease's scope, throws when it is told to fail. */
@@ -154,7 +156,7 @@ const cancels = new Map<number, AbortController>();
 const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Promise<Done>> = {
   hello: () => ({
     language: "typescript",
-    version: "0.1.0",
+    version,
     features: "call stream lease work watch trace".split(" "),
   }),
   connect: ({ client, addresses, options }) => {
@@ -392,4 +394,4 @@ async function answer(line: Line): Promise<void> {
 for await (const line of createInterface({ input: process.stdin, crlfDelay: Number.POSITIVE_INFINITY })) {
   void answer(JSON.parse(line));
 }
-await Promise.all([...clients.keys()].map((client) => operations["disconnect"]?.({ client }, AbortSignal.abort())));
+await Promise.all([...clients.keys()].map((client) => operations.disconnect?.({ client }, AbortSignal.abort())));

@@ -1,0 +1,62 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { create } from "@bufbuild/protobuf";
+import { Code, ConnectError } from "@connectrpc/connect";
+import { ErrorReason, HeadwayError } from "@headway/client";
+import { StatusSchema } from "@headway/client/v1";
+import { BadRequestSchema } from "#dist/gen/google/rpc/error_details_pb.js";
+import { broken, clientOf, refusal } from "./service.js";
+
+test("an error has the code, reason, metadata and time that the service told", async () => {
+  const client = clientOf({
+    put: () => {
+      throw refusal(Code.ResourceExhausted, ErrorReason.QUEUE_FULL, { bound: "1" }, 1500);
+    },
+  });
+  await assert.rejects(client.queue("q").put({}), (error: HeadwayError) => {
+    assert.ok(error instanceof HeadwayError && error.is(ErrorReason.QUEUE_FULL, ErrorReason.QUEUE_CLOSED));
+    assert.equal(error.code, Code.ResourceExhausted);
+    assert.deepEqual({ ...error.metadata }, { bound: "1" });
+    assert.equal(error.retryAfterMs, 1500);
+    assert.equal(error.message, "QUEUE_FULL: said for people");
+    assert.ok(!error.isOutcomeUnknown && error.isPassing);
+    return true;
+  });
+});
+
+test("violations name the fields", () => {
+  const refused = new ConnectError("no", Code.InvalidArgument);
+  const fieldViolations = [{ field: "queue", description: "is empty" }];
+  refused.details.push({ desc: BadRequestSchema, value: { fieldViolations } });
+  const [violation] = HeadwayError.from(refused).violations;
+  assert.equal(violation?.field, "queue");
+  assert.equal(violation?.description, "is empty");
+});
+
+test("a connection that broke is Unavailable and its outcome unknown, unless the caller cancelled", () => {
+  assert.equal(HeadwayError.from(broken()).code, Code.Unavailable);
+  assert.ok(HeadwayError.from(broken()).isOutcomeUnknown);
+  assert.equal(HeadwayError.from(broken(), AbortSignal.abort()).code, Code.Canceled);
+  const reset = Object.assign(new Error("read"), { code: "ECONNRESET" });
+  assert.equal(HeadwayError.from(new ConnectError("read", Code.Internal, {}, [], reset)).code, Code.Unavailable);
+});
+
+test("what the service says stays as it is, also if it is Canceled", () => {
+  const refused = new ConnectError("no room to refuse", Code.Canceled, { "grpc-status": "1" });
+  assert.equal(HeadwayError.from(refused).code, Code.Canceled);
+});
+
+test("a reason that this client does not know leaves the code to speak", () => {
+  const error = HeadwayError.from(refusal(Code.NotFound, 9999 as ErrorReason));
+  assert.equal(error.reason, ErrorReason.UNSPECIFIED);
+  assert.equal(error.code, Code.NotFound);
+  assert.ok(!error.isPassing);
+});
+
+test("one message's error is as a call's", () => {
+  const status = { code: 6, reason: ErrorReason.DUPLICATE_MESSAGE, message: "known", metadata: { id: "a" } };
+  const error = HeadwayError.fromStatus(create(StatusSchema, status));
+  assert.ok(error.is(ErrorReason.DUPLICATE_MESSAGE));
+  assert.equal(error.code, Code.AlreadyExists);
+  assert.equal(error.metadata.id, "a");
+});

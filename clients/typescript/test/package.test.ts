@@ -1,0 +1,51 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { context, ROOT_CONTEXT, trace } from "@opentelemetry/api";
+import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { contextOf, currentHeaders } from "#dist/trace.js";
+
+test("what browsers get imports nothing of Node's", () => {
+  const seen = new Set<URL["href"]>();
+  const foreign = new Set<string>();
+  const read = (url: URL) => {
+    if (seen.has(url.href)) {
+      return;
+    }
+    seen.add(url.href);
+    for (const [, name = ""] of readFileSync(url, "utf8").matchAll(/(?:from|import)\s*\(?"([^"]+)"/g)) {
+      if (name.startsWith(".")) {
+        read(new URL(name, url));
+      } else {
+        foreign.add(name);
+      }
+    }
+  };
+  read(new URL("browser.js", import.meta.resolve("@headway/client")));
+  read(new URL(import.meta.resolve("@headway/client/v1")));
+  const allowed = /^@bufbuild\/protobuf|^@connectrpc\/connect($|\/)|^@opentelemetry\/api$/;
+  assert.ok(seen.size > 10);
+  assert.deepEqual(
+    [...foreign].filter((name) => !allowed.test(name)),
+    [],
+  );
+});
+
+test("trace context goes into headers only while a span is current, and comes back out", async () => {
+  context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
+  assert.deepEqual(await currentHeaders(), {});
+  const span = { traceId: "4bf92f3577b34da6a3ce929d0e0e4736", spanId: "00f067aa0ba902b7", traceFlags: 1 };
+  const headers = await context.with(trace.setSpanContext(ROOT_CONTEXT, span), currentHeaders);
+  assert.deepEqual(headers, { traceparent: `00-${span.traceId}-${span.spanId}-01` });
+  const found = trace.getSpanContext((await contextOf({ ...headers, tracestate: "a=b" })) ?? ROOT_CONTEXT);
+  assert.equal(found?.spanId, span.spanId);
+  assert.equal(found?.traceState?.serialize(), "a=b");
+  assert.equal(found?.isRemote, true);
+});
+
+test("headers that are no trace context are left alone", async () => {
+  const zero = `00-${"0".repeat(32)}-00f067aa0ba902b7-01`;
+  for (const traceparent of ["", "nonsense", zero, "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"]) {
+    assert.equal(await contextOf({ traceparent }), undefined);
+  }
+});

@@ -1,0 +1,101 @@
+import assert from "node:assert/strict";
+import { beforeEach, mock, test } from "node:test";
+import type { MessageInitShape } from "@bufbuild/protobuf";
+import { Code } from "@connectrpc/connect";
+import { ErrorReason, type HeadwayError } from "@headway/client";
+import { Outcome, type WatchPositionRequest, type WatchPositionResponseSchema } from "@headway/client/v1";
+import { broken, clientOf, pass, refusal, settle } from "./service.js";
+
+beforeEach(() => {
+  mock.timers.reset();
+  mock.timers.enable({ apis: ["setTimeout"] });
+});
+
+type Answer = MessageInitShape<typeof WatchPositionResponseSchema>;
+const at = (id: string, position: bigint, seconds: bigint): Answer => ({
+  asOf: { seconds },
+  event: { case: "position", value: { subject: { case: "id", value: id }, position } },
+});
+const end = (id: string, seconds: bigint): Answer => ({
+  asOf: { seconds },
+  event: { case: "finished", value: { id, outcome: Outcome.DONE } },
+});
+
+/** A client whose watches answer one script after the other; an error in a script breaks its stream. */
+function scripted(...scripts: (Answer | Error)[][]) {
+  const asked: string[][] = [];
+  async function* watchPosition({ subject }: WatchPositionRequest) {
+    asked.push(subject.case === "messages" ? subject.value.ids : []);
+    for (const each of scripts.shift() ?? [refusal(Code.Unavailable, ErrorReason.STORE_UNAVAILABLE)]) {
+      if (each instanceof Error) {
+        throw each;
+      }
+      yield each;
+    }
+  }
+  return { client: clientOf({ watchPosition }, 1_000), asked };
+}
+
+async function told(updates: AsyncIterable<{ event: { case?: string; value?: unknown } }>): Promise<string[]> {
+  const seen: string[] = [];
+  for await (const { event } of updates) {
+    seen.push(`${event.case} ${(event.value as { position?: bigint }).position ?? ""}`.trim());
+  }
+  return seen;
+}
+
+test("a watch goes on where its stream broke, with those that have not ended, and never back in time", async () => {
+  const { client, asked } = scripted(
+    [at("a", 2n, 20n), at("b", 3n, 20n), end("b", 21n), broken()],
+    [at("a", 9n, 10n), at("a", 1n, 30n)], // the stream ends before its last word
+    [refusal(Code.Unavailable, ErrorReason.SHUTTING_DOWN, {}, 100)],
+    [end("a", 40n)],
+  );
+  const seen = told(client.queue("q").watch(["a", "b"]));
+  await pass(3_000);
+  assert.deepEqual(await seen, ["position 2", "position 3", "finished", "position 1", "finished"]);
+  assert.deepEqual(asked, [["a", "b"], ["a"], ["a"], ["a"]]);
+});
+
+test("a watch that never was told anything gives up after the time of a call", async () => {
+  const { client } = scripted();
+  const seen = assert.rejects(told(client.queue("q").watch(["a"])), (error: HeadwayError) =>
+    error.is(ErrorReason.STORE_UNAVAILABLE),
+  );
+  mock.timers.reset();
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
+  await pass(3_000);
+  await seen;
+});
+
+test("a watch of a queue that is not there fails at once", async () => {
+  const { client } = scripted([refusal(Code.NotFound, ErrorReason.QUEUE_NOT_FOUND)]);
+  await assert.rejects(told(client.queue("q").watch(["a"])), (error: HeadwayError) =>
+    error.is(ErrorReason.QUEUE_NOT_FOUND),
+  );
+});
+
+test("a watch of nothing ends at once", async () => {
+  assert.deepEqual(await told(scripted().client.queue("q").watch([])), []);
+});
+
+test("leaving the loop ends the stream", async () => {
+  let isEnded = false;
+  const client = clientOf({
+    watchPosition: async function* (_, { signal }) {
+      signal.addEventListener("abort", () => {
+        isEnded = true;
+      });
+      yield at("a", 1n, 1n);
+      yield at("a", 2n, 2n);
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    },
+  });
+  for await (const { event } of client.queue("q").watch(["a"])) {
+    assert.equal(event.case, "position");
+    assert.ok(!isEnded);
+    break;
+  }
+  await settle();
+  assert.ok(isEnded);
+});
