@@ -60,13 +60,15 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
         }
       }
     },
-    async stream(method, signal, ...rest) {
-      try {
-        const answer = await inner.stream(method, signal, ...rest);
-        return { ...answer, message: typed(answer.message, answer.trailer, signal) };
-      } catch (error) {
-        throw HeadwayError.from(error, signal);
-      }
+    stream(method, signal, ...rest) {
+      const opened = inner.stream(method, signal, ...rest).then(
+        (answer) => ({ ...answer, message: typed(answer.message, answer.trailer, signal) }),
+        (error) => {
+          throw HeadwayError.from(error, signal);
+        },
+      );
+      opened.catch(() => undefined); // whoever reads the stream is told, however late that is
+      return opened;
     },
   };
 }

@@ -5,7 +5,7 @@ import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorReason, HeadwayError } from "@headway/client";
 import { StatusSchema } from "@headway/client/v1";
 import { BadRequestSchema } from "#dist/gen/google/rpc/error_details_pb.js";
-import { broken, clientOf, refusal } from "./service.js";
+import { broken, clientOf, refusal, settle } from "./service.js";
 
 test("an error has the code, reason, metadata and time that the service told", async () => {
   const client = clientOf({
@@ -59,4 +59,16 @@ test("one message's error is as a call's", () => {
   assert.ok(error.is(ErrorReason.DUPLICATE_MESSAGE));
   assert.equal(error.code, Code.AlreadyExists);
   assert.equal(error.metadata.id, "a");
+});
+
+test("a stream that fails before anybody reads it tells whoever does", async () => {
+  const client = clientOf({
+    // biome-ignore lint/correctness/useYield: it fails before its first answer
+    watchPosition: async function* () {
+      throw refusal(Code.NotFound, ErrorReason.QUEUE_NOT_FOUND);
+    },
+  });
+  const answers = client.queues.watchPosition({ queue: "q" })[Symbol.asyncIterator]();
+  await settle(); // an error that nobody hears of would end the process here
+  await assert.rejects(answers.next(), (error: HeadwayError) => error.is(ErrorReason.QUEUE_NOT_FOUND));
 });
