@@ -4,7 +4,6 @@ import { AdminService } from "./gen/headway/v1/admin_service_pb.js";
 import { QueueService } from "./gen/headway/v1/queue_service_pb.js";
 import type { Lease } from "./lease.js";
 import { Queue } from "./queue.js";
-import { anyOf } from "./timing.js";
 import { dependable } from "./transport.js";
 
 /** What every client may be told. */
@@ -27,6 +26,7 @@ export class Client implements AsyncDisposable {
   /** The leases that are not settled; the layer's own. */
   readonly held = new Set<Lease>();
   readonly #closing = new AbortController();
+  readonly #closed = new AbortController();
 
   /** A client over any transport of Connect's that speaks gRPC, or what a proxy makes of it. */
   constructor(
@@ -34,7 +34,7 @@ export class Client implements AsyncDisposable {
     readonly options: ClientOptions = {},
   ) {
     this.callTimeoutMs = options.callTimeoutMs ?? 10_000;
-    const inner = dependable(transport, this.callTimeoutMs);
+    const inner = dependable(transport, this.callTimeoutMs, this.#closed.signal);
     this.queues = createClient(QueueService, inner);
     this.admin = createClient(AdminService, inner);
   }
@@ -50,15 +50,16 @@ export class Client implements AsyncDisposable {
     log(text, error);
   }
 
-  /** A signal that is aborted with the given one, and when the client is closed. */
-  until(signal?: AbortSignal): AbortSignal {
-    return anyOf(this.#closing.signal, signal);
+  /** Aborted when the client is about to be closed; the layer's own. */
+  get closing(): AbortSignal {
+    return this.#closing.signal;
   }
 
   /** Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. */
   async close(): Promise<void> {
     this.#closing.abort();
     await Promise.all([...this.held].map((lease) => lease.giveBack()));
+    this.#closed.abort();
     this.options.onClose?.();
   }
 

@@ -5,7 +5,7 @@ import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import { type Delivery, type Message, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
 import type { Queue } from "./queue.js";
-import { anyOf, backoffMs, pause, span } from "./timing.js";
+import { backoffMs, link, pause, span } from "./timing.js";
 import { contextOf } from "./trace.js";
 
 /** How a message is given back. */
@@ -28,11 +28,10 @@ const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its
  * cannot see whether it was left by an exception. `Queue.withLease` acks at the end.
  */
 export class Lease implements AsyncDisposable {
-  /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
-  readonly signal: AbortSignal;
   #settlingCount = 0; // while somebody settles it, what Extend says does not count
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
+  readonly #link: ReturnType<typeof link>;
 
   /** Made by `Queue`, and extended after `firstMs` for the first time. */
   constructor(
@@ -40,9 +39,9 @@ export class Lease implements AsyncDisposable {
     readonly delivery: Delivery,
     readonly spanMs: number,
     firstMs: number,
-    giveUp: AbortSignal,
+    giveUp?: AbortSignal,
   ) {
-    this.signal = anyOf(this.#lost.signal, giveUp);
+    this.#link = link(this.#lost.signal, giveUp, queue.client.closing);
     queue.client.held.add(this);
     void this.#keepAlive(firstMs);
   }
@@ -55,6 +54,11 @@ export class Lease implements AsyncDisposable {
   /** It was acked or given back through this handle, or found lost. */
   get isSettled(): boolean {
     return this.#over.signal.aborted;
+  }
+
+  /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
+  get signal(): AbortSignal {
+    return this.#link.signal;
   }
 
   /** Somebody else has, or had, the message: what is done with it now has no say. */
@@ -159,6 +163,7 @@ export class Lease implements AsyncDisposable {
 
   #end(): void {
     this.#over.abort();
+    this.#link.unlink();
     this.queue.client.held.delete(this);
   }
 }

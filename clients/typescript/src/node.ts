@@ -4,7 +4,7 @@ import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { Client, type ClientOptions } from "./client.js";
 import { HeadwayError } from "./errors.js";
-import { anyOf, pause } from "./timing.js";
+import { pause } from "./timing.js";
 
 /** How to connect. */
 export interface ConnectOptions extends Omit<ClientOptions, "onClose"> {
@@ -22,19 +22,18 @@ export interface ConnectOptions extends Omit<ClientOptions, "onClose"> {
 export function connect({ addresses, interceptors, ...options }: ConnectOptions = {}): Client {
   const given = addresses ?? process.env.HEADWAY_ADDRESS ?? "127.0.0.1:7420";
   const urls = (typeof given === "string" ? given.split(",") : given).map((each) => each.trim());
-  const hosts = new Hosts(urls.map((each) => new URL(each.includes("://") ? each : `http://${each}`)));
-  async function next(signal?: AbortSignal, timeoutMs?: number): Promise<Transport> {
-    const { manager } = await hosts.next(signal, timeoutMs);
-    return createGrpcTransport({ baseUrl: manager.authority, sessionManager: manager, interceptors });
-  }
+  const hosts = new Hosts(
+    urls.map((each) => new URL(each.includes("://") ? each : `http://${each}`)),
+    interceptors,
+  );
   const transport: Transport = {
     async unary(method, signal, timeoutMs = CONNECT_MS, ...rest) {
       const deadline = Date.now() + timeoutMs;
-      const host = await next(signal, timeoutMs);
+      const host = await hosts.next(signal, timeoutMs);
       return host.unary(method, signal, Math.max(1, deadline - Date.now()), ...rest);
     },
     async stream(method, signal, ...rest) {
-      return (await next(signal)).stream(method, signal, ...rest);
+      return (await hosts.next(signal)).stream(method, signal, ...rest);
     },
   };
   return new Client(transport, { ...options, onClose: () => hosts.close() });
@@ -47,7 +46,7 @@ const CONNECT_MS = 5_000; // how long one host may take to answer
 const RETRY_MS = 1_000; // one that failed is asked last for so long
 const RESOLVE_MS = 30_000; // names are looked up again after this time
 
-type Host = { readonly manager: Http2SessionManager; failedAt: number };
+type Host = { readonly manager: Http2SessionManager; readonly transport: Transport; failedAt: number };
 
 /** All hosts that some addresses stand for, and whose turn it is. */
 class Hosts {
@@ -56,10 +55,14 @@ class Hosts {
   #resolvedAt = 0;
   #turn = 0;
 
-  constructor(readonly urls: readonly URL[]) {}
+  constructor(
+    readonly urls: readonly URL[],
+    readonly interceptors?: Interceptor[],
+  ) {}
 
   /** A host with a connection: the next one in turn, but those that failed just now last. Throws Unavailable. */
-  async next(signal?: AbortSignal, timeoutMs = CONNECT_MS): Promise<Host> {
+  async next(signal = new AbortController().signal, timeoutMs = CONNECT_MS): Promise<Transport> {
+    signal.throwIfAborted();
     if (Date.now() - this.#resolvedAt > RESOLVE_MS) {
       this.#resolvedAt = Date.now();
       this.#resolved = this.#resolve();
@@ -71,13 +74,14 @@ class Hosts {
     const inTurn = [...hosts.slice(first), ...hosts.slice(0, first)].sort((a, b) => isFailed(a) - isFailed(b));
     for (const host of inTurn) {
       const done = new AbortController();
-      const limit = pause(Math.min(CONNECT_MS, timeoutMs), anyOf(signal, done.signal)).then(() => "error");
+      const limit = pause(Math.min(CONNECT_MS, timeoutMs), done.signal).then(() => "error");
+      signal.addEventListener("abort", () => done.abort(), { once: true, signal: done.signal });
       const state = await Promise.race([host.manager.connect(), limit]);
-      done.abort(); // no timer is left behind
+      done.abort(); // nothing is left behind
       if (state !== "error") {
-        return host;
+        return host.transport;
       }
-      signal?.throwIfAborted();
+      signal.throwIfAborted();
       host.failedAt = Date.now();
     }
     const cause = inTurn[0]?.manager.error() ?? "no answer";
@@ -98,8 +102,12 @@ class Hosts {
       return each.length > 1 ? each : [origin];
     });
     const hosts = (await Promise.all(origins)).flat().map((origin) => {
-      const fresh = () => ({ manager: new Http2SessionManager(origin, KEEPALIVE, SESSION), failedAt: 0 });
-      return [origin, this.#known.get(origin) ?? fresh()] as const;
+      const manager = new Http2SessionManager(origin, KEEPALIVE, SESSION); // connects when it is used
+      const own = { baseUrl: origin, sessionManager: manager, interceptors: this.interceptors };
+      return [
+        origin,
+        this.#known.get(origin) ?? { manager, transport: createGrpcTransport(own), failedAt: 0 },
+      ] as const;
     });
     this.#known = new Map(hosts);
   }

@@ -67,7 +67,7 @@ export class Queue {
       return isTraced ? each : { ...each, headers: { ...each.headers, ...traced } };
     });
     const request = { ...rest, queue: this.name, messages: made, wait: span(waitMs) };
-    return (await this.client.queues.put(request, { signal: this.client.until(signal) })).results;
+    return (await this.client.queues.put(request, { signal })).results;
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay`, or `await using`. */
@@ -105,17 +105,16 @@ export class Queue {
   /** One Get, which the same attempt again repeats; `giveUp` goes to the lease. */
   async fetch(options: LeaseOptions, attempt: Attempt, giveUp?: AbortSignal): Promise<Lease | undefined> {
     const { waitMs, leaseMs, consumer, signal } = options;
-    const until = this.client.until(signal);
-    const spanMs = leaseMs ?? (await this.#policySpanMs(until));
+    const spanMs = leaseMs ?? (await this.#policySpanMs(signal));
     const spans = { wait: span(waitMs), lease: span(spanMs) };
     const request = { ...spans, queue: this.name, consumer, attemptId: attempt.id };
-    const [delivery] = (await this.client.queues.get(request, { signal: until })).deliveries;
+    const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
     // It was given at some time since the attempt began: for all we know at once.
     const firstMs = Math.max(0, spanMs / 3 - (Date.now() - attempt.begunAt));
-    return delivery && new Lease(this, delivery, spanMs, firstMs, this.client.until(giveUp));
+    return delivery && new Lease(this, delivery, spanMs, firstMs, giveUp);
   }
 
-  async #policySpanMs(signal: AbortSignal): Promise<number> {
+  async #policySpanMs(signal?: AbortSignal): Promise<number> {
     if (this.#spanMs === undefined) {
       const { queue } = await this.client.queues.describe({ queue: this.name }, { signal });
       this.#spanMs = queue?.policy?.lease ? durationMs(queue.policy.lease) : 30_000;

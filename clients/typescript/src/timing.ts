@@ -24,9 +24,19 @@ export function backoffMs(failures: number, retryAfterMs = 0): number {
   return Math.max(span * (0.5 + Math.random() / 2), retryAfterMs);
 }
 
-/** A signal that is aborted when any of those given is. */
-export function anyOf(...signals: (AbortSignal | undefined)[]): AbortSignal {
-  return AbortSignal.any(signals.filter((each) => each !== undefined));
+/** A signal that is aborted when one of those given is, until it is unlinked: `AbortSignal.any` is never forgotten by
+ * a signal that lives long. */
+export function link(...signals: (AbortSignal | undefined)[]): { signal: AbortSignal; unlink: () => void } {
+  const own = new AbortController();
+  const given = signals.filter((each) => each !== undefined);
+  const follow = () => own.abort(given.find((each) => each.aborted)?.reason);
+  for (const each of given) {
+    each.addEventListener("abort", follow);
+  }
+  if (given.some((each) => each.aborted)) {
+    follow();
+  }
+  return { signal: own.signal, unlink: () => given.map((each) => each.removeEventListener("abort", follow)) };
 }
 
 /** Milliseconds as the wire has them, rounded up to whole ones; the service judges ranges. */

@@ -7,7 +7,7 @@ import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import { OnDuplicate, StatusSchema } from "./gen/headway/v1/message_pb.js";
 import * as v1 from "./gen/headway/v1/queue_service_pb.js";
-import { backoffMs, pause } from "./timing.js";
+import { backoffMs, link, pause } from "./timing.js";
 
 /** The key of a call's context value that says how often it is made at most: 4 times unless that is set. */
 export const mostTries = createContextKey(4, { description: "how often a call is made at most" });
@@ -27,43 +27,29 @@ function isSafe(method: DescMethod, request: Message): boolean {
   return isMessage(request, v1.DelayRequestSchema) ? !request.messageIds.length : SAFE.includes(method.name);
 }
 
-/** The transport with HeadwayError, repeats and deadlines: a call without one gets `callTimeoutMs` and its `wait`. */
-export function dependable(inner: Transport, callTimeoutMs: number): Transport {
+/**
+ * The transport with HeadwayError, repeats and deadlines: a call without one gets `callTimeoutMs` and its `wait`. All
+ * calls are cancelled when `closed` is aborted.
+ */
+export function dependable(inner: Transport, callTimeoutMs: number, closed: AbortSignal): Transport {
   return {
-    async unary(method, signal, timeoutMs, header, input, values) {
+    async unary(method, given, timeoutMs, header, input, values) {
       const request = create(method.input, input) as Message & { wait?: Duration };
       const deadline = Date.now() + (timeoutMs ?? callTimeoutMs + (request.wait ? durationMs(request.wait) : 0));
-      const put = isMessage(request, v1.PutRequestSchema) && request.onDuplicate <= OnDuplicate.REJECT && request;
-      let lost: HeadwayError | undefined; // of a try that may have taken effect
-      for (let failures = 1; ; failures++) {
-        try {
-          const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
-          const answer = await inner.unary(method, signal, left, header, request as typeof input, values);
-          if (put && put.onDuplicate === OnDuplicate.KEEP) {
-            refuseOthers(put, answer.message);
-          }
-          return answer;
-        } catch (caught) {
-          const error = HeadwayError.from(caught, signal);
-          const delay = backoffMs(failures, error.retryAfterMs);
-          const isOver = failures >= (values?.get(mostTries) ?? 4) || Date.now() + delay >= deadline;
-          if (error.code !== Code.Unavailable || !isSafe(method, request)) {
-            throw error;
-          }
-          lost = error.isOutcomeUnknown ? error : lost;
-          if (isOver || !(await pause(delay, signal))) {
-            throw lost ?? error;
-          }
-          if (put && lost) {
-            put.onDuplicate = OnDuplicate.KEEP; // what the lost try put is not to be refused as a duplicate
-          }
-        }
-      }
+      const most = isSafe(method, request) ? (values?.get(mostTries) ?? 4) : 1;
+      const { signal, unlink } = link(given, closed);
+      const call = () => {
+        const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
+        return inner.unary(method, signal, left, header, request as typeof input, values);
+      };
+      return repeated(call, request, most, deadline, signal).finally(unlink);
     },
-    stream(method, signal, ...rest) {
+    stream(method, given, ...rest) {
+      const { signal, unlink } = link(given, closed);
       const opened = inner.stream(method, signal, ...rest).then(
-        (answer) => ({ ...answer, message: typed(answer.message, answer.trailer, signal) }),
+        (answer) => ({ ...answer, message: typed(answer, signal, unlink) }),
         (error) => {
+          unlink();
           throw HeadwayError.from(error, signal);
         },
       );
@@ -73,14 +59,52 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
   };
 }
 
-async function* typed<T>(answers: AsyncIterable<T>, trailer: Headers, signal?: AbortSignal): AsyncGenerator<T> {
+/** Makes a call, and again while the service is away. Throws the error of a try that may have happened before others. */
+async function repeated<T extends { message: Message }>(
+  call: () => Promise<T>,
+  request: Message,
+  most: number,
+  deadline: number,
+  signal: AbortSignal,
+): Promise<T> {
+  const put = isMessage(request, v1.PutRequestSchema) && request.onDuplicate <= OnDuplicate.REJECT && request;
+  let lost: HeadwayError | undefined;
+  for (let count = 1; ; count++) {
+    try {
+      const answer = await call();
+      if (put && lost) {
+        refuseOthers(put, answer.message);
+      }
+      return answer;
+    } catch (caught) {
+      const error = HeadwayError.from(caught, signal);
+      const delay = backoffMs(count, error.retryAfterMs);
+      if (error.code !== Code.Unavailable) {
+        throw error;
+      }
+      lost = error.isOutcomeUnknown ? error : lost;
+      if (count >= most || Date.now() + delay >= deadline || !(await pause(delay, signal))) {
+        throw signal.aborted ? HeadwayError.from(signal.reason, signal) : (lost ?? error);
+      }
+      if (put && lost) {
+        put.onDuplicate = OnDuplicate.KEEP; // what the lost try put is not to be refused as a duplicate
+      }
+    }
+  }
+}
+
+type Streamed<T> = { message: AsyncIterable<T>; trailer: Headers };
+
+async function* typed<T>(answer: Streamed<T>, signal: AbortSignal, unlink: () => void): AsyncGenerator<T> {
   try {
-    yield* answers;
+    yield* answer.message;
   } catch (error) {
     // Node calls it a premature close if the service ends a stream first, although it said how it ended.
-    if (trailer.get("grpc-status") !== "0") {
-      throw HeadwayError.from(findTrailerError(trailer) ?? error, signal);
+    if (answer.trailer.get("grpc-status") !== "0") {
+      throw HeadwayError.from(findTrailerError(answer.trailer) ?? error, signal);
     }
+  } finally {
+    unlink();
   }
 }
 

@@ -4,7 +4,7 @@ import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
 import type { Queue } from "./queue.js";
-import { anyOf, backoffMs, pause } from "./timing.js";
+import { backoffMs, link, pause } from "./timing.js";
 
 /** How messages are watched. */
 export interface WatchOptions {
@@ -20,10 +20,12 @@ export async function* watch(
   { attended, signal }: WatchOptions,
 ): AsyncGenerator<WatchPositionResponse, void> {
   const left = new AbortController(); // Connect does not end a stream whose loop is left
+  const until = link(signal, left.signal, queue.client.closing);
   try {
-    yield* follow(queue, ids, attended, queue.client.until(anyOf(signal, left.signal)));
+    yield* follow(queue, ids, attended, until.signal);
   } finally {
     left.abort();
+    until.unlink();
   }
 }
 

@@ -3,7 +3,7 @@ import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import type { Lease } from "./lease.js";
 import { type Handler, handled, newAttempt, type Queue } from "./queue.js";
-import { anyOf, backoffMs, pause } from "./timing.js";
+import { backoffMs, link, pause } from "./timing.js";
 
 /** How a queue is worked through. */
 export interface WorkOptions {
@@ -25,7 +25,7 @@ const IDLE_WAIT_MS = 30_000; // one waiting Get; longer saves calls, shorter not
 export async function work(queue: Queue, handler: Handler, options: WorkOptions): Promise<void> {
   const { concurrency = 1, leaseMs, consumer, stop, signal } = options;
   const failure = new AbortController();
-  const stopping = queue.client.until(anyOf(stop, signal, failure.signal));
+  const { signal: stopping, unlink } = link(stop, signal, failure.signal, queue.client.closing);
 
   async function slot(): Promise<void> {
     let [attempt, failures, isLost] = [newAttempt(), 0, false];
@@ -54,7 +54,7 @@ export async function work(queue: Queue, handler: Handler, options: WorkOptions)
     }
   }
 
-  await Promise.all(Array.from({ length: concurrency }, slot));
+  await Promise.all(Array.from({ length: concurrency }, slot)).finally(unlink);
   failure.signal.throwIfAborted();
 }
 
