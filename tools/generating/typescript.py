@@ -34,7 +34,7 @@ def generate(into: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "proto/google/rpc" / _DETAILS
         source.parent.mkdir(parents=True)
-        shutil.copyfile(Path(list(google.rpc.__path__)[0]) / _DETAILS, source)
+        shutil.copyfile(Path(next(iter(google.rpc.__path__))) / _DETAILS, source)
         # Without their comments, which are Google's and say nothing of Headway.
         image = Path(scratch) / "image.binpb"
         _run([_buf(), "build", str(Path(scratch) / "proto"), "--exclude-source-info", "--output", str(image)])
