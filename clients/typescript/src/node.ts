@@ -4,7 +4,7 @@ import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { Client, type ClientOptions } from "./client.js";
 import { HeadwayError } from "./errors.js";
-import { pause } from "./timing.js";
+import { link, pause } from "./timing.js";
 
 /** How to connect. */
 export interface ConnectOptions extends Omit<ClientOptions, "onClose"> {
@@ -42,11 +42,11 @@ export function connect({ addresses, interceptors, ...options }: ConnectOptions 
 // The service allows pings every 10 s and more.
 const KEEPALIVE = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory: 64 }; // batches of megabytes
-const CONNECT_MS = 5_000; // how long one host may take to answer
-const RETRY_MS = 1_000; // one that failed is asked last for so long
+const CONNECT_MS = 5_000; // how long a connection may take
+const RETRY_MS = 1_000; // while others are connected, one that is not is tried again after this time
 const RESOLVE_MS = 30_000; // names are looked up again after this time
 
-type Host = { readonly manager: Http2SessionManager; readonly transport: Transport; failedAt: number };
+type Host = { readonly manager: Http2SessionManager; readonly transport: Transport; triedAt: number };
 
 /** All hosts that some addresses stand for, and whose turn it is. */
 class Hosts {
@@ -60,31 +60,36 @@ class Hosts {
     readonly interceptors?: Interceptor[],
   ) {}
 
-  /** A host with a connection: the next one in turn, but those that failed just now last. Throws Unavailable. */
+  /** The next in turn of those that are connected; the others are tried behind the scenes. Throws Unavailable. */
   async next(signal = new AbortController().signal, timeoutMs = CONNECT_MS): Promise<Transport> {
     signal.throwIfAborted();
-    if (Date.now() - this.#resolvedAt > RESOLVE_MS) {
-      this.#resolvedAt = Date.now();
+    const now = Date.now();
+    if (now - this.#resolvedAt > RESOLVE_MS) {
+      this.#resolvedAt = now;
       this.#resolved = this.#resolve();
     }
     await this.#resolved;
     const hosts = [...this.#known.values()];
-    const first = this.#turn++ % hosts.length;
-    const isFailed = (host: Host) => Number(Date.now() - host.failedAt < RETRY_MS);
-    const inTurn = [...hosts.slice(first), ...hosts.slice(0, first)].sort((a, b) => isFailed(a) - isFailed(b));
-    for (const host of inTurn) {
-      const done = new AbortController();
-      const limit = pause(Math.min(CONNECT_MS, timeoutMs), done.signal).then(() => "error");
-      signal.addEventListener("abort", () => done.abort(), { once: true, signal: done.signal });
-      const state = await Promise.race([host.manager.connect(), limit]);
-      done.abort(); // nothing is left behind
-      if (state !== "error") {
+    const due = hosts.filter(
+      (host) => !isConnected(host) && (now - host.triedAt > RETRY_MS || !hosts.some(isConnected)),
+    );
+    const connecting = due.map(async (host) => {
+      host.triedAt = now;
+      return (await host.manager.connect()) === "error" ? Promise.reject(host.manager.error()) : undefined;
+    });
+    const any = Promise.any(connecting).catch(() => undefined);
+    const within = Math.min(CONNECT_MS, timeoutMs);
+    await (hosts.some(isConnected) || before(any, within, signal));
+    const connected = hosts.filter(isConnected);
+    const first = this.#turn++;
+    for (const offset of connected.keys()) {
+      const host = connected[(first + offset) % connected.length] as Host;
+      if ((await before(host.manager.connect(), within, signal)) !== "error") {
         return host.transport;
       }
-      signal.throwIfAborted();
-      host.failedAt = Date.now();
     }
-    const cause = inTurn[0]?.manager.error() ?? "no answer";
+    this.#resolvedAt = 0;
+    const cause = hosts[0]?.manager.error() ?? "no answer";
     throw new HeadwayError(`no connection to ${this.urls.map((url) => url.host)}: ${cause}`, Code.Unavailable);
   }
 
@@ -104,11 +109,24 @@ class Hosts {
     const hosts = (await Promise.all(origins)).flat().map((origin) => {
       const manager = new Http2SessionManager(origin, KEEPALIVE, SESSION); // connects when it is used
       const own = { baseUrl: origin, sessionManager: manager, interceptors: this.interceptors };
-      return [
-        origin,
-        this.#known.get(origin) ?? { manager, transport: createGrpcTransport(own), failedAt: 0 },
-      ] as const;
+      return [origin, this.#known.get(origin) ?? { manager, transport: createGrpcTransport(own), triedAt: 0 }] as const;
     });
     this.#known = new Map(hosts);
   }
+}
+
+function isConnected({ manager }: Host): boolean {
+  return ["open", "idle", "verifying"].includes(manager.state());
+}
+
+/** What is promised; "error" if that takes too long. Throws if the signal is aborted first. */
+async function before<T>(promised: Promise<T>, ms: number, signal: AbortSignal): Promise<T | "error"> {
+  const done = new AbortController();
+  const { signal: until, unlink } = link(signal, done.signal);
+  const late = pause(ms, until).then(() => "error" as const);
+  const result = await Promise.race([promised, late]);
+  done.abort(); // no timer is left behind
+  unlink();
+  signal.throwIfAborted();
+  return result;
 }
