@@ -1,12 +1,11 @@
 /** A message in my hands: settles it, and keeps its lease alive while I work on it. */
 import { Code } from "@connectrpc/connect";
-import type { Context } from "@opentelemetry/api";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import { type Delivery, type Message, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
 import type { Queue } from "./queue.js";
 import { backoffMs, link, pause, span } from "./timing.js";
-import { contextOf } from "./trace.js";
+import { contextOf, type TraceContext } from "./trace.js";
 
 /** How a message is given back. */
 export interface DelayOptions {
@@ -67,7 +66,7 @@ export class Lease implements AsyncDisposable {
   }
 
   /** OpenTelemetry's context of whoever put the message; undefined if it names none, or without OpenTelemetry. */
-  traceContext(): Promise<Context | undefined> {
+  traceContext(): Promise<TraceContext | undefined> {
     return contextOf(this.message.headers);
   }
 

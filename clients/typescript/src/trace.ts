@@ -1,7 +1,13 @@
 /** Carries W3C trace context in messages' headers, by the OpenTelemetry API where the user has it. */
-import type { Context } from "@opentelemetry/api";
 
 type Api = typeof import("@opentelemetry/api");
+
+/** OpenTelemetry's `Context`, told again so that the types of who has no OpenTelemetry are whole. */
+export interface TraceContext {
+  getValue(key: symbol): unknown;
+  setValue(key: symbol, value: unknown): TraceContext;
+  deleteValue(key: symbol): TraceContext;
+}
 
 const PARENT = /^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-|$)/;
 let api: Promise<Api | undefined> | undefined;
@@ -24,7 +30,7 @@ export async function currentHeaders(): Promise<Record<string, string>> {
 }
 
 /** OpenTelemetry's context of whoever put a message; undefined if its headers name none, or without OpenTelemetry. */
-export async function contextOf(headers: Record<string, string>): Promise<Context | undefined> {
+export async function contextOf(headers: Record<string, string>): Promise<TraceContext | undefined> {
   const found = await load();
   const [, traceId, spanId, flags] = PARENT.exec(headers.traceparent ?? "") ?? [];
   if (!found || !traceId || !spanId || !flags) {

@@ -17,45 +17,37 @@ export interface WatchOptions {
 export async function* watch(
   queue: Queue,
   ids: readonly string[],
-  { attended, signal }: WatchOptions,
+  options: WatchOptions,
 ): AsyncGenerator<WatchPositionResponse, void> {
+  const { client, name } = queue;
+  const told = new Map(ids.map((id) => [id, 0])); // when what was said of each that has not ended was true
   const left = new AbortController(); // Connect does not end a stream whose loop is left
-  const until = link(signal, left.signal, queue.client.closing);
+  const { signal, unlink } = link(options.signal, left.signal, client.closing);
+  let giveUpAt = Date.now() + client.callTimeoutMs; // before the first answer of all; later never
   try {
-    yield* follow(queue, ids, attended, until.signal);
+    for (let failures = 1; told.size > 0; failures++) {
+      let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
+      try {
+        const value = { ids: [...told.keys()], attended: options.attended };
+        const subject = { case: "messages" as const, value };
+        for await (const answer of client.queues.watchPosition({ queue: name, subject }, { signal })) {
+          [failures, giveUpAt] = [1, Number.POSITIVE_INFINITY];
+          if (isNews(answer, told)) {
+            yield answer;
+          }
+        }
+      } catch (error) {
+        failure = HeadwayError.from(error, signal);
+      }
+      const delay = backoffMs(failures, failure.retryAfterMs);
+      const isOver = !failure.isPassing || Date.now() + delay >= giveUpAt;
+      if (told.size > 0 && (isOver || !(await pause(delay, signal)))) {
+        throw signal.aborted ? HeadwayError.from(signal.reason, signal) : failure;
+      }
+    }
   } finally {
     left.abort();
-    until.unlink();
-  }
-}
-
-async function* follow(
-  queue: Queue,
-  ids: readonly string[],
-  attended: boolean | undefined,
-  signal: AbortSignal,
-): AsyncGenerator<WatchPositionResponse, void> {
-  const told = new Map(ids.map((id) => [id, 0])); // when what was said of each that has not ended was true
-  let giveUpAt = Date.now() + queue.client.callTimeoutMs; // before the first answer of all; later never
-  for (let failures = 1; told.size > 0; failures++) {
-    let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
-    try {
-      const value = { ids: [...told.keys()], attended };
-      const request = { queue: queue.name, subject: { case: "messages" as const, value } };
-      for await (const answer of queue.client.queues.watchPosition(request, { signal })) {
-        [failures, giveUpAt] = [1, Number.POSITIVE_INFINITY];
-        if (isNews(answer, told)) {
-          yield answer;
-        }
-      }
-    } catch (error) {
-      failure = HeadwayError.from(error, signal);
-    }
-    const delay = backoffMs(failures, failure.retryAfterMs);
-    const isOver = signal.aborted || !failure.isPassing || Date.now() + delay >= giveUpAt;
-    if (told.size > 0 && (isOver || !(await pause(delay, signal)))) {
-      throw signal.aborted ? new HeadwayError("the watch was cancelled", Code.Canceled) : failure;
-    }
+    unlink();
   }
 }
 

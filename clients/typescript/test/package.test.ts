@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
+import { readdirSync, readFileSync } from "node:fs";
 import { test } from "node:test";
 import { context, ROOT_CONTEXT, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
@@ -27,6 +27,16 @@ test("what browsers get imports nothing of Node's", () => {
   assert.ok(seen.size > 10);
   assert.deepEqual(
     [...foreign].filter((name) => !allowed.test(name)),
+    [],
+  );
+});
+
+test("the types are whole without OpenTelemetry", () => {
+  const folder = new URL(".", import.meta.resolve("@headway/client"));
+  const types = readdirSync(folder).filter((name) => name.endsWith(".d.ts"));
+  assert.ok(types.includes("lease.d.ts"));
+  assert.deepEqual(
+    types.filter((name) => readFileSync(new URL(name, folder), "utf8").includes("@opentelemetry")),
     [],
   );
 });
