@@ -89,7 +89,7 @@ export class Lease implements AsyncDisposable {
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
   async progress(fraction: number, note = ""): Promise<SettleResult> {
-    return this.#book(await this.#extend({ progress: { fraction, note } }));
+    return this.#book(await this.#extend(undefined, { fraction, note }));
   }
 
   /** Gives the message back, unless it is settled just now or was: for free, or with a reason to the backoff. Never throws; 5 s at most. */
@@ -111,9 +111,8 @@ export class Lease implements AsyncDisposable {
     return { queue: this.queue.name, leases: [this.delivery.lease] };
   }
 
-  #extend(more: { progress?: { fraction: number; note: string } }, timeoutMs?: number) {
-    const request = { ...this.#named(), ...more, lease: span(this.spanMs) };
-    return this.queue.client.queues.extend(request, { timeoutMs });
+  #extend(timeoutMs?: number, progress?: { fraction: number; note: string }) {
+    return this.queue.client.queues.extend({ ...this.#named(), lease: span(this.spanMs), progress }, { timeoutMs });
   }
 
   async #keepAlive(firstMs: number): Promise<void> {
@@ -121,7 +120,7 @@ export class Lease implements AsyncDisposable {
     let failures = 0;
     for (let delay = firstMs; await pause(delay, this.#over.signal); ) {
       try {
-        const answer = this.#settlingCount ? undefined : await this.#extend({}, Math.max(third, 100));
+        const answer = this.#settlingCount ? undefined : await this.#extend(Math.max(third, 100));
         failures = 0;
         if (answer && !this.#settlingCount && !this.isSettled) {
           this.#book(answer);

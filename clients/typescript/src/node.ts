@@ -26,17 +26,7 @@ export function connect({ addresses, interceptors, ...options }: ConnectOptions 
     urls.map((each) => new URL(each.includes("://") ? each : `http://${each}`)),
     interceptors,
   );
-  const transport: Transport = {
-    async unary(method, signal, timeoutMs = CONNECT_MS, ...rest) {
-      const deadline = Date.now() + timeoutMs;
-      const host = await hosts.next(signal, timeoutMs);
-      return host.unary(method, signal, Math.max(1, deadline - Date.now()), ...rest);
-    },
-    async stream(method, signal, ...rest) {
-      return (await hosts.next(signal)).stream(method, signal, ...rest);
-    },
-  };
-  return new Client(transport, { ...options, onClose: () => hosts.close() });
+  return new Client(hosts, { ...options, onClose: () => hosts.close() });
 }
 
 // The service allows pings every 10 s and more.
@@ -48,8 +38,8 @@ const RESOLVE_MS = 30_000; // names are looked up again after this time
 
 type Host = { readonly manager: Http2SessionManager; readonly transport: Transport; triedAt: number };
 
-/** All hosts that some addresses stand for, and whose turn it is. */
-class Hosts {
+/** A transport to all hosts that some addresses stand for, in turn. */
+class Hosts implements Transport {
   #known = new Map<string, Host>();
   #resolved: Promise<void> | undefined;
   #resolvedAt = 0;
@@ -60,8 +50,17 @@ class Hosts {
     readonly interceptors?: Interceptor[],
   ) {}
 
+  unary: Transport["unary"] = async (method, signal, timeoutMs = CONNECT_MS, ...rest) => {
+    const deadline = Date.now() + timeoutMs;
+    const host = await this.#next(signal, timeoutMs);
+    return host.unary(method, signal, Math.max(1, deadline - Date.now()), ...rest);
+  };
+
+  stream: Transport["stream"] = async (method, signal, ...rest) =>
+    (await this.#next(signal)).stream(method, signal, ...rest);
+
   /** The next in turn of those that are connected; the others are tried behind the scenes. Throws Unavailable. */
-  async next(signal = new AbortController().signal, timeoutMs = CONNECT_MS): Promise<Transport> {
+  async #next(signal = new AbortController().signal, timeoutMs = CONNECT_MS): Promise<Transport> {
     signal.throwIfAborted();
     const now = Date.now();
     if (now - this.#resolvedAt > RESOLVE_MS) {

@@ -37,12 +37,33 @@ export function dependable(inner: Transport, callTimeoutMs: number, closed: Abor
       const request = create(method.input, input) as Message & { wait?: Duration };
       const deadline = Date.now() + (timeoutMs ?? callTimeoutMs + (request.wait ? durationMs(request.wait) : 0));
       const most = isSafe(method, request) ? (values?.get(mostTries) ?? 4) : 1;
+      const put = isMessage(request, v1.PutRequestSchema) && request.onDuplicate <= OnDuplicate.REJECT && request;
       const { signal, unlink } = link(given, closed);
-      const call = () => {
-        const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
-        return inner.unary(method, signal, left, header, request as typeof input, values);
-      };
-      return repeated(call, request, most, deadline, signal).finally(unlink);
+      let lost: HeadwayError | undefined; // of a try that may have taken effect: it is not hidden by a later one's
+      try {
+        for (let count = 1; ; count++) {
+          const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
+          try {
+            const answer = await inner.unary(method, signal, left, header, request as typeof input, values);
+            return put && lost ? refuseOthers(put.queue, answer) : answer;
+          } catch (caught) {
+            const error = HeadwayError.from(caught, signal);
+            const delay = backoffMs(count, error.retryAfterMs);
+            if (error.code !== Code.Unavailable) {
+              throw error;
+            }
+            lost = error.isOutcomeUnknown ? error : lost;
+            if (count >= most || Date.now() + delay >= deadline || !(await pause(delay, signal))) {
+              throw signal.aborted ? HeadwayError.from(signal.reason, signal) : (lost ?? error);
+            }
+            if (put && lost) {
+              put.onDuplicate = OnDuplicate.KEEP; // what the lost try put is not to be refused as a duplicate
+            }
+          }
+        }
+      } finally {
+        unlink();
+      }
     },
     stream(method, given, ...rest) {
       const { signal, unlink } = link(given, closed);
@@ -57,40 +78,6 @@ export function dependable(inner: Transport, callTimeoutMs: number, closed: Abor
       return opened;
     },
   };
-}
-
-/** Makes a call, and again while the service is away. Throws the error of a try that may have happened before others. */
-async function repeated<T extends { message: Message }>(
-  call: () => Promise<T>,
-  request: Message,
-  most: number,
-  deadline: number,
-  signal: AbortSignal,
-): Promise<T> {
-  const put = isMessage(request, v1.PutRequestSchema) && request.onDuplicate <= OnDuplicate.REJECT && request;
-  let lost: HeadwayError | undefined;
-  for (let count = 1; ; count++) {
-    try {
-      const answer = await call();
-      if (put && lost) {
-        refuseOthers(put, answer.message);
-      }
-      return answer;
-    } catch (caught) {
-      const error = HeadwayError.from(caught, signal);
-      const delay = backoffMs(count, error.retryAfterMs);
-      if (error.code !== Code.Unavailable) {
-        throw error;
-      }
-      lost = error.isOutcomeUnknown ? error : lost;
-      if (count >= most || Date.now() + delay >= deadline || !(await pause(delay, signal))) {
-        throw signal.aborted ? HeadwayError.from(signal.reason, signal) : (lost ?? error);
-      }
-      if (put && lost) {
-        put.onDuplicate = OnDuplicate.KEEP; // what the lost try put is not to be refused as a duplicate
-      }
-    }
-  }
 }
 
 type Streamed<T> = { message: AsyncIterable<T>; trailer: Headers };
@@ -108,11 +95,15 @@ async function* typed<T>(answer: Streamed<T>, signal: AbortSignal, unlink: () =>
   }
 }
 
-/** Refuses what was kept for another message of the same id: that is not the lost try's own. */
-function refuseOthers({ queue }: v1.PutRequest, answer: Message): void {
-  const reason = ErrorReason.DUPLICATE_MESSAGE;
-  for (const result of (answer as v1.PutResponse).results.filter((each) => each.bodyDiffers)) {
-    const why = { code: Code.AlreadyExists, message: "another message has this id", reason };
+/** The answer, in which what was kept for another message of the same id is refused: that is not the lost try's own. */
+function refuseOthers<T extends { message: Message }>(queue: string, answer: T): T {
+  const why = {
+    code: Code.AlreadyExists,
+    message: "another message has this id",
+    reason: ErrorReason.DUPLICATE_MESSAGE,
+  };
+  for (const result of (answer.message as v1.PutResponse).results.filter((each) => each.bodyDiffers)) {
     result.error = create(StatusSchema, { ...why, metadata: { queue, id: result.id } });
   }
+  return answer;
 }
