@@ -20,7 +20,7 @@ export interface ConnectOptions extends Omit<ClientOptions, "onClose"> {
  * Calls go in turn to all hosts that the addresses stand for; those that cannot be reached are passed over.
  */
 export function connect({ addresses, interceptors, ...options }: ConnectOptions = {}): Client {
-  const given = addresses ?? process.env.HEADWAY_ADDRESS ?? "127.0.0.1:7420";
+  const given = addresses || process.env.HEADWAY_ADDRESS || "127.0.0.1:7420";
   const urls = (typeof given === "string" ? given.split(",") : given).map((each) => each.trim());
   const hosts = new Hosts(
     urls.map((each) => new URL(each.includes("://") ? each : `http://${each}`)),

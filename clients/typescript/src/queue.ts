@@ -102,7 +102,7 @@ export class Queue {
     return watch(this, ids, options);
   }
 
-  /** One Get, which the same attempt again repeats; `giveUp` goes to the lease. */
+  /** One Get, which the same attempt again repeats; `giveUp` goes to the lease. The layer's own. */
   async fetch(options: LeaseOptions, attempt: Attempt, giveUp?: AbortSignal): Promise<Lease | undefined> {
     const { waitMs, leaseMs, consumer, signal } = options;
     const spanMs = leaseMs ?? (await this.#policySpanMs(signal));

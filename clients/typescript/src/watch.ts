@@ -10,6 +10,7 @@ import { backoffMs, link, pause } from "./timing.js";
 export interface WatchOptions {
   /** Whoever stops watching withdraws those that still wait or are delayed; a connection that breaks does so, too. */
   attended?: boolean;
+  /** Ends the watch, which then throws a HeadwayError with the code Canceled. */
   signal?: AbortSignal;
 }
 

@@ -24,6 +24,9 @@ const IDLE_WAIT_MS = 30_000; // one waiting Get; longer saves calls, shorter not
 /** See `Queue.work`. */
 export async function work(queue: Queue, handler: Handler, options: WorkOptions): Promise<void> {
   const { concurrency = 1, leaseMs, consumer, stop, signal } = options;
+  if (!Number.isInteger(concurrency) || concurrency < 1) {
+    throw new RangeError(`concurrency is a whole number of at least 1, not ${concurrency}`);
+  }
   const failure = new AbortController();
   const { signal: stopping, unlink } = link(stop, signal, failure.signal, queue.client.closing);
 

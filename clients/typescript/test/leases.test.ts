@@ -187,6 +187,12 @@ test("a worker of a queue that is not there fails, and all of its slots end", as
   await assert.rejects(worker, (error: HeadwayError) => error.is(ErrorReason.QUEUE_NOT_FOUND));
 });
 
+test("a worker refuses a concurrency that is none", async () => {
+  for (const concurrency of [0, -1, 1.5, Number.NaN]) {
+    await assert.rejects(serviceOf().client.queue("q").work(untilGivenUp, { concurrency }), RangeError);
+  }
+});
+
 test("a worker says why a handler failed, and goes on", async () => {
   const { client, delays } = serviceOf();
   const stop = new AbortController();
