@@ -46,7 +46,9 @@ export async function work(queue: Queue, handler: Handler, options: WorkOptions)
           return failure.abort(error); // the other slots stop too
         }
         isLost ||= error.isOutcomeUnknown;
-        queue.client.log(`queue ${queue.name}: trying again until it works`, error);
+        if (failures === 0) {
+          queue.client.log(`queue ${queue.name}: trying again until it works`, error); // once for each outage
+        }
         await pause(backoffMs(++failures, error.retryAfterMs), stopping);
       }
     }
@@ -77,6 +79,6 @@ async function handle(lease: Lease, handler: Handler): Promise<void> {
       }
     }
   } catch (error) {
-    lease.queue.client.log(`message ${lease.message.id} was not handled`, error);
+    lease.queue.client.log(`message ${lease.message.id} is not done`, error);
   }
 }

@@ -204,7 +204,7 @@ test("a worker says why a handler failed, and goes on", async () => {
   );
   await settle();
   assert.equal(delays[0]?.reason, "RangeError");
-  assert.ok(said.includes("message m was not handled"));
+  assert.ok(said.includes("message m is not done"));
   stop.abort();
   await worker;
 });
