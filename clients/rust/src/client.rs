@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::{Code, Request};
 
 use crate::calls::Call;
@@ -122,8 +123,8 @@ impl Client {
         Ok(self.repeat(request, &options, |_| ()).await?.0)
     }
 
-    /// Waits until what dropped leases left to be done is done: call it before the runtime ends.
-    pub async fn close(&self) {
+    /// Waits until workers have ended and dropped leases are given back: call it before the runtime ends.
+    pub async fn settled(&self) {
         self.0.left_behind.close();
         self.0.left_behind.wait().await;
     }
@@ -178,6 +179,11 @@ impl Client {
 
     pub(crate) fn call_timeout(&self) -> Duration {
         self.0.call_timeout
+    }
+
+    /// As long as it lives, [`Client::settled`] waits.
+    pub(crate) fn token(&self) -> TaskTrackerToken {
+        self.0.left_behind.token()
     }
 
     pub(crate) fn leave_behind(&self, work: impl Future<Output = ()> + Send + 'static) {

@@ -27,7 +27,7 @@ const LONGEST_REASON: usize = 1024; // bytes
 /// The right to work on one message until a deadline, and the message: its fields are those of [`Delivery`].
 ///
 /// It keeps itself alive (Extend at a third of its span). When its last clone is dropped and it was not settled, the
-/// message is given back at once and for free, by a task that [`Client::close`](crate::Client::close) waits for.
+/// message is given back at once and for free, by a task that [`Client::settled`](crate::Client::settled) waits for.
 /// [`Lease::scope`] settles it at the end of some work.
 #[derive(Clone, Debug)]
 pub struct Lease(Arc<Held>);

@@ -38,3 +38,6 @@ pub use transport::Transport;
 pub use v1::{ErrorReason, Message};
 pub use watch::Watch;
 pub use work::WorkOptions;
+
+/// The version of this client.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -96,6 +96,7 @@ where
     F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
     E: Display + Send + 'static,
 {
+    let _token = queue.client().token();
     let mut attempt_id = new_attempt_id();
     let mut is_again = false; // a Get of this name may have leased something unknown to us
     let mut failures = 0;
@@ -109,7 +110,7 @@ where
             Ok(lease) => {
                 (attempt_id, is_again, failures) = (new_attempt_id(), false, 0);
                 if let Some(lease) = lease {
-                    handle(&lease, handler.clone(), &is_stopping).await;
+                    handle(&queue, &lease, handler.clone(), &is_stopping).await;
                 }
             }
             Err(error) if error.is(ErrorReason::QueueDrained) => return Ok(()),
@@ -135,15 +136,18 @@ where
     Ok(())
 }
 
-async fn handle<H, F, E>(lease: &Lease, handler: H, is_stopping: &watch::Receiver<bool>)
+async fn handle<H, F, E>(queue: &Queue, lease: &Lease, handler: H, is_stopping: &watch::Receiver<bool>)
 where
     H: Fn(Lease) -> F + Send + Sync + 'static,
     F: Future<Output = Result<Vec<u8>, E>> + Send + 'static,
     E: Display + Send + 'static,
 {
-    let held = lease.clone();
+    let (held, token) = (lease.clone(), queue.client().token());
     let mut running = JoinSet::new(); // a task of its own: a panic is the message's failure, and a drop ends it
-    running.spawn(async move { handler(held).await.map_err(|error| error.to_string()) });
+    running.spawn(async move {
+        let _token = token;
+        handler(held).await.map_err(|error| error.to_string())
+    });
     let mut done = match running.join_next().await {
         Some(Ok(done)) => done,
         _ => Err("the handler panicked".to_owned()),

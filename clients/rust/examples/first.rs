@@ -1,0 +1,28 @@
+//! A first job: puts one message, and works on it.
+
+use std::error::Error;
+use std::time::Duration;
+
+use headway::v1::{CreateRequest, DeleteRequest, Policy};
+use headway::{LeaseOptions, Message, PutOptions};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let client = headway::connect(Default::default())?; // HEADWAY_ADDRESS, else 127.0.0.1:7420
+    let policy = Policy { bound: 1000, ..Default::default() };
+    client.call(CreateRequest { queue: "rust-first".into(), policy: Some(policy) }).await?;
+
+    let queue = client.queue("rust-first");
+    let put = queue.put(Message::new("Hello, Ada").with_id("welcome-ada"), PutOptions::default()).await?;
+    println!("position {}", put.position);
+
+    let options = LeaseOptions { wait: Duration::from_secs(5), ..Default::default() };
+    if let Some(lease) = queue.lease(&options).await? {
+        println!("{}", String::from_utf8_lossy(lease.payload()));
+        lease.ack("sent").await?; // without it, the message goes back to the head of the line when the lease is dropped
+    }
+
+    client.call(DeleteRequest { queue: "rust-first".into(), ..Default::default() }).await?;
+    client.settled().await; // leases that were dropped are given back
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! The conformance driver of Rust: does what the lines on stdin ask, by the layer of `clients/rust`.
+
+mod handles;
+mod wire;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use headway::v1::*;
+use headway::{CallOptions, Client, ConnectOptions, LeaseOptions, PutOptions, Queue, WorkOptions, connect};
+use opentelemetry::Context;
+use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
+use tokio::sync::Notify;
+
+use handles::{Handle, Held, Streamed, Watched, Working};
+use wire::{Answer, Fault, Schema, bytes, millis, tell, text};
+
+#[tokio::main]
+async fn main() {
+    let schema = std::env::args().nth(1).expect("usage: driver SCHEMA");
+    let driver = Arc::new(Driver { schema: Schema::read(&schema), ..Default::default() });
+    let mut lines = BufReader::new(stdin()).lines();
+    while let Some(line) = lines.next_line().await.expect("stdin is text") {
+        let request: Value = serde_json::from_str(&line).expect("a line is JSON");
+        let cancelled = Arc::new(Notify::new());
+        let id = request["id"].as_u64().expect("a request has an id");
+        driver.asked.lock().unwrap().insert(id, cancelled.clone());
+        let driver = driver.clone();
+        tokio::spawn(async move {
+            let answer = tokio::select! {
+                answer = driver.answer(&request) => answer,
+                () = cancelled.notified() => Err(Fault::cancelled()),
+            };
+            driver.asked.lock().unwrap().remove(&id);
+            tell(&match answer {
+                Ok(ok) => json!({"id": id, "ok": ok}),
+                Err(fault) => json!({"id": id, "error": fault.told()}),
+            });
+        });
+    }
+    let clients: Vec<String> = driver.clients.lock().unwrap().keys().cloned().collect();
+    for client in clients {
+        let _ = driver.disconnect(&client).await;
+    }
+}
+
+#[derive(Default)]
+struct Driver {
+    schema: Schema,
+    clients: Mutex<HashMap<String, Client>>,
+    handles: Mutex<HashMap<(String, String), Arc<Handle>>>,
+    asked: Mutex<HashMap<u64, Arc<Notify>>>,
+}
+
+/// Makes the unary call of a name by its request's type.
+macro_rules! call {
+    ($driver:ident, $request:ident, $rpc:ident, $($name:literal: $kind:ident),*) => {
+        match $rpc {
+            $($name => {
+                let options = CallOptions {
+                    timeout: millis(&$request["timeout_ms"]),
+                    attempts: $request["attempts"].as_u64().unwrap_or(1) as u32,
+                };
+                let message: $kind = $driver.schema.parse(stringify!($kind), &$request["request"])?;
+                let response = $driver.client($request)?.call_with(message, options).await?;
+                Ok(json!({"response": $driver.schema.print(concat!($name, "Response"), &response)}))
+            })*
+            other => Err(Fault::own(format!("no RPC {other}"))),
+        }
+    };
+}
+
+impl Driver {
+    async fn answer(&self, request: &Value) -> Answer {
+        let done = Ok(json!({}));
+        match text(&request["op"]) {
+            "hello" => {
+                let features = ["call", "stream", "lease", "work", "watch", "trace"];
+                Ok(json!({"language": "rust", "version": headway::VERSION, "features": features}))
+            }
+            "connect" => {
+                let given = request["addresses"].as_array().into_iter().flatten();
+                let mut options =
+                    ConnectOptions { addresses: given.map(|each| text(each).to_owned()).collect(), ..Default::default() };
+                if let Some(timeout) = millis(&request["options"]["call_timeout_ms"]) {
+                    options.call_timeout = timeout;
+                }
+                self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), connect(options)?);
+                done
+            }
+            "disconnect" => self.disconnect(text(&request["client"])).await,
+            "cancel" => {
+                let target = request["target"].as_u64().unwrap_or_default();
+                if let Some(cancelled) = self.asked.lock().unwrap().get(&target) {
+                    cancelled.notify_one();
+                }
+                done
+            }
+            "call" => {
+                let rpc = text(&request["rpc"]).rsplit('.').next().unwrap_or_default();
+                call!(self, request, rpc, "Create": CreateRequest, "Describe": DescribeRequest, "List": ListRequest,
+                    "Update": UpdateRequest, "Close": CloseRequest, "Delete": DeleteRequest, "Put": PutRequest,
+                    "Get": GetRequest, "Ack": AckRequest, "Delay": DelayRequest, "Extend": ExtendRequest,
+                    "Withdraw": WithdrawRequest, "Peek": PeekRequest, "Pause": PauseRequest, "Resume": ResumeRequest,
+                    "Purge": PurgeRequest, "Repair": RepairRequest, "Check": CheckRequest,
+                    "ListDead": ListDeadRequest, "GetServerInfo": GetServerInfoRequest)
+            }
+            "open" => {
+                let opened = Streamed::open(&self.client(request)?, self.schema.clone(), request)?;
+                self.keep(request, Handle::Stream(opened))
+            }
+            "send" => self.handle(request)?.stream()?.send(&request["request"]).await,
+            "half_close" => self.handle(request)?.stream()?.half_close(),
+            "next" => self.handle(request)?.stream()?.next(request).await,
+            "put" => self.put(request).await,
+            "lease" => {
+                let options = LeaseOptions {
+                    wait: millis(&request["wait_ms"]).unwrap_or_default(),
+                    lease: millis(&request["lease_ms"]),
+                    ..Default::default()
+                };
+                let Some(held) = Held::enter(self.queue(request)?, options).await? else {
+                    return Ok(json!({"empty": true}));
+                };
+                let told = self.schema.lease(&held.lease);
+                self.keep(request, Handle::Lease(held))?;
+                Ok(told)
+            }
+            "lease_end" => {
+                let client = self.client(request)?;
+                let handle = self.take(request)?;
+                if text(&request["how"]) == "cancel" {
+                    handle.end().await;
+                    drop(handle);
+                    client.settled().await;
+                    return done;
+                }
+                handle.lease()?.leave(request).await
+            }
+            "lease_ack" => Ok(json!(self.handle(request)?.lease()?.lease.ack(bytes(&request["result"])).await?)),
+            "lease_delay" => {
+                let (delay, reason) = (millis(&request["delay_ms"]), text(&request["reason"]));
+                Ok(json!(self.handle(request)?.lease()?.lease.delay(delay, reason).await?))
+            }
+            "lease_progress" => {
+                let (fraction, note) = (request["fraction"].as_f64().unwrap_or_default(), text(&request["note"]));
+                Ok(json!(self.handle(request)?.lease()?.lease.progress(fraction, note).await?))
+            }
+            "lease_is_lost" => Ok(json!({"lost": self.handle(request)?.lease()?.lease.is_lost()})),
+            "work" => {
+                let options = WorkOptions {
+                    concurrency: request["concurrency"].as_u64().unwrap_or(1) as usize,
+                    lease: millis(&request["lease_ms"]),
+                    ..Default::default()
+                };
+                let name = text(&request["handle"]).to_owned();
+                let working = Working::start(self.queue(request)?, options, name, self.schema.clone());
+                self.keep(request, Handle::Work(working))
+            }
+            "finish" => self.handle(request)?.work()?.finish(request),
+            "work_stop" => self.handle(request)?.work()?.stop(),
+            "watch" => {
+                let ids: Vec<_> = request["ids"].as_array().into_iter().flatten().map(text).collect();
+                let watch = self.queue(request)?.watch(ids, request["attended"].as_bool().unwrap_or(false));
+                self.keep(request, Handle::Watch(Watched::new(watch, self.schema.clone())))
+            }
+            "watch_next" => self.handle(request)?.watch()?.next(request).await,
+            "close" | "watch_close" => {
+                self.take(request)?.end().await;
+                done
+            }
+            other => Err(Fault::own(format!("no operation {other}"))),
+        }
+        .map(|ok| if ok.is_null() { json!({}) } else { ok })
+    }
+
+    async fn put(&self, request: &Value) -> Answer {
+        let given = request["messages"].as_array().into_iter().flatten();
+        let messages = given.map(|each| {
+            let mut message = Message::new(bytes(&each["payload"])).with_id(text(&each["id"]));
+            for (key, value) in each["headers"].as_object().into_iter().flatten() {
+                message = message.with_header(key, text(value));
+            }
+            message.available = millis(&each["delay_ms"]).map(headway::to_wire).map(message::Available::Delay);
+            message.time_to_live = millis(&each["ttl_ms"]).map(headway::to_wire);
+            message
+        });
+        let options = PutOptions { wait: millis(&request["wait_ms"]).unwrap_or_default(), ..Default::default() };
+        let queue = self.queue(request)?;
+        let put = queue.put_many(messages.collect(), options).with_context(span(request));
+        let results = put.await?;
+        Ok(json!({"results": results.iter().map(|each| self.schema.print("PutResult", each)).collect::<Vec<_>>()}))
+    }
+
+    async fn disconnect(&self, name: &str) -> Answer {
+        let client = self.clients.lock().unwrap().remove(name).ok_or_else(|| Fault::own("no such client"))?;
+        let mut ended = Vec::new();
+        self.handles.lock().unwrap().retain(|key, handle| {
+            let is_ours = key.0 == name;
+            ended.extend(is_ours.then(|| handle.clone()));
+            !is_ours
+        });
+        for handle in ended {
+            handle.end().await;
+        }
+        client.settled().await;
+        Ok(json!({}))
+    }
+
+    fn client(&self, request: &Value) -> Result<Client, Fault> {
+        let clients = self.clients.lock().unwrap();
+        clients.get(text(&request["client"])).cloned().ok_or_else(|| Fault::own("no such client"))
+    }
+
+    fn queue(&self, request: &Value) -> Result<Queue, Fault> {
+        Ok(self.client(request)?.queue(text(&request["queue"])))
+    }
+
+    fn keep(&self, request: &Value, handle: Handle) -> Answer {
+        self.handles.lock().unwrap().insert(key(request), Arc::new(handle));
+        Ok(json!({}))
+    }
+
+    fn handle(&self, request: &Value) -> Result<Arc<Handle>, Fault> {
+        self.handles.lock().unwrap().get(&key(request)).cloned().ok_or_else(|| Fault::own("no such handle"))
+    }
+
+    fn take(&self, request: &Value) -> Result<Arc<Handle>, Fault> {
+        self.handles.lock().unwrap().remove(&key(request)).ok_or_else(|| Fault::own("no such handle"))
+    }
+}
+
+fn key(request: &Value) -> (String, String) {
+    (text(&request["client"]).to_owned(), text(&request["handle"]).to_owned())
+}
+
+/// A context in which the span is current that a request tells, if it tells one.
+fn span(request: &Value) -> Context {
+    let parts: Vec<_> = text(&request["traceparent"]).split('-').collect();
+    let [_, trace, span, flags] = parts[..] else { return Context::new() };
+    let state = text(&request["tracestate"]).parse().unwrap_or_default();
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).unwrap_or_default());
+    let (trace, span) = (u128::from_str_radix(trace, 16), u64::from_str_radix(span, 16));
+    let told = SpanContext::new(trace.unwrap_or(0).into(), span.unwrap_or(0).into(), flags, true, state);
+    Context::new().with_remote_span_context(told)
+}
+

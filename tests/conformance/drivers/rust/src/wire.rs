@@ -1,0 +1,145 @@
+//! JSON: the messages' canonical form, errors, and what a lease and a watch tell.
+
+use std::io::Write;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use headway::v1::WatchPositionResponse;
+use headway::v1::watch_position_response::Event;
+use headway::{Error, Lease};
+use opentelemetry::trace::TraceContextExt;
+use prost::Message;
+use prost_reflect::{DescriptorPool, DynamicMessage};
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+
+pub type Answer = Result<Value, Fault>;
+
+/// What a request is refused with.
+pub enum Fault {
+    Layer(Error),
+    Own(String),
+}
+
+impl Fault {
+    pub fn own(text: impl Into<String>) -> Self {
+        Fault::Own(text.into())
+    }
+
+    pub fn cancelled() -> Self {
+        Fault::Layer(Status::cancelled("cancelled by the driver").into())
+    }
+
+    pub fn told(&self) -> Value {
+        let error = match self {
+            Fault::Layer(error) => error,
+            Fault::Own(text) => {
+                return json!({"code": "DRIVER", "reason": null, "metadata": {}, "retry_after_ms": null,
+                    "violations": [], "outcome_unknown": false, "text": text});
+            }
+        };
+        let violations = error.violations.iter();
+        let violations = violations.map(|each| json!({"field": each.field, "description": each.description}));
+        json!({
+            "code": code_name(error.code),
+            "reason": error.reason_name(),
+            "metadata": error.metadata,
+            "retry_after_ms": error.retry_after.map(|span| span.as_millis() as u64),
+            "violations": violations.collect::<Vec<_>>(),
+            "outcome_unknown": error.outcome_unknown,
+            "text": error.to_string(),
+        })
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Fault::Layer(error)
+    }
+}
+
+fn code_name(code: Code) -> String {
+    let mut name = String::new();
+    for letter in format!("{code:?}").chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_uppercase());
+    }
+    name
+}
+
+/// The descriptors of the messages.
+#[derive(Clone, Default)]
+pub struct Schema(DescriptorPool);
+
+impl Schema {
+    pub fn read(path: &str) -> Self {
+        let described = std::fs::read(path).expect("the schema is a file");
+        Schema(DescriptorPool::decode(&*described).expect("the schema is a descriptor set"))
+    }
+
+    pub fn parse<T: Message + Default>(&self, name: &str, told: &Value) -> Result<T, Fault> {
+        T::decode(&*self.encode(name, told)?).map_err(|error| Fault::own(error.to_string()))
+    }
+
+    pub fn encode(&self, name: &str, told: &Value) -> Result<Vec<u8>, Fault> {
+        let kind = self.0.get_message_by_name(&format!("headway.v1.{name}"));
+        let kind = kind.ok_or_else(|| Fault::own(format!("no message {name}")))?;
+        let told = if told.is_null() { &json!({}) } else { told };
+        let message = DynamicMessage::deserialize(kind, told).map_err(|error| Fault::own(error.to_string()))?;
+        Ok(message.encode_to_vec())
+    }
+
+    pub fn print(&self, name: &str, message: &impl Message) -> Value {
+        let kind = self.0.get_message_by_name(&format!("headway.v1.{name}")).expect("the schema has the message");
+        let message = DynamicMessage::decode(kind, &*message.encode_to_vec()).expect("it was encoded just now");
+        serde_json::to_value(message).expect("a message is JSON")
+    }
+
+    pub fn lease(&self, lease: &Lease) -> Value {
+        let context = lease.context();
+        let span = context.span().span_context().clone();
+        let flags = span.trace_flags().to_u8();
+        let parent = span.is_valid().then(|| format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id()));
+        json!({
+            "message": self.print("Message", lease.message()),
+            "attempt": lease.attempt,
+            "ticket": lease.ticket.to_string(),
+            "traceparent": parent,
+        })
+    }
+
+    pub fn event(&self, told: &WatchPositionResponse) -> Value {
+        let (mut kind, mut fields) = match told.event.as_ref() {
+            Some(Event::Position(position)) => ("position", self.print("Position", position)),
+            Some(Event::Leased(leased)) => ("leased", self.print("Leased", leased)),
+            Some(Event::Finished(finished)) => ("finished", self.print("Finished", finished)),
+            _ => return json!({"kind": null}),
+        };
+        if fields["state"] == "STATE_DELAYED" {
+            kind = "delayed";
+        }
+        fields["kind"] = kind.into();
+        fields
+    }
+}
+
+/// Writes a line to stdout, whole.
+pub fn tell(line: &Value) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}").and_then(|()| out.flush()).expect("stdout is open");
+}
+
+pub fn text(told: &Value) -> &str {
+    told.as_str().unwrap_or_default()
+}
+
+pub fn bytes(told: &Value) -> Vec<u8> {
+    BASE64_STANDARD.decode(text(told)).expect("bytes are base64")
+}
+
+pub fn millis(told: &Value) -> Option<Duration> {
+    told.as_f64().map(|span| Duration::from_secs_f64(span / 1000.0))
+}
