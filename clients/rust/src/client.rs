@@ -168,13 +168,20 @@ impl Client {
         unreachable!("the attempts are bounded")
     }
 
+    /// One attempt. What a connection did not send any more, because it had broken before, is sent on another one.
     async fn once<R: Call>(&self, request: R, until: Instant) -> Result<R::Response, Error> {
-        let mut request = Request::new(request);
-        request.set_timeout(until.saturating_duration_since(Instant::now()));
-        match timeout_at(until, R::send(self, request)).await {
-            Ok(answer) => Ok(answer?.into_inner()),
-            Err(_) => Err(late()),
-        }
+        let send = async |message: R| -> Result<R::Response, Error> {
+            let mut request = Request::new(message);
+            request.set_timeout(until.saturating_duration_since(Instant::now()));
+            Ok(R::send(self, request).await?.into_inner())
+        };
+        let sent = async {
+            match send(request.clone()).await {
+                Err(error) if error.never_sent => send(request).await,
+                answer => answer,
+            }
+        };
+        timeout_at(until, sent).await.unwrap_or_else(|_| Err(late()))
     }
 
     pub(crate) fn call_timeout(&self) -> Duration {
