@@ -15,9 +15,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         .collect::<Result<Vec<_>, _>>()?;
     files.sort(); // the order of the folder must not show in the output
     let described = protox::compile(&files, [&schema])?;
-    tonic_prost_build::configure()
-        .build_server(false)
-        .out_dir(into)
-        .compile_fds(described)?;
+    tonic_prost_build::configure().build_server(false).out_dir(into).compile_fds(described)?;
     Ok(())
 }
