@@ -13,12 +13,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     client.call(CreateRequest { queue: "rust-first".into(), policy: Some(policy) }).await?;
 
     let queue = client.queue("rust-first");
-    let put = queue.put(Message::new("Hello, Ada").with_id("welcome-ada"), PutOptions::default()).await?;
+    let message = Message { id: "welcome-ada".into(), payload: "Hello, Ada".into(), ..Default::default() };
+    let put = queue.put(message, PutOptions::default()).await?;
     println!("position {}", put.position);
 
     let options = LeaseOptions { wait: Duration::from_secs(5), ..Default::default() };
     if let Some(lease) = queue.lease(&options).await? {
-        println!("{}", String::from_utf8_lossy(lease.payload()));
+        println!("{}", String::from_utf8_lossy(&lease.message().payload));
         lease.ack("sent").await?; // without it, the message goes back to the head of the line when the lease is dropped
     }
 

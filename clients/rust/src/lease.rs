@@ -1,25 +1,17 @@
 //! A message in my hands: settles it, and keeps its lease alive while I work on it.
 
-use std::fmt::Display;
-use std::ops::Deref;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Weak};
+use std::{fmt::Display, ops::Deref, time::Duration};
 
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 use tracing::warn;
 
-use crate::calls::Call;
-use crate::client::{CallOptions, backoff};
-use crate::error::Error;
-use crate::message::to_wire;
-use crate::queue::Queue;
-use crate::v1::delay_request::Available;
-use crate::v1::{
-    AckRequest, DelayRequest, Delivery, ErrorReason, ExtendRequest, Message, Progress, SettleResult, Settled,
-};
+use crate::client::{ATTEMPTS, Call, backoff, span};
+use crate::v1::{AckRequest, DelayRequest, Delivery, ErrorReason, ExtendRequest, Message, Progress};
+use crate::v1::{SettleResult, Settled, delay_request::Available};
+use crate::{error::Error, queue::Queue};
 
 const SHORTEST_TRY: Duration = Duration::from_millis(100); // to extend a lease
 const LONGEST_REASON: usize = 1024; // bytes
@@ -35,16 +27,9 @@ pub struct Lease(Arc<Held>);
 /// What all clones share; its end is the end of the lease.
 #[derive(Debug)]
 struct Held {
-    right: Arc<Right>,
-    keeper: AbortHandle,
-}
-
-/// What the task that keeps it alive shares with them.
-#[derive(Debug)]
-struct Right {
     queue: Queue,
     delivery: Delivery,
-    span: Duration,
+    lasts: Duration,
     state: watch::Sender<State>,
 }
 
@@ -58,11 +43,11 @@ enum State {
 
 impl Lease {
     /// `is_old`: it was given to an earlier attempt of the call that brought it, so it may lapse sooner.
-    pub(crate) fn new(queue: Queue, mut delivery: Delivery, span: Duration, is_old: bool) -> Self {
+    pub(crate) fn new(queue: Queue, mut delivery: Delivery, lasts: Duration, is_old: bool) -> Self {
         delivery.message.get_or_insert_default();
-        let right = Arc::new(Right { queue, delivery, span, state: watch::Sender::new(State::Held) });
-        let keeper = tokio::spawn(keep_alive(right.clone(), is_old)).abort_handle();
-        Lease(Arc::new(Held { right, keeper }))
+        let held = Arc::new(Held { queue, delivery, lasts, state: watch::Sender::new(State::Held) });
+        tokio::spawn(keep_alive(Arc::downgrade(&held), lasts / 3, is_old));
+        Lease(held)
     }
 
     /// The message itself.
@@ -71,20 +56,14 @@ impl Lease {
         self.message.as_ref().expect("it was set when the lease was made")
     }
 
-    /// The message's body.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        &self.message().payload
-    }
-
     /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
     ///
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn ack(&self, result: impl Into<Vec<u8>>) -> Result<(), Error> {
-        let (queue, leases) = self.0.right.named();
+        let (queue, leases) = self.0.named();
         let request = AckRequest { queue, leases, result: result.into() };
-        self.0.right.settle(request, |response| response.results, false).await
+        self.0.settle(request, |response| response.results, false).await
     }
 
     /// Gives the message back at the cost of an attempt: after a span (zero: now, at the head), or with `None` by the
@@ -93,41 +72,26 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn delay(&self, delay: Option<Duration>, reason: &str) -> Result<(), Error> {
-        self.0.right.give_back(delay, reason, false).await
-    }
-
-    /// Gives the message back to the head of the line, now and for free: it was not worked on.
-    ///
-    /// # Errors
-    /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
-    pub async fn release(&self) -> Result<(), Error> {
-        self.0.right.give_back(Some(Duration::ZERO), "", true).await
+        self.0.settle(self.0.giving_back(delay, reason, false), |response| response.results, true).await
     }
 
     /// Tells watchers how far the work is, 0.0 to 1.0, with a word about it, and extends the lease by its span.
     ///
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
-    pub async fn progress(&self, fraction: f64, note: &str) -> Result<(), Error> {
-        self.0.right.extend(Some(Progress { fraction, note: note.to_owned() })).await
-    }
-
-    /// It was acked or given back through this handle.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        *self.0.right.state.borrow() == State::Settled
+    pub async fn progress(&self, fraction: f64, note: impl Into<String>) -> Result<(), Error> {
+        self.0.extend(Some(Progress { fraction, note: note.into() })).await
     }
 
     /// The service said that somebody else has, or had, the message: what is done with it now has no say.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        *self.0.right.state.borrow() == State::Lost
+        *self.0.state.borrow() == State::Lost
     }
 
     /// Returns when the lease is lost; never if it is settled before.
     pub async fn lost(&self) {
-        let mut state = self.0.right.state.subscribe();
-        let _ = state.wait_for(|state| *state == State::Lost).await; // its sender lives as long as this handle
+        let _ = self.0.state.subscribe().wait_for(|state| *state == State::Lost).await; // its sender is here
     }
 
     /// Does some work and settles the message by how it ends, unless the work did: `Ok` acks it with these bytes as its
@@ -143,15 +107,12 @@ impl Lease {
     {
         let done = work(self.clone()).await;
         let settled = self.conclude(&done).await;
-        match done {
-            Ok(_) => Ok(settled?),
-            Err(error) => Err(error),
-        }
+        done.and_then(|_| settled.map_err(E::from))
     }
 
     pub(crate) async fn conclude<E: Display>(&self, done: &Result<Vec<u8>, E>) -> Result<(), Error> {
         match done {
-            _ if self.is_settled() => Ok(()),
+            _ if *self.0.state.borrow() == State::Settled => Ok(()),
             Ok(result) => self.ack(result.clone()).await,
             Err(error) => self.delay(None, &error.to_string()).await,
         }
@@ -162,17 +123,16 @@ impl Deref for Lease {
     type Target = Delivery;
 
     fn deref(&self) -> &Delivery {
-        &self.0.right.delivery
+        &self.0.delivery
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.keeper.abort();
-        let right = self.right.clone();
-        if !right.is_over() {
-            self.right.queue.client().leave_behind(async move {
-                if let Err(error) = right.give_back(Some(Duration::ZERO), "", true).await {
+        if !self.is_over() {
+            let (client, request) = (self.queue.client.clone(), self.giving_back(Some(Duration::ZERO), "", true));
+            self.queue.client.leave_behind(async move {
+                if let Err(error) = client.call(request).await {
                     warn!(%error, "could not give a message back; its lease lapses");
                 }
             });
@@ -180,30 +140,20 @@ impl Drop for Held {
     }
 }
 
-impl Right {
+impl Held {
     fn is_over(&self) -> bool {
         matches!(*self.state.borrow(), State::Settled | State::Lost)
     }
 
-    fn turn_held(&self, into: State) {
-        self.state.send_if_modified(|state| {
-            let is_held = *state == State::Held;
-            *state = if is_held { into } else { *state };
-            is_held
-        });
-    }
-
     fn named(&self) -> (String, Vec<String>) {
-        (self.queue.name().to_owned(), vec![self.delivery.lease.clone()])
+        (self.queue.name.clone(), vec![self.delivery.lease.clone()])
     }
 
-    async fn give_back(&self, delay: Option<Duration>, reason: &str, keep_attempt: bool) -> Result<(), Error> {
+    fn giving_back(&self, delay: Option<Duration>, reason: &str, keep_attempt: bool) -> DelayRequest {
         let (queue, leases) = self.named();
-        let available = delay.map(|delay| Available::Delay(to_wire(delay)));
-        let cut = (0..=LONGEST_REASON.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
-        let reason = reason[..cut.unwrap_or(0)].to_owned();
-        let request = DelayRequest { queue, leases, available, reason, keep_attempt, ..Default::default() };
-        self.settle(request, |response| response.results, true).await
+        let fits = reason.char_indices().take_while(|(at, letter)| at + letter.len_utf8() <= LONGEST_REASON);
+        let (reason, available) = (fits.map(|(_, letter)| letter).collect(), delay.map(span).map(Available::Delay));
+        DelayRequest { queue, leases, available, reason, keep_attempt, ..Default::default() }
     }
 
     /// `is_forgiving`: if an answer was lost, STALE and GONE most likely say that this very call has done it.
@@ -213,17 +163,12 @@ impl Right {
         results: fn(R::Response) -> Vec<SettleResult>,
         is_forgiving: bool,
     ) -> Result<(), Error> {
-        self.turn_held(State::Settling);
-        let answer = self.queue.client().repeat(request, &CallOptions::default(), |_| ()).await;
-        let told = answer.and_then(|(response, is_again)| match self.no_say(&results(response)) {
-            Some(error) if !(is_again && is_forgiving) => Err(error),
-            _ => Ok(()),
-        });
-        let state = match &told {
-            Ok(()) => State::Settled,
-            Err(error) if error.is(ErrorReason::LeaseStale) || error.is(ErrorReason::LeaseGone) => State::Lost,
-            Err(_) if self.is_over() => return told,
-            Err(_) => State::Held,
+        let before = self.state.send_replace(State::Settling);
+        let answer = self.queue.client.repeat(request, None, ATTEMPTS, true, |_| ()).await;
+        let (state, told) = match answer.map(|(response, is_again)| (self.no_say(&results(response)), is_again)) {
+            Ok((Some(error), is_again)) if !(is_again && is_forgiving) => (State::Lost, Err(error)),
+            Ok(_) => (State::Settled, Ok(())),
+            Err(error) => (before, Err(error)),
         };
         self.state.send_replace(state);
         told
@@ -231,40 +176,34 @@ impl Right {
 
     async fn extend(&self, progress: Option<Progress>) -> Result<(), Error> {
         let (queue, leases) = self.named();
-        let request = ExtendRequest { queue, leases, lease: Some(to_wire(self.span)), progress };
-        let (response, _) = self.queue.client().repeat(request, &CallOptions::default(), |_| ()).await?;
-        let Some(error) = self.no_say(&response.results) else { return Ok(()) };
-        self.turn_held(State::Lost);
+        let response = self.queue.client.call(ExtendRequest { queue, leases, lease: Some(span(self.lasts)), progress });
+        let Some(error) = self.no_say(&response.await?.results) else { return Ok(()) };
+        if *self.state.borrow() == State::Held {
+            self.state.send_replace(State::Lost);
+        }
         Err(error)
     }
 
     fn no_say(&self, results: &[SettleResult]) -> Option<Error> {
-        let (code, reason, text) = match results.first().map(SettleResult::settled) {
-            Some(Settled::Stale) => (Code::FailedPrecondition, ErrorReason::LeaseStale, "somebody newer has a say"),
-            Some(Settled::Gone) => (Code::NotFound, ErrorReason::LeaseGone, "the lease, its message or queue is gone"),
+        let (code, reason, text) = match results.first()?.settled() {
+            Settled::Stale => (Code::FailedPrecondition, ErrorReason::LeaseStale, "somebody newer has a say"),
+            Settled::Gone => (Code::NotFound, ErrorReason::LeaseGone, "the lease, its message or its queue is gone"),
             _ => return None,
         };
         Some(Error::new(code, reason, self.queue.metadata([]), text))
     }
 }
 
-/// Extends the lease at a third of its span until it is settled or lost.
-async fn keep_alive(right: Arc<Right>, is_old: bool) {
-    let pause = right.span / 3;
-    let mut failures = 0;
-    let mut is_due = is_old;
-    while !right.is_over() {
-        if !is_due {
-            sleep(if failures == 0 { pause } else { pause.min(backoff(failures, None)) }).await;
+/// Extends the lease at a third of its span until it is settled, lost or dropped.
+async fn keep_alive(lease: Weak<Held>, pause: Duration, is_old: bool) {
+    let mut failures = u32::from(is_old); // an old one is extended soon
+    loop {
+        sleep(if failures == 0 { pause } else { pause.min(backoff(failures, None)) }).await;
+        let Some(held) = lease.upgrade().filter(|held| !held.is_over()) else { return };
+        let is_extended = matches!(timeout(pause.max(SHORTEST_TRY), held.extend(None)).await, Ok(Ok(())));
+        failures = if is_extended { 0 } else { failures + 1 };
+        if *held.state.borrow() == State::Lost {
+            warn!(id = held.delivery.message.as_ref().map(|message| &*message.id), "a lease is lost");
         }
-        is_due = false;
-        match timeout(pause.max(SHORTEST_TRY), right.extend(None)).await {
-            _ if right.is_over() => {}
-            Ok(Ok(())) => failures = 0,
-            _ => failures += 1,
-        }
-    }
-    if *right.state.borrow() == State::Lost {
-        warn!(id = right.delivery.message.as_ref().map(|message| &*message.id), "a lease is lost");
     }
 }

@@ -1,37 +1,33 @@
 //! The client of Headway, the queue service that tells everyone where they stand.
 //!
 //! It is a thin layer over the generated stubs in [`v1`]: [`connect`] gives a [`Client`], whose [`Client::call`] makes any
-//! unary call with a deadline, typed [`Error`]s and repeats where they are safe; [`Client::queue`] gives a [`Queue`] with
-//! [`Queue::put`], [`Queue::lease`], [`Queue::work`] and [`Queue::watch`]. Streams are the stubs' own, which
+//! unary call with a deadline, a typed [`Error`], and repeats where they are safe; [`Client::queue`] gives a [`Queue`]
+//! with [`Queue::put`], [`Queue::lease`], [`Queue::work`] and [`Queue::watch`]. Streams are the stubs' own, which
 //! [`Client::queues`] and [`Client::admin`] hand out as they are. What the service promises stands in `docs/protocol.md`
 //! of the repository.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 
-mod calls;
 mod client;
 mod error;
 mod lease;
-mod message;
 mod queue;
+#[cfg(feature = "opentelemetry")]
+mod trace;
 mod transport;
 mod watch;
 mod work;
 
-#[cfg(feature = "opentelemetry")]
-mod trace;
-
 /// The generated messages and stubs of `headway.v1`.
-#[allow(missing_docs, clippy::all, clippy::pedantic, rustdoc::all)]
+#[allow(missing_docs, clippy::all, rustdoc::all)]
 pub mod v1 {
     include!("generated/headway.v1.rs");
+    include!("generated/calls.rs");
 }
 
-pub use calls::Call;
-pub use client::{CallOptions, Client, ConnectOptions, connect};
-pub use error::{Error, Failure};
+pub use client::{Call, Client, ConnectOptions, connect, span};
+pub use error::Error;
 pub use lease::Lease;
-pub use message::to_wire;
 pub use queue::{LeaseOptions, PutOptions, Queue};
 pub use tonic_types::FieldViolation;
 pub use transport::Transport;

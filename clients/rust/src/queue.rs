@@ -1,17 +1,13 @@
 //! One queue, seen by a client: puts into it, and leases from it.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::sync::OnceCell;
 use tonic::Code;
 
-use crate::client::{CallOptions, Client, random};
-use crate::error::Error;
-use crate::lease::Lease;
-use crate::message::{from_wire, to_wire};
+use crate::client::{ATTEMPTS, Client, new_attempt_id, span};
 use crate::v1::{self, DescribeRequest, ErrorReason, GetRequest, Message, OnDuplicate, PutRequest, PutResult};
+use crate::{error::Error, lease::Lease};
 
 /// How a put is made. The default does not wait for room, and refuses ids that are known.
 #[derive(Clone, Debug, Default)]
@@ -38,39 +34,19 @@ pub struct LeaseOptions {
 /// A handle on the queue of one name. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    client: Client,
-    name: Arc<str>,
-    policy_lease: Arc<OnceCell<Duration>>,
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    pub(crate) policy_lease: Arc<OnceCell<Duration>>, // as it was when this handle first asked
 }
 
 impl Queue {
-    pub(crate) fn new(client: Client, name: String) -> Self {
-        Queue { client, name: name.into(), policy_lease: Arc::default() }
-    }
-
-    /// The queue's name.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The client that it is seen by.
-    #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
     /// Puts one message, or a payload. With an id it is idempotent, and made again if its answer was lost.
     ///
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_CLOSED, QUEUE_FULL, DUPLICATE_MESSAGE, ROLE_IN_USE, TOO_LARGE, STORE_FULL.
     pub async fn put(&self, message: impl Into<Message>, options: PutOptions) -> Result<PutResult, Error> {
-        let results = self.put_many(vec![message.into()], options).await?;
-        let mut result = results.into_iter().next().unwrap_or_default();
-        match result.error.take() {
-            Some(status) => Err(status.into()),
-            None => Ok(result),
-        }
+        let mut result = self.put_many(vec![message.into()], options).await?.pop().unwrap_or_default();
+        result.error.take().map_or(Ok(result), |status| Err(status.into()))
     }
 
     /// Puts a batch of at most `Limits.max_batch_messages` in order; one result per message, where `error` says why one
@@ -81,31 +57,20 @@ impl Queue {
     pub async fn put_many(&self, messages: Vec<Message>, options: PutOptions) -> Result<Vec<PutResult>, Error> {
         #[cfg(feature = "opentelemetry")]
         let messages = crate::trace::inject(messages);
+        let is_safe = messages.iter().all(|message| !message.id.is_empty());
         let is_rejecting = !matches!(options.on_duplicate, OnDuplicate::Keep | OnDuplicate::Replace);
-        let request = PutRequest {
-            queue: self.name.to_string(),
-            messages,
-            wait: Some(to_wire(options.wait)),
-            on_duplicate: options.on_duplicate.into(),
-            producer: options.producer,
-            ..Default::default()
-        };
+        let (queue, producer, wait) = (self.name.clone(), options.producer, Some(span(options.wait)));
+        let on_duplicate = options.on_duplicate.into();
+        let request = PutRequest { queue, messages, wait, on_duplicate, producer, ..Default::default() };
         // What a lost attempt has put is then answered as kept, and not refused.
-        let keep = |request: &mut PutRequest| {
-            if is_rejecting {
-                request.set_on_duplicate(OnDuplicate::Keep);
-            }
+        let keep = |put: &mut PutRequest| {
+            put.set_on_duplicate(if is_rejecting { OnDuplicate::Keep } else { put.on_duplicate() })
         };
-        let (mut response, is_again) = self.client.repeat(request, &CallOptions::default(), keep).await?;
-        for result in response.results.iter_mut().filter(|_| is_again && is_rejecting) {
-            if result.deduplicated && result.body_differs {
-                result.error = Some(v1::Status {
-                    code: Code::AlreadyExists.into(),
-                    message: "another message with this id is known".to_owned(),
-                    reason: ErrorReason::DuplicateMessage.into(),
-                    metadata: self.metadata([("id".to_owned(), result.id.clone())]),
-                });
-            }
+        let (mut response, is_again) = self.client.repeat(request, None, ATTEMPTS, is_safe, keep).await?;
+        for result in response.results.iter_mut().filter(|result| is_again && is_rejecting && result.body_differs) {
+            let (code, message) = (Code::AlreadyExists.into(), "another message with this id is known".to_owned());
+            let metadata = self.metadata([("id".to_owned(), result.id.clone())]);
+            result.error = Some(v1::Status { code, message, reason: ErrorReason::DuplicateMessage.into(), metadata });
         }
         Ok(response.results)
     }
@@ -122,43 +87,34 @@ impl Queue {
     pub(crate) async fn fetch(
         &self,
         options: &LeaseOptions,
-        attempt_id: &str,
+        name: &str,
         is_again: bool,
     ) -> Result<Option<Lease>, Error> {
-        let span = match options.lease {
-            Some(span) => span,
-            None => self.policy_lease().await?,
+        let policy = async || {
+            let queue = self.client.call(DescribeRequest { queue: self.name.clone() }).await?.queue;
+            let lease = queue.and_then(|queue| queue.policy?.lease?.try_into().ok());
+            lease.ok_or_else(|| Error::own(Code::Internal, "the queue's policy names no lease"))
         };
-        let request = GetRequest {
-            queue: self.name.to_string(),
-            wait: Some(to_wire(options.wait)),
-            lease: Some(to_wire(span)),
-            consumer: options.consumer.clone(),
-            attempt_id: attempt_id.to_owned(),
-            ..Default::default()
+        let lease = match options.lease {
+            Some(lease) => lease,
+            None => *self.policy_lease.get_or_try_init(policy).await?,
         };
-        let (response, was_lost) = self.client.repeat(request, &CallOptions::default(), |_| ()).await?;
+        let (queue, consumer, attempt_id) = (self.name.clone(), options.consumer.clone(), name.to_owned());
+        let (wait, lasts) = (Some(span(options.wait)), Some(span(lease)));
+        let request = GetRequest { queue, wait, lease: lasts, consumer, attempt_id, ..Default::default() };
+        let (response, was_lost) = self.client.repeat(request, None, ATTEMPTS, true, |_| ()).await?;
         let delivery = response.deliveries.into_iter().next();
-        Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, span, is_again || was_lost)))
-    }
-
-    /// How long a lease lasts by the policy, as it was when this handle first asked.
-    async fn policy_lease(&self) -> Result<Duration, Error> {
-        let ask = async || {
-            let request = DescribeRequest { queue: self.name.to_string() };
-            let policy = self.client.call(request).await?.queue.and_then(|queue| queue.policy).unwrap_or_default();
-            Ok(from_wire(policy.lease.as_ref()).unwrap_or_default())
-        };
-        self.policy_lease.get_or_try_init(ask).await.copied()
+        Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lease, is_again || was_lost)))
     }
 
     /// What the errors promise about this queue.
     pub(crate) fn metadata(&self, more: impl IntoIterator<Item = (String, String)>) -> HashMap<String, String> {
-        [("queue".to_owned(), self.name.to_string())].into_iter().chain(more).collect()
+        [("queue".to_owned(), self.name.clone())].into_iter().chain(more).collect()
     }
 }
 
-/// A name for one Get that no other Get has.
-pub(crate) fn new_attempt_id() -> String {
-    format!("{:016x}{:016x}", random(), random())
+impl<T: Into<Vec<u8>>> From<T> for Message {
+    fn from(payload: T) -> Self {
+        Message { payload: payload.into(), ..Default::default() }
+    }
 }

@@ -1,7 +1,6 @@
 //! Watches messages until their end: opens a new stream wherever one breaks.
 
-use std::collections::HashMap;
-use std::pin::Pin;
+use std::{collections::HashMap, pin::Pin};
 
 use async_stream::try_stream;
 use prost_types::Timestamp;
@@ -11,11 +10,9 @@ use tonic::{Code, Streaming};
 use tracing::warn;
 
 use crate::client::{backoff, late};
-use crate::error::Error;
-use crate::queue::Queue;
-use crate::v1::watch_position_request::Subject;
-use crate::v1::watch_position_response::Event;
 use crate::v1::{ErrorReason, Finished, MessageIds, Outcome, WatchPositionRequest, WatchPositionResponse, position};
+use crate::v1::{watch_position_request::Subject, watch_position_response::Event};
+use crate::{error::Error, queue::Queue};
 
 /// What a watch tells, one answer of the service after the other; dropping it ends the watch.
 pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchPositionResponse, Error>> + Send>>;
@@ -33,10 +30,8 @@ impl Queue {
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
         let queue = self.clone();
         let mut left: HashMap<String, Option<Timestamp>> = ids.into_iter().map(|id| (id.into(), None)).collect();
-        let give_up_at = Instant::now() + queue.client().call_timeout();
-        let mut last_as_of = None;
-        let mut is_heard = false;
-        let mut failures = 0;
+        let give_up_at = Instant::now() + queue.client.call_timeout;
+        let (mut last_as_of, mut is_heard, mut failures) = (None, false, 0);
         Box::pin(try_stream! {
             while !left.is_empty() {
                 let ids = left.keys().cloned().collect();
@@ -66,25 +61,23 @@ impl Queue {
                 }
                 failures += 1;
                 let pause = backoff(failures, error.retry_after);
+                if failures == 1 {
+                    warn!(queue = queue.name, %error, "the watch is broken");
+                }
                 if !error.is_passing() || (!is_heard && Instant::now() + pause >= give_up_at) {
                     Err(error)?;
-                } else {
-                    if failures == 1 {
-                        warn!(queue = queue.name(), %error, "the watch goes on when it works again");
-                    }
-                    sleep(pause).await;
                 }
+                sleep(pause).await;
             }
         })
     }
 
     /// The first answer of a new stream, which has to come within the time of a call, and the rest.
     async fn open(&self, messages: MessageIds) -> Answers {
-        let request =
-            WatchPositionRequest { queue: self.name().to_owned(), subject: Some(Subject::Messages(messages)) };
-        let mut stub = self.client().queues();
+        let request = WatchPositionRequest { queue: self.name.clone(), subject: Some(Subject::Messages(messages)) };
+        let mut stub = self.client.queues();
         let first = async { next(stub.watch_position(request).await?.into_inner()).await };
-        timeout(self.client().call_timeout(), first).await.unwrap_or_else(|_| Err(late()))
+        timeout(self.client.call_timeout, first).await.unwrap_or_else(|_| Err(late()))
     }
 }
 

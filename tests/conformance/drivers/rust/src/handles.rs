@@ -136,11 +136,13 @@ impl Streamed {
                 ("", answers!(client.admin(), redrive, request, told, own, deadline, "RedriveResponse"))
             }
             "Produce" => {
-                let sent = ReceiverStream::new(given).map(|bytes| ProduceRequest::decode(&*bytes).expect("encoded by us"));
+                let sent =
+                    ReceiverStream::new(given).map(|bytes| ProduceRequest::decode(&*bytes).expect("encoded by us"));
                 ("ProduceRequest", answers!(queues, produce, sent, told, own, deadline, "ProduceResponse"))
             }
             "Consume" => {
-                let sent = ReceiverStream::new(given).map(|bytes| ConsumeRequest::decode(&*bytes).expect("encoded by us"));
+                let sent =
+                    ReceiverStream::new(given).map(|bytes| ConsumeRequest::decode(&*bytes).expect("encoded by us"));
                 ("ConsumeRequest", answers!(queues, consume, sent, told, own, deadline, "ConsumeResponse"))
             }
             other => {
@@ -276,7 +278,8 @@ impl Working {
             let (finish, finished) = oneshot::channel();
             waiting.lock().unwrap().insert(own.clone(), finish);
             let mut event = schema.lease(&lease);
-            (event["event"], event["handle"], event["lease"]) = ("handling".into(), name.clone().into(), own.clone().into());
+            (event["event"], event["handle"], event["lease"]) =
+                ("handling".into(), name.clone().into(), own.clone().into());
             tell(&event);
             let mut guard = Cancelled(Some(json!({"event": "cancelled", "handle": name, "lease": own})));
             async move {
@@ -286,7 +289,8 @@ impl Working {
             }
         };
         let task = Task::spawn(async move {
-            let error = queue.work(options, stop.notified(), handler).await.err().map(|error| Fault::from(error).told());
+            let error =
+                queue.work(options, stop.notified(), handler).await.err().map(|error| Fault::from(error).told());
             let mut event = ended;
             event["error"] = error.into();
             tell(&event);

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use headway::v1::*;
-use headway::{CallOptions, Client, ConnectOptions, LeaseOptions, PutOptions, Queue, WorkOptions, connect};
+use headway::{Client, ConnectOptions, LeaseOptions, PutOptions, Queue, WorkOptions, connect};
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
 use serde_json::{Value, json};
@@ -59,12 +59,9 @@ macro_rules! call {
     ($driver:ident, $request:ident, $rpc:ident, $($name:literal: $kind:ident),*) => {
         match $rpc {
             $($name => {
-                let options = CallOptions {
-                    timeout: millis(&$request["timeout_ms"]),
-                    attempts: $request["attempts"].as_u64().unwrap_or(1) as u32,
-                };
+                let (timeout, attempts) = (millis(&$request["timeout_ms"]), $request["attempts"].as_u64().unwrap_or(1));
                 let message: $kind = $driver.schema.parse(stringify!($kind), &$request["request"])?;
-                let response = $driver.client($request)?.call_with(message, options).await?;
+                let response = $driver.client($request)?.call_with(message, timeout, attempts as u32).await?;
                 Ok(json!({"response": $driver.schema.print(concat!($name, "Response"), &response)}))
             })*
             other => Err(Fault::own(format!("no RPC {other}"))),
@@ -82,11 +79,9 @@ impl Driver {
             }
             "connect" => {
                 let given = request["addresses"].as_array().into_iter().flatten();
-                let mut options =
-                    ConnectOptions { addresses: given.map(|each| text(each).to_owned()).collect(), ..Default::default() };
-                if let Some(timeout) = millis(&request["options"]["call_timeout_ms"]) {
-                    options.call_timeout = timeout;
-                }
+                let addresses = given.map(|each| text(each).to_owned()).collect();
+                let call_timeout = millis(&request["options"]["call_timeout_ms"]);
+                let options = ConnectOptions { addresses, call_timeout };
                 self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), connect(options)?);
                 done
             }
@@ -179,12 +174,12 @@ impl Driver {
     async fn put(&self, request: &Value) -> Answer {
         let given = request["messages"].as_array().into_iter().flatten();
         let messages = given.map(|each| {
-            let mut message = Message::new(bytes(&each["payload"])).with_id(text(&each["id"]));
-            for (key, value) in each["headers"].as_object().into_iter().flatten() {
-                message = message.with_header(key, text(value));
-            }
-            message.available = millis(&each["delay_ms"]).map(headway::to_wire).map(message::Available::Delay);
-            message.time_to_live = millis(&each["ttl_ms"]).map(headway::to_wire);
+            let headers = each["headers"].as_object().into_iter().flatten();
+            let headers = headers.map(|(key, value)| (key.clone(), text(value).to_owned())).collect();
+            let (id, payload) = (text(&each["id"]).to_owned(), bytes(&each["payload"]));
+            let mut message = Message { id, payload, headers, ..Default::default() };
+            message.available = millis(&each["delay_ms"]).map(headway::span).map(message::Available::Delay);
+            message.time_to_live = millis(&each["ttl_ms"]).map(headway::span);
             message
         });
         let options = PutOptions { wait: millis(&request["wait_ms"]).unwrap_or_default(), ..Default::default() };
@@ -246,4 +241,3 @@ fn span(request: &Value) -> Context {
     let told = SpanContext::new(trace.unwrap_or(0).into(), span.unwrap_or(0).into(), flags, true, state);
     Context::new().with_remote_span_context(told)
 }
-
