@@ -3,7 +3,7 @@
 use opentelemetry::Context;
 use opentelemetry::trace::{SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId};
 
-use crate::{lease::Lease, v1::Message};
+use crate::v1::Message;
 
 const PARENT: &str = "traceparent";
 const STATE: &str = "tracestate";
@@ -20,13 +20,13 @@ pub(crate) fn inject(mut messages: Vec<Message>) -> Vec<Message> {
     messages
 }
 
-impl Lease {
+impl Message {
     /// The context of the span that put the message, as a remote parent for what is done with it; an empty context if
     /// the headers hold none. Only with the feature `opentelemetry`.
     #[must_use]
-    pub fn context(&self) -> Context {
-        let (parent, state) = (self.message().headers.get(PARENT), self.message().headers.get(STATE));
-        let remote = parent.and_then(|parent| read(parent, state.map_or("", |state| state)));
+    pub fn trace_context(&self) -> Context {
+        let state = self.headers.get(STATE).map_or("", |state| state);
+        let remote = self.headers.get(PARENT).and_then(|parent| read(parent, state));
         remote.map_or_else(Context::new, |remote| Context::new().with_remote_span_context(remote))
     }
 }

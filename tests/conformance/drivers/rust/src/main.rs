@@ -59,7 +59,7 @@ macro_rules! call {
     ($driver:ident, $request:ident, $rpc:ident, $($name:literal: $kind:ident),*) => {
         match $rpc {
             $($name => {
-                let (timeout, attempts) = (millis(&$request["timeout_ms"]), $request["attempts"].as_u64().unwrap_or(1));
+                let (timeout, attempts) = (millis(&$request["timeout_ms"]), $request["attempts"].as_u64().unwrap_or(5));
                 let message: $kind = $driver.schema.parse(stringify!($kind), &$request["request"])?;
                 let response = $driver.client($request)?.call_with(message, timeout, attempts as u32).await?;
                 Ok(json!({"response": $driver.schema.print(concat!($name, "Response"), &response)}))

@@ -99,7 +99,7 @@ impl Schema {
     }
 
     pub fn lease(&self, lease: &Lease) -> Value {
-        let context = lease.context();
+        let context = lease.message().trace_context();
         let span = context.span().span_context().clone();
         let flags = span.trace_flags().to_u8();
         let parent = span.is_valid().then(|| format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id()));

@@ -1,0 +1,30 @@
+//! Trace context through a queue: from the span that puts a message to whoever works on it.
+
+use std::error::Error;
+
+use headway::v1::{CreateRequest, DeleteRequest};
+use headway::{LeaseOptions, PutOptions};
+use opentelemetry::Context;
+use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let client = headway::connect(Default::default())?;
+    client.call(CreateRequest { queue: "rust-trace".into(), ..Default::default() }).await?;
+    let queue = client.queue("rust-trace");
+
+    // A span that a tracer of yours would have begun.
+    let span = SpanContext::new(7.into(), 9.into(), TraceFlags::SAMPLED, false, Default::default());
+    let current = Context::new().with_remote_span_context(span);
+    queue.put("job", PutOptions::default()).with_context(current).await?;
+
+    if let Some(lease) = queue.lease(&LeaseOptions::default()).await? {
+        println!("{}", lease.message().headers["traceparent"]);
+        println!("trace {}", lease.message().trace_context().span().span_context().trace_id()); // the parent of the worker's spans
+        lease.ack("").await?;
+    }
+
+    client.call(DeleteRequest { queue: "rust-trace".into(), ..Default::default() }).await?;
+    client.settled().await;
+    Ok(())
+}

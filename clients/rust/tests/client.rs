@@ -1,0 +1,60 @@
+//! What needs no service: spans, addresses, and what is said when nobody is there.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use headway::v1::{DescribeRequest, GetRequest};
+use headway::{Client, ConnectOptions, connect, span};
+use tonic::Code;
+
+fn client(addresses: &[&str], call_timeout: Duration) -> Result<Client, headway::Error> {
+    let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+    connect(ConnectOptions { addresses, call_timeout: Some(call_timeout) })
+}
+
+/// An address where nobody listens.
+fn nobody() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn a_span_is_rounded_up_to_whole_milliseconds() {
+    for (given, seconds, nanos) in [
+        (Duration::ZERO, 0, 0),
+        (Duration::from_nanos(1), 0, 1_000_000),
+        (Duration::from_micros(1001), 0, 2_000_000),
+        (Duration::from_nanos(999_000_001), 1, 0),
+        (Duration::new(3, 5_000_000), 3, 5_000_000),
+        (Duration::MAX, 1_000_000_000, 0), // more than the service takes, so it says so
+    ] {
+        assert_eq!(span(given), prost_types::Duration { seconds, nanos }, "{given:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_address_is_refused() {
+    for address in ["", "localhost", "a b:1", "127.0.0.1:many"] {
+        let error = client(&[address], Duration::from_secs(1)).unwrap_err();
+        assert_eq!(error.code, Code::InvalidArgument, "{address:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable() {
+    let (one, two) = (nobody(), nobody());
+    let client = client(&[&one, &two], Duration::from_secs(10)).unwrap();
+    let error = client.call_with(DescribeRequest { queue: "q".into() }, None, 1).await.unwrap_err();
+    assert_eq!((error.code, error.reason_name()), (Code::Unavailable, None));
+    let error = client.queue("q").lease(&Default::default()).await.unwrap_err();
+    assert_eq!(error.code, Code::Unavailable);
+}
+
+#[tokio::test]
+async fn a_call_that_nobody_answers_ends_at_its_deadline() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // connections wait in its backlog
+    let address = silent.local_addr().unwrap().to_string();
+    let client = client(&[&address], Duration::from_millis(100)).unwrap();
+    let error = client.call(GetRequest { queue: "q".into(), ..Default::default() }).await.unwrap_err();
+    assert_eq!((error.code, error.outcome_unknown), (Code::DeadlineExceeded, true));
+}
