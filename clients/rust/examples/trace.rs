@@ -20,7 +20,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     if let Some(lease) = queue.lease(&LeaseOptions::default()).await? {
         println!("{}", lease.message().headers["traceparent"]);
-        println!("trace {}", lease.message().trace_context().span().span_context().trace_id()); // the parent of the worker's spans
+        let parent = lease.message().trace_context(); // of the spans of whoever works on it
+        println!("trace {}", parent.span().span_context().trace_id());
         lease.ack("").await?;
     }
 

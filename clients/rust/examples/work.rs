@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use headway::v1::{CloseRequest, CreateRequest, DeleteRequest};
+use headway::v1::{CloseRequest, CreateRequest, DeleteRequest, DescribeRequest};
 use headway::{Lease, PutOptions, WorkOptions};
 
 async fn handle(lease: Lease) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
@@ -24,8 +24,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let stop = async { drop(tokio::signal::ctrl_c().await) }; // then it finishes what it holds
     queue.work(WorkOptions { concurrency: 2, ..Default::default() }, stop, handle).await?;
 
-    let deleted = client.call(DeleteRequest { queue: "rust-work".into(), ..Default::default() }).await;
-    println!("all is done, and the queue is deleted: {}", deleted.is_ok());
+    let told = client.call(DescribeRequest { queue: "rust-work".into() }).await?.queue.and_then(|queue| queue.counts);
+    println!("{} greeted", told.unwrap_or_default().acked);
+    client.call(DeleteRequest { queue: "rust-work".into(), ..Default::default() }).await?;
     client.settled().await;
     Ok(())
 }

@@ -13,9 +13,10 @@ use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::sync::Notify;
+use tonic::Status;
 
-use handles::{Handle, Held, Streamed, Watched, Working};
-use wire::{Answer, Fault, Schema, bytes, millis, tell, text};
+use handles::Handle;
+use wire::{Answer, Fault, Schema, bytes, millis, rpc, tell, text};
 
 #[tokio::main]
 async fn main() {
@@ -31,7 +32,7 @@ async fn main() {
         tokio::spawn(async move {
             let answer = tokio::select! {
                 answer = driver.answer(&request) => answer,
-                () = cancelled.notified() => Err(Fault::cancelled()),
+                () = cancelled.notified() => Err(Fault::Layer(Status::cancelled("cancelled by the driver").into())),
             };
             driver.asked.lock().unwrap().remove(&id);
             tell(&match answer {
@@ -64,7 +65,7 @@ macro_rules! call {
                 let response = $driver.client($request)?.call_with(message, timeout, attempts as u32).await?;
                 Ok(json!({"response": $driver.schema.print(concat!($name, "Response"), &response)}))
             })*
-            other => Err(Fault::own(format!("no RPC {other}"))),
+            other => Err(Fault::Own(format!("no RPC {other}"))),
         }
     };
 }
@@ -78,8 +79,8 @@ impl Driver {
                 Ok(json!({"language": "rust", "version": headway::VERSION, "features": features}))
             }
             "connect" => {
-                let given = request["addresses"].as_array().into_iter().flatten();
-                let addresses = given.map(|each| text(each).to_owned()).collect();
+                let addresses = request["addresses"].as_array().into_iter().flatten();
+                let addresses = addresses.map(|each| text(each).to_owned()).collect();
                 let call_timeout = millis(&request["options"]["call_timeout_ms"]);
                 let options = ConnectOptions { addresses, call_timeout };
                 self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), connect(options)?);
@@ -94,7 +95,7 @@ impl Driver {
                 done
             }
             "call" => {
-                let rpc = text(&request["rpc"]).rsplit('.').next().unwrap_or_default();
+                let rpc = rpc(request);
                 call!(self, request, rpc, "Create": CreateRequest, "Describe": DescribeRequest, "List": ListRequest,
                     "Update": UpdateRequest, "Close": CloseRequest, "Delete": DeleteRequest, "Put": PutRequest,
                     "Get": GetRequest, "Ack": AckRequest, "Delay": DelayRequest, "Extend": ExtendRequest,
@@ -102,73 +103,62 @@ impl Driver {
                     "Purge": PurgeRequest, "Repair": RepairRequest, "Check": CheckRequest,
                     "ListDead": ListDeadRequest, "GetServerInfo": GetServerInfoRequest)
             }
-            "open" => {
-                let opened = Streamed::open(&self.client(request)?, self.schema.clone(), request)?;
-                self.keep(request, Handle::Stream(opened))
-            }
-            "send" => self.handle(request)?.stream()?.send(&request["request"]).await,
-            "half_close" => self.handle(request)?.stream()?.half_close(),
-            "next" => self.handle(request)?.stream()?.next(request).await,
+            "open" => self.keep(request, Handle::stream(&self.client(request)?, self.schema.clone(), request)?),
+            "send" => self.handle(request)?.send(&self.schema, request).await,
+            "half_close" => self.handle(request)?.half_close(),
+            "next" | "watch_next" => self.handle(request)?.next(request).await,
             "put" => self.put(request).await,
             "lease" => {
-                let options = LeaseOptions {
-                    wait: millis(&request["wait_ms"]).unwrap_or_default(),
-                    lease: millis(&request["lease_ms"]),
-                    ..Default::default()
-                };
-                let Some(held) = Held::enter(self.queue(request)?, options).await? else {
+                let (wait, lease) = (millis(&request["wait_ms"]).unwrap_or_default(), millis(&request["lease_ms"]));
+                let options = LeaseOptions { wait, lease, ..Default::default() };
+                let Some(lease) = self.queue(request)?.lease(&options).await? else {
                     return Ok(json!({"empty": true}));
                 };
-                let told = self.schema.lease(&held.lease);
-                self.keep(request, Handle::Lease(held))?;
-                Ok(told)
+                let told = self.schema.lease(&lease);
+                self.keep(request, Handle::scope(lease)).map(|_| told)
             }
-            "lease_end" => {
+            "lease_end" if request["how"] == "cancel" => {
                 let client = self.client(request)?;
-                let handle = self.take(request)?;
-                if text(&request["how"]) == "cancel" {
-                    handle.end().await;
-                    drop(handle);
-                    client.settled().await;
-                    return done;
-                }
-                handle.lease()?.leave(request).await
+                self.take(request)?.end().await; // and its last clone is dropped
+                client.settled().await;
+                done
             }
-            "lease_ack" => Ok(json!(self.handle(request)?.lease()?.lease.ack(bytes(&request["result"])).await?)),
+            "lease_end" => self.take(request)?.leave(request).await,
+            "lease_ack" => {
+                self.handle(request)?.lease()?.ack(bytes(&request["result"])).await?;
+                done
+            }
             "lease_delay" => {
                 let (delay, reason) = (millis(&request["delay_ms"]), text(&request["reason"]));
-                Ok(json!(self.handle(request)?.lease()?.lease.delay(delay, reason).await?))
+                self.handle(request)?.lease()?.delay(delay, reason).await?;
+                done
             }
             "lease_progress" => {
                 let (fraction, note) = (request["fraction"].as_f64().unwrap_or_default(), text(&request["note"]));
-                Ok(json!(self.handle(request)?.lease()?.lease.progress(fraction, note).await?))
+                self.handle(request)?.lease()?.progress(fraction, note).await?;
+                done
             }
-            "lease_is_lost" => Ok(json!({"lost": self.handle(request)?.lease()?.lease.is_lost()})),
+            "lease_is_lost" => Ok(json!({"lost": self.handle(request)?.lease()?.is_lost()})),
             "work" => {
-                let options = WorkOptions {
-                    concurrency: request["concurrency"].as_u64().unwrap_or(1) as usize,
-                    lease: millis(&request["lease_ms"]),
-                    ..Default::default()
-                };
+                let (concurrency, lease) =
+                    (request["concurrency"].as_u64().unwrap_or(1) as usize, millis(&request["lease_ms"]));
+                let options = WorkOptions { concurrency, lease, ..Default::default() };
                 let name = text(&request["handle"]).to_owned();
-                let working = Working::start(self.queue(request)?, options, name, self.schema.clone());
-                self.keep(request, Handle::Work(working))
+                self.keep(request, Handle::work(self.queue(request)?, options, name, self.schema.clone()))
             }
-            "finish" => self.handle(request)?.work()?.finish(request),
-            "work_stop" => self.handle(request)?.work()?.stop(),
+            "finish" => self.handle(request)?.finish(request),
+            "work_stop" => self.handle(request)?.stop(),
             "watch" => {
                 let ids: Vec<_> = request["ids"].as_array().into_iter().flatten().map(text).collect();
-                let watch = self.queue(request)?.watch(ids, request["attended"].as_bool().unwrap_or(false));
-                self.keep(request, Handle::Watch(Watched::new(watch, self.schema.clone())))
+                let watch = self.queue(request)?.watch(ids, request["attended"] == true);
+                self.keep(request, Handle::watch(watch, self.schema.clone()))
             }
-            "watch_next" => self.handle(request)?.watch()?.next(request).await,
             "close" | "watch_close" => {
                 self.take(request)?.end().await;
                 done
             }
-            other => Err(Fault::own(format!("no operation {other}"))),
+            other => Err(Fault::Own(format!("no operation {other}"))),
         }
-        .map(|ok| if ok.is_null() { json!({}) } else { ok })
     }
 
     async fn put(&self, request: &Value) -> Answer {
@@ -190,7 +180,7 @@ impl Driver {
     }
 
     async fn disconnect(&self, name: &str) -> Answer {
-        let client = self.clients.lock().unwrap().remove(name).ok_or_else(|| Fault::own("no such client"))?;
+        let client = self.clients.lock().unwrap().remove(name).ok_or_else(|| Fault::Own("no such client".into()))?;
         let mut ended = Vec::new();
         self.handles.lock().unwrap().retain(|key, handle| {
             let is_ours = key.0 == name;
@@ -206,7 +196,7 @@ impl Driver {
 
     fn client(&self, request: &Value) -> Result<Client, Fault> {
         let clients = self.clients.lock().unwrap();
-        clients.get(text(&request["client"])).cloned().ok_or_else(|| Fault::own("no such client"))
+        clients.get(text(&request["client"])).cloned().ok_or_else(|| Fault::Own("no such client".into()))
     }
 
     fn queue(&self, request: &Value) -> Result<Queue, Fault> {
@@ -219,11 +209,11 @@ impl Driver {
     }
 
     fn handle(&self, request: &Value) -> Result<Arc<Handle>, Fault> {
-        self.handles.lock().unwrap().get(&key(request)).cloned().ok_or_else(|| Fault::own("no such handle"))
+        self.handles.lock().unwrap().get(&key(request)).cloned().ok_or_else(|| Fault::Own("no such handle".into()))
     }
 
     fn take(&self, request: &Value) -> Result<Arc<Handle>, Fault> {
-        self.handles.lock().unwrap().remove(&key(request)).ok_or_else(|| Fault::own("no such handle"))
+        self.handles.lock().unwrap().remove(&key(request)).ok_or_else(|| Fault::Own("no such handle".into()))
     }
 }
 

@@ -1,7 +1,6 @@
 //! JSON: the messages' canonical form, errors, and what a lease and a watch tell.
 
-use std::io::Write;
-use std::time::Duration;
+use std::{fmt, io::Write, time::Duration};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -23,26 +22,15 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub fn own(text: impl Into<String>) -> Self {
-        Fault::Own(text.into())
-    }
-
-    pub fn cancelled() -> Self {
-        Fault::Layer(Status::cancelled("cancelled by the driver").into())
-    }
-
     pub fn told(&self) -> Value {
         let error = match self {
             Fault::Layer(error) => error,
-            Fault::Own(text) => {
-                return json!({"code": "DRIVER", "reason": null, "metadata": {}, "retry_after_ms": null,
-                    "violations": [], "outcome_unknown": false, "text": text});
-            }
+            Fault::Own(text) => &Error::from(Status::invalid_argument(text)),
         };
         let violations = error.violations.iter();
         let violations = violations.map(|each| json!({"field": each.field, "description": each.description}));
         json!({
-            "code": code_name(error.code),
+            "code": if matches!(self, Fault::Own(_)) { "DRIVER".to_owned() } else { code_name(error.code) },
             "reason": error.reason_name(),
             "metadata": error.metadata,
             "retry_after_ms": error.retry_after.map(|span| span.as_millis() as u64),
@@ -53,6 +41,15 @@ impl Fault {
     }
 }
 
+impl fmt::Display for Fault {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Layer(error) => error.fmt(to),
+            Fault::Own(text) => to.write_str(text),
+        }
+    }
+}
+
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         Fault::Layer(error)
@@ -60,14 +57,12 @@ impl From<Error> for Fault {
 }
 
 fn code_name(code: Code) -> String {
-    let mut name = String::new();
-    for letter in format!("{code:?}").chars() {
-        if letter.is_uppercase() && !name.is_empty() {
-            name.push('_');
-        }
-        name.push(letter.to_ascii_uppercase());
-    }
-    name
+    let name = format!("{code:?}");
+    let letters = name.char_indices().map(|(at, letter)| match letter.is_uppercase() && at > 0 {
+        true => format!("_{letter}"),
+        false => letter.to_uppercase().to_string(),
+    });
+    letters.collect()
 }
 
 /// The descriptors of the messages.
@@ -81,14 +76,14 @@ impl Schema {
     }
 
     pub fn parse<T: Message + Default>(&self, name: &str, told: &Value) -> Result<T, Fault> {
-        T::decode(&*self.encode(name, told)?).map_err(|error| Fault::own(error.to_string()))
+        T::decode(&*self.encode(name, told)?).map_err(|error| Fault::Own(error.to_string()))
     }
 
     pub fn encode(&self, name: &str, told: &Value) -> Result<Vec<u8>, Fault> {
         let kind = self.0.get_message_by_name(&format!("headway.v1.{name}"));
-        let kind = kind.ok_or_else(|| Fault::own(format!("no message {name}")))?;
+        let kind = kind.ok_or_else(|| Fault::Own(format!("no message {name}")))?;
         let told = if told.is_null() { &json!({}) } else { told };
-        let message = DynamicMessage::deserialize(kind, told).map_err(|error| Fault::own(error.to_string()))?;
+        let message = DynamicMessage::deserialize(kind, told).map_err(|error| Fault::Own(error.to_string()))?;
         Ok(message.encode_to_vec())
     }
 
@@ -99,16 +94,11 @@ impl Schema {
     }
 
     pub fn lease(&self, lease: &Lease) -> Value {
-        let context = lease.message().trace_context();
-        let span = context.span().span_context().clone();
-        let flags = span.trace_flags().to_u8();
-        let parent = span.is_valid().then(|| format!("00-{}-{}-{flags:02x}", span.trace_id(), span.span_id()));
-        json!({
-            "message": self.print("Message", lease.message()),
-            "attempt": lease.attempt,
-            "ticket": lease.ticket.to_string(),
-            "traceparent": parent,
-        })
+        let span = lease.message().trace_context().span().span_context().clone();
+        let parent = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8());
+        let (message, ticket) = (self.print("Message", lease.message()), lease.ticket.to_string());
+        let parent = span.is_valid().then_some(parent);
+        json!({"message": message, "attempt": lease.attempt, "ticket": ticket, "traceparent": parent})
     }
 
     pub fn event(&self, told: &WatchPositionResponse) -> Value {
@@ -134,6 +124,11 @@ pub fn tell(line: &Value) {
 
 pub fn text(told: &Value) -> &str {
     told.as_str().unwrap_or_default()
+}
+
+/// The name of the RPC that is asked for, without its service.
+pub fn rpc(asked: &Value) -> &str {
+    text(&asked["rpc"]).rsplit('.').next().unwrap_or_default()
 }
 
 pub fn bytes(told: &Value) -> Vec<u8> {
