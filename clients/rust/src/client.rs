@@ -73,20 +73,17 @@ pub fn connect(options: ConnectOptions) -> Result<Client, Error> {
 
 impl Client {
     /// A handle on the queue of this name; calls nothing, and the queue need not exist.
-    #[must_use]
     pub fn queue(&self, name: impl Into<String>) -> Queue {
         Queue { client: self.clone(), name: name.into(), policy_lease: Arc::default() }
     }
 
     /// The stub of the calls of producers, workers and watchers. Its calls have no deadline and are not repeated; their
     /// `Status` becomes an [`Error`] by `From`.
-    #[must_use]
     pub fn queues(&self) -> QueueServiceClient<Transport> {
         QueueServiceClient::new(self.transport.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
     /// The stub of the calls of operators; see [`Client::queues`].
-    #[must_use]
     pub fn admin(&self) -> AdminServiceClient<Transport> {
         AdminServiceClient::new(self.transport.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
@@ -112,6 +109,7 @@ impl Client {
         attempts: u32,
     ) -> Result<R::Response, Error> {
         let is_safe = !UNSAFE.iter().any(|name| R::PATH.ends_with(name));
+        let attempts = if is_safe { attempts } else { 1 };
         Ok(self.repeat(request, timeout, attempts, is_safe, |_| ()).await?.0)
     }
 
@@ -186,7 +184,6 @@ impl Client {
 }
 
 /// The span as the messages have it, rounded up to whole milliseconds.
-#[must_use]
 pub fn span(span: Duration) -> prost_types::Duration {
     let whole = Duration::from_millis(span.min(LONGEST_SPAN).as_nanos().div_ceil(1_000_000) as u64);
     prost_types::Duration { seconds: whole.as_secs() as i64, nanos: whole.subsec_nanos() as i32 }

@@ -33,13 +33,11 @@ pub struct Error {
 
 impl Error {
     /// Whether the service gave this reason.
-    #[must_use]
     pub fn is(&self, reason: ErrorReason) -> bool {
         self.reason == reason
     }
 
     /// The reason in words, for example "QUEUE_FULL"; `None` if the answer named none.
-    #[must_use]
     pub fn reason_name(&self) -> Option<&'static str> {
         self.reason.as_str_name().strip_prefix(PREFIX).filter(|_| self.reason != ErrorReason::Unspecified)
     }

@@ -51,7 +51,6 @@ impl Lease {
     }
 
     /// The message itself.
-    #[must_use]
     pub fn message(&self) -> &Message {
         self.message.as_ref().expect("it was set when the lease was made")
     }
@@ -84,7 +83,6 @@ impl Lease {
     }
 
     /// The service said that somebody else has, or had, the message: what is done with it now has no say.
-    #[must_use]
     pub fn is_lost(&self) -> bool {
         *self.0.state.borrow() == State::Lost
     }

@@ -23,7 +23,6 @@ pub(crate) fn inject(mut messages: Vec<Message>) -> Vec<Message> {
 impl Message {
     /// The context of the span that put the message, as a remote parent for what is done with it; an empty context if
     /// the headers hold none. Only with the feature `opentelemetry`.
-    #[must_use]
     pub fn trace_context(&self) -> Context {
         let state = self.headers.get(STATE).map_or("", |state| state);
         let remote = self.headers.get(PARENT).and_then(|parent| read(parent, state));

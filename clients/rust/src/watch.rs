@@ -3,15 +3,14 @@
 use std::{collections::HashMap, pin::Pin};
 
 use async_stream::try_stream;
-use prost_types::Timestamp;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::Stream;
-use tonic::{Code, Streaming};
+use tonic::Code;
 use tracing::warn;
 
 use crate::client::{backoff, late};
-use crate::v1::{ErrorReason, Finished, MessageIds, Outcome, WatchPositionRequest, WatchPositionResponse, position};
-use crate::v1::{watch_position_request::Subject, watch_position_response::Event};
+use crate::v1::{ErrorReason, Finished, MessageIds, Outcome, Position, WatchPositionRequest, WatchPositionResponse};
+use crate::v1::{position, watch_position_request::Subject, watch_position_response::Event};
 use crate::{error::Error, queue::Queue};
 
 /// What a watch tells, one answer of the service after the other; dropping it ends the watch.
@@ -26,86 +25,65 @@ impl Queue {
     /// `Outcome::Unspecified`. At most 10,000 ids.
     ///
     /// Fails with QUEUE_NOT_FOUND, and with whatever the first stream failed with for the client's `call_timeout`.
-    #[must_use]
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
         let queue = self.clone();
-        let mut left: HashMap<String, Option<Timestamp>> = ids.into_iter().map(|id| (id.into(), None)).collect();
-        let give_up_at = Instant::now() + queue.client.call_timeout;
-        let (mut last_as_of, mut is_heard, mut failures) = (None, false, 0);
+        let mut left: HashMap<String, Option<(i64, i32)>> = ids.into_iter().map(|id| (id.into(), None)).collect();
+        let mut give_up_at = Some(Instant::now() + queue.client.call_timeout); // None: something was told
+        let (mut last_as_of, mut failures) = (None, 0);
         Box::pin(try_stream! {
             while !left.is_empty() {
-                let ids = left.keys().cloned().collect();
-                let mut answers = queue.open(MessageIds { ids, attended }).await;
-                let error = loop {
-                    let (answer, rest) = match answers {
-                        Ok(Some(answer)) => answer,
-                        Ok(None) => break Error::own(Code::Unavailable, "the stream ended before its last message"),
-                        Err(error) => break error,
-                    };
-                    (is_heard, failures) = (true, 0);
-                    if let Some(news) = note(&mut left, answer) {
-                        last_as_of = news.as_of.or(last_as_of);
-                        yield news;
+                let subject = Some(Subject::Messages(MessageIds { ids: left.keys().cloned().collect(), attended }));
+                let mut stub = queue.client.queues();
+                let opening = stub.watch_position(WatchPositionRequest { queue: queue.name.clone(), subject });
+                let error = match timeout(queue.client.call_timeout, opening).await {
+                    Ok(Ok(answers)) => {
+                        let mut answers = answers.into_inner();
+                        loop {
+                            match answers.message().await {
+                                Ok(Some(answer)) => {
+                                    (give_up_at, failures) = (None, 0);
+                                    if is_news(&mut left, &answer) {
+                                        last_as_of = answer.as_of.or(last_as_of);
+                                        yield answer;
+                                    }
+                                }
+                                Ok(None) => break Error::own(Code::Unavailable, "the stream ended before its last message"),
+                                Err(status) => break status.into(),
+                            }
+                        }
                     }
-                    if left.is_empty() {
-                        return;
-                    }
-                    answers = next(rest).await;
+                    Ok(Err(status)) => status.into(),
+                    Err(_) => late(),
                 };
-                if is_heard && matches!(error.reason, ErrorReason::QueueNotFound | ErrorReason::QueueDeleted) {
-                    for (id, _) in left.drain() {
-                        let end = Finished { id, outcome: Outcome::Deleted.into(), ..Default::default() };
-                        yield WatchPositionResponse { as_of: last_as_of, event: Some(Event::Finished(end)), sequence: 0 };
-                    }
+                let is_gone = matches!(error.reason, ErrorReason::QueueNotFound | ErrorReason::QueueDeleted);
+                for (id, _) in left.extract_if(|_, _| is_gone && give_up_at.is_none()) {
+                    let end = Finished { id, outcome: Outcome::Deleted.into(), ..Default::default() };
+                    yield WatchPositionResponse { as_of: last_as_of, event: Some(Event::Finished(end)), sequence: 0 };
+                }
+                if left.is_empty() {
                     return;
                 }
                 failures += 1;
                 let pause = backoff(failures, error.retry_after);
-                if failures == 1 {
-                    warn!(queue = queue.name, %error, "the watch is broken");
-                }
-                if !error.is_passing() || (!is_heard && Instant::now() + pause >= give_up_at) {
+                warn!(queue = queue.name, %error, "the watch is broken");
+                if !error.is_passing() || give_up_at.is_some_and(|end| Instant::now() + pause >= end) {
                     Err(error)?;
                 }
                 sleep(pause).await;
             }
         })
     }
-
-    /// The first answer of a new stream, which has to come within the time of a call, and the rest.
-    async fn open(&self, messages: MessageIds) -> Answers {
-        let request = WatchPositionRequest { queue: self.name.clone(), subject: Some(Subject::Messages(messages)) };
-        let mut stub = self.client.queues();
-        let first = async { next(stub.watch_position(request).await?.into_inner()).await };
-        timeout(self.client.call_timeout, first).await.unwrap_or_else(|_| Err(late()))
-    }
 }
 
-type Answers = Result<Option<(WatchPositionResponse, Streaming<WatchPositionResponse>)>, Error>;
-
-async fn next(mut answers: Streaming<WatchPositionResponse>) -> Answers {
-    Ok(answers.message().await?.map(|answer| (answer, answers)))
-}
-
-/// What an answer says that is news; `None` if it is older than what was said before, or about nobody here.
-fn note(left: &mut HashMap<String, Option<Timestamp>>, answer: WatchPositionResponse) -> Option<WatchPositionResponse> {
-    let id = match answer.event.as_ref()? {
-        Event::Position(told) => match told.subject.as_ref()? {
-            position::Subject::Id(id) => id,
-            _ => return None,
-        },
-        Event::Leased(told) => &told.id,
-        Event::Finished(told) => {
-            left.remove(&told.id)?;
-            return Some(answer);
-        }
-        Event::Granted(_) => return None,
+/// Whether an answer says something new: not older than what was said before, and about somebody here.
+fn is_news(left: &mut HashMap<String, Option<(i64, i32)>>, answer: &WatchPositionResponse) -> bool {
+    let id = match &answer.event {
+        Some(Event::Position(Position { subject: Some(position::Subject::Id(id)), .. })) => id,
+        Some(Event::Leased(told)) => &told.id,
+        Some(Event::Finished(told)) => return left.remove(&told.id).is_some(),
+        _ => return false,
     };
-    let told_at = answer.as_of.map(|at| (at.seconds, at.nanos));
-    let before = left.get_mut(id)?;
-    if told_at < before.map(|at| (at.seconds, at.nanos)) {
-        return None;
-    }
-    *before = answer.as_of;
-    Some(answer)
+    let at = answer.as_of.map(|at| (at.seconds, at.nanos));
+    let is_newest = left.get(id).is_some_and(|before| at >= *before);
+    is_newest && left.insert(id.clone(), at).is_some()
 }
