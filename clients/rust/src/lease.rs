@@ -3,8 +3,8 @@
 use std::sync::{Arc, Weak};
 use std::{fmt::Display, ops::Deref, time::Duration};
 
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tokio::{select, sync::watch};
 use tonic::Code;
 use tracing::warn;
 
@@ -41,12 +41,18 @@ enum State {
     Lost,
 }
 
+impl State {
+    fn is_over(self) -> bool {
+        matches!(self, State::Settled | State::Lost)
+    }
+}
+
 impl Lease {
     /// `is_old`: it was given to an earlier attempt of the call that brought it, so it may lapse sooner.
     pub(crate) fn new(queue: Queue, mut delivery: Delivery, lasts: Duration, is_old: bool) -> Self {
         delivery.message.get_or_insert_default();
         let held = Arc::new(Held { queue, delivery, lasts, state: watch::Sender::new(State::Held) });
-        tokio::spawn(keep_alive(Arc::downgrade(&held), lasts / 3, is_old));
+        tokio::spawn(keep_alive(Arc::downgrade(&held), held.state.subscribe(), lasts / 3, is_old));
         Lease(held)
     }
 
@@ -98,10 +104,9 @@ impl Lease {
     ///
     /// # Errors
     /// What the work failed with; LEASE_STALE or LEASE_GONE if its ack came too late to count.
-    pub async fn scope<E, F>(self, work: impl FnOnce(Lease) -> F) -> Result<(), E>
+    pub async fn scope<E>(self, work: impl AsyncFnOnce(Lease) -> Result<Vec<u8>, E>) -> Result<(), E>
     where
         E: Display + From<Error>,
-        F: Future<Output = Result<Vec<u8>, E>>,
     {
         let done = work(self.clone()).await;
         let settled = self.conclude(&done).await;
@@ -127,7 +132,7 @@ impl Deref for Lease {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if !self.is_over() {
+        if !self.state.borrow().is_over() {
             let (client, request) = (self.queue.client.clone(), self.giving_back(Some(Duration::ZERO), "", true));
             self.queue.client.leave_behind(async move {
                 if let Err(error) = client.call(request).await {
@@ -139,10 +144,6 @@ impl Drop for Held {
 }
 
 impl Held {
-    fn is_over(&self) -> bool {
-        matches!(*self.state.borrow(), State::Settled | State::Lost)
-    }
-
     fn named(&self) -> (String, Vec<String>) {
         (self.queue.name.clone(), vec![self.delivery.lease.clone()])
     }
@@ -193,11 +194,14 @@ impl Held {
 }
 
 /// Extends the lease at a third of its span until it is settled, lost or dropped.
-async fn keep_alive(lease: Weak<Held>, pause: Duration, is_old: bool) {
+async fn keep_alive(lease: Weak<Held>, mut state: watch::Receiver<State>, pause: Duration, is_old: bool) {
     let mut failures = u32::from(is_old); // an old one is extended soon
     loop {
-        sleep(if failures == 0 { pause } else { pause.min(backoff(failures, None)) }).await;
-        let Some(held) = lease.upgrade().filter(|held| !held.is_over()) else { return };
+        select! {
+            _ = state.wait_for(|state| state.is_over()) => return, // or its sender is dropped
+            () = sleep(if failures == 0 { pause } else { pause.min(backoff(failures, None)) }) => {}
+        }
+        let Some(held) = lease.upgrade() else { return };
         let is_extended = matches!(timeout(pause.max(SHORTEST_TRY), held.extend(None)).await, Ok(Ok(())));
         failures = if is_extended { 0 } else { failures + 1 };
         if *held.state.borrow() == State::Lost {

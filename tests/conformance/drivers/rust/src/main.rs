@@ -11,8 +11,7 @@ use headway::{Client, ConnectOptions, LeaseOptions, PutOptions, Queue, WorkOptio
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader, stdin};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tonic::Status;
 
 use handles::Handle;
@@ -22,8 +21,9 @@ use wire::{Answer, Fault, Schema, bytes, millis, rpc, tell, text};
 async fn main() {
     let schema = std::env::args().nth(1).expect("usage: driver SCHEMA");
     let driver = Arc::new(Driver { schema: Schema::read(&schema), ..Default::default() });
-    let mut lines = BufReader::new(stdin()).lines();
-    while let Some(line) = lines.next_line().await.expect("stdin is text") {
+    let (to, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || std::io::stdin().lines().for_each(|line| drop(to.send(line.expect("stdin is text")))));
+    while let Some(line) = lines.recv().await {
         let request: Value = serde_json::from_str(&line).expect("a line is JSON");
         let cancelled = Arc::new(Notify::new());
         let id = request["id"].as_u64().expect("a request has an id");
