@@ -83,13 +83,14 @@ async fn slot(
     let mut is_again = false; // a Get of this name may have leased something unknown to us
     while !*is_stopping.borrow() {
         let got = select! {
-            _ = is_stopping.wait_for(|is_stopping| *is_stopping) => break,
+            biased; // an answer that is there is taken, whatever else happens
             got = queue.fetch(&options, &attempt_id, is_again) => got,
+            _ = is_stopping.wait_for(|is_stopping| *is_stopping) => break,
         };
         match got {
             Ok(lease) => {
                 (attempt_id, is_again, failures) = (new_attempt_id(), false, 0);
-                if let Some(lease) = lease {
+                if let Some(lease) = lease.filter(|_| !*is_stopping.borrow()) {
                     handle(&queue, lease, handler.clone(), &is_stopping).await;
                 }
             }
@@ -123,7 +124,7 @@ async fn handle(queue: &Queue, lease: Lease, handler: Handler, is_stopping: &wat
     let mut tries = 0;
     while let Err(error) = lease.conclude(&done).await {
         tries += 1;
-        if error.code == Code::InvalidArgument {
+        if error.code == Code::InvalidArgument && done.is_ok() {
             done = Err(error.to_string()); // its result is refused
         } else if lease.is_lost() || !error.is_passing() || *is_stopping.borrow() {
             return warn!(id = lease.message().id, %error, "a message was handled, but could not be settled");
