@@ -5,7 +5,7 @@ use std::{env, sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
-use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
+use tokio_util::task::TaskTracker;
 use tonic::{Code, Request, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
@@ -50,8 +50,8 @@ pub trait Call: prost::Message + Clone + 'static {
 pub struct Client {
     transport: Transport,
     pub(crate) call_timeout: Duration,
-    runtime: Handle,
-    left_behind: TaskTracker,
+    pub(crate) runtime: Handle,
+    pub(crate) left_behind: TaskTracker, // as long as its tokens or tasks live, `settled` waits
 }
 
 /// A client of the service. Connects with the first call and not before.
@@ -171,15 +171,6 @@ impl Client {
             Err(error) if error.never_sent => send().await,
             answer => answer,
         }
-    }
-
-    /// As long as it lives, [`Client::settled`] waits.
-    pub(crate) fn token(&self) -> TaskTrackerToken {
-        self.left_behind.token()
-    }
-
-    pub(crate) fn leave_behind(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.left_behind.spawn_on(work, &self.runtime);
     }
 }
 

@@ -1,7 +1,7 @@
 //! A message in my hands: settles it, and keeps its lease alive while I work on it.
 
 use std::sync::{Arc, Weak};
-use std::{fmt::Display, ops::Deref, time::Duration};
+use std::{collections::HashMap, fmt::Display, ops::Deref, time::Duration};
 
 use tokio::time::{sleep, timeout};
 use tokio::{select, sync::watch};
@@ -134,11 +134,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         if !self.state.borrow().is_over() {
             let (client, request) = (self.queue.client.clone(), self.giving_back(Some(Duration::ZERO), "", true));
-            self.queue.client.leave_behind(async move {
-                if let Err(error) = client.call(request).await {
-                    warn!(%error, "could not give a message back; its lease lapses");
-                }
-            });
+            let give_back = async move {
+                client
+                    .call(request)
+                    .await
+                    .map(drop)
+                    .unwrap_or_else(|error| warn!(%error, "could not give a message back"))
+            };
+            self.queue.client.left_behind.spawn_on(give_back, &self.queue.client.runtime);
         }
     }
 }
@@ -189,7 +192,7 @@ impl Held {
             Settled::Gone => (Code::NotFound, ErrorReason::LeaseGone, "the lease, its message or its queue is gone"),
             _ => return None,
         };
-        Some(Error::new(code, reason, self.queue.metadata([]), text))
+        Some(Error::new(code, reason, HashMap::from([("queue".to_owned(), self.queue.name.clone())]), text))
     }
 }
 

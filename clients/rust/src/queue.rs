@@ -1,6 +1,6 @@
 //! One queue, seen by a client: puts into it, and leases from it.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::OnceCell;
 use tonic::Code;
@@ -69,7 +69,8 @@ impl Queue {
         let (mut response, is_again) = self.client.repeat(request, None, ATTEMPTS, is_safe, keep).await?;
         for result in response.results.iter_mut().filter(|result| is_again && is_rejecting && result.body_differs) {
             let (code, message) = (Code::AlreadyExists.into(), "another message with this id is known".to_owned());
-            let metadata = self.metadata([("id".to_owned(), result.id.clone())]);
+            let metadata =
+                [("queue", &self.name), ("id", &result.id)].map(|(key, value)| (key.to_owned(), value.clone())).into();
             result.error = Some(v1::Status { code, message, reason: ErrorReason::DuplicateMessage.into(), metadata });
         }
         Ok(response.results)
@@ -105,11 +106,6 @@ impl Queue {
         let (response, was_lost) = self.client.repeat(request, None, ATTEMPTS, true, |_| ()).await?;
         let delivery = response.deliveries.into_iter().next();
         Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lease, is_again || was_lost)))
-    }
-
-    /// What the errors promise about this queue.
-    pub(crate) fn metadata(&self, more: impl IntoIterator<Item = (String, String)>) -> HashMap<String, String> {
-        [("queue".to_owned(), self.name.clone())].into_iter().chain(more).collect()
     }
 }
 

@@ -98,12 +98,8 @@ impl Transport {
 impl Peer {
     fn new(name: &str, address: SocketAddr) -> Result<Arc<Self>, StdError> {
         let endpoint = endpoint(name, &address.to_string())?;
-        Ok(Arc::new(Peer {
-            address,
-            endpoint,
-            channel: Mutex::default(),
-            comes_last_until: std::sync::Mutex::default(),
-        }))
+        let (channel, comes_last_until) = Default::default();
+        Ok(Arc::new(Peer { address, endpoint, channel, comes_last_until }))
     }
 }
 

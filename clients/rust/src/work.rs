@@ -78,7 +78,7 @@ async fn slot(
     mut is_stopping: watch::Receiver<bool>,
     handler: Handler,
 ) -> Result<(), Error> {
-    let _token = queue.client.token();
+    let _token = queue.client.left_behind.token();
     let (mut attempt_id, mut failures) = (new_attempt_id(), 0);
     let mut is_again = false; // a Get of this name may have leased something unknown to us
     while !*is_stopping.borrow() {
@@ -116,7 +116,7 @@ async fn slot(
 }
 
 async fn handle(queue: &Queue, lease: Lease, handler: Handler, is_stopping: &watch::Receiver<bool>) {
-    let (held, token) = (lease.clone(), queue.client.token());
+    let (held, token) = (lease.clone(), queue.client.left_behind.token());
     let mut running = JoinSet::new(); // a task of its own: a panic is the message's failure, and a drop ends it
     running.spawn(async move { (handler(held).await, token).0 });
     let done = running.join_next().await.expect("it was spawned just now");
