@@ -2450,11 +2450,11 @@ pub mod queue_service_client {
         }
         /// Puts batches on one stream, answered in order.
         ///
-        /// A batch is begun when the one before has been put. A full queue holds the stream back: the batch waits for room in
-        /// the producer line as long as the stream lasts. What befalls a batch because of its queue is told of each of its
+        /// Messages join the line in the order sent. A full queue holds the stream back: the batch waits for room in the
+        /// producer line as long as the stream lasts. What befalls a batch because of its queue is told of each of its
         /// messages, and the stream goes on: QUEUE_NOT_FOUND, QUEUE_CLOSED, QUEUE_FULL, QUEUE_DELETED, DUPLICATE_MESSAGE,
         /// ROLE_IN_USE. Any other error ends the stream and is that of the first batch without an answer; those behind it were
-        /// not begun: TOO_LARGE, STORE_FULL. Ends with OK when the sender is done and all is answered. Idempotent by message
+        /// not begun: TOO_LARGE, STORE_FULL. With OUTCOME_UNKNOWN that is true of all batches without an answer. Ends with OK when the sender is done and all is answered. Idempotent by message
         /// id.
         pub async fn produce(
             &mut self,
