@@ -1,0 +1,53 @@
+package dev.headway;
+
+import dev.headway.v1.Message;
+import io.opentelemetry.api.trace.Span;
+import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
+import io.opentelemetry.context.Context;
+import io.opentelemetry.context.propagation.TextMapGetter;
+
+/**
+ * Carries the W3C trace context from who puts a message to who works on it, in the message's headers.
+ *
+ * <p>Needs {@code io.opentelemetry:opentelemetry-api}, on which this client does not depend. Where the application has
+ * it, and puts while a span is current, the headers {@code traceparent} and {@code tracestate} are written by
+ * themselves, unless the message has a {@code traceparent} already.
+ */
+public final class Traces {
+    private static final String PARENT = "traceparent";
+
+    private static final TextMapGetter<Message> HEADERS = new TextMapGetter<>() {
+        @Override
+        public Iterable<String> keys(Message message) {
+            return message.getHeadersMap().keySet();
+        }
+
+        @Override
+        public String get(Message message, String key) {
+            return message == null ? null : message.getHeadersMap().get(key);
+        }
+    };
+
+    private Traces() {}
+
+    /**
+     * The context that the message was put in, to be the parent of the span of its work.
+     *
+     * @param message a message as it came
+     * @return the current context with the span of whoever put the message; without it if the headers name none
+     */
+    public static Context context(Message message) {
+        return W3CTraceContextPropagator.getInstance().extract(Context.current(), message, HEADERS);
+    }
+
+    /** The message with the current span in its headers, if there is one and the caller set none. */
+    static Message inject(Message message) {
+        if (!Span.current().getSpanContext().isValid() || message.containsHeaders(PARENT)) {
+            return message;
+        }
+        var builder = message.toBuilder();
+        W3CTraceContextPropagator.getInstance()
+                .inject(Context.current(), builder, (carrier, key, value) -> carrier.putHeaders(key, value));
+        return builder.build();
+    }
+}
