@@ -1,0 +1,125 @@
+package dev.headway.driver;
+
+import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
+import com.google.gson.JsonNull;
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import com.google.protobuf.ByteString;
+import com.google.protobuf.InvalidProtocolBufferException;
+import com.google.protobuf.Message;
+import com.google.protobuf.MessageOrBuilder;
+import com.google.protobuf.util.JsonFormat;
+import dev.headway.HeadwayException;
+import dev.headway.v1.ErrorReason;
+import java.time.Duration;
+import java.util.Base64;
+import java.util.concurrent.CancellationException;
+
+/** Requests and answers as JSON: spans in milliseconds, bytes in base64, messages in protobuf's own form. */
+final class Json {
+    private static final String REASON_PREFIX = "ERROR_REASON_";
+    private static final JsonFormat.Printer PRINTER = JsonFormat.printer().omittingInsignificantWhitespace();
+
+    private Json() {}
+
+    static JsonObject of(String key, JsonElement value) {
+        var object = new JsonObject();
+        object.add(key, value);
+        return object;
+    }
+
+    static JsonObject of(String key, boolean value) {
+        var object = new JsonObject();
+        object.addProperty(key, value);
+        return object;
+    }
+
+    static boolean has(JsonObject request, String key) {
+        return request.has(key) && !request.get(key).isJsonNull();
+    }
+
+    /** A text, or what stands for one that is absent. */
+    static String text(JsonObject request, String key, String absent) {
+        return has(request, key) ? request.get(key).getAsString() : absent;
+    }
+
+    /** A span, or null. */
+    static Duration span(JsonObject request, String key) {
+        return has(request, key) ? Duration.ofMillis(request.get(key).getAsLong()) : null;
+    }
+
+    /** Bytes; none if they are absent. */
+    static byte[] bytes(JsonObject request, String key) {
+        return Base64.getDecoder().decode(text(request, key, ""));
+    }
+
+    static JsonObject write(MessageOrBuilder message) {
+        try {
+            return JsonParser.parseString(PRINTER.print(message)).getAsJsonObject();
+        } catch (InvalidProtocolBufferException error) {
+            throw new IllegalArgumentException(error);
+        }
+    }
+
+    static Message read(JsonElement json, Message.Builder into) {
+        try {
+            JsonFormat.parser().merge(json.toString(), into);
+            return into.build();
+        } catch (InvalidProtocolBufferException error) {
+            throw new IllegalArgumentException(error);
+        }
+    }
+
+    static dev.headway.v1.Message message(JsonObject told) {
+        var message = dev.headway.v1.Message.newBuilder()
+                .setPayload(ByteString.copyFrom(bytes(told, "payload")))
+                .setId(text(told, "id", ""));
+        if (has(told, "headers")) {
+            told.getAsJsonObject("headers").asMap().forEach((key, value) -> message.putHeaders(key, value.getAsString()));
+        }
+        if (has(told, "delay_ms")) {
+            message.setDelay(wire(span(told, "delay_ms")));
+        }
+        if (has(told, "ttl_ms")) {
+            message.setTimeToLive(wire(span(told, "ttl_ms")));
+        }
+        return message.build();
+    }
+
+    static com.google.protobuf.Duration wire(Duration span) {
+        return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
+    }
+
+    static JsonObject error(Throwable error) {
+        var told = new JsonObject();
+        var metadata = new JsonObject();
+        var violations = new JsonArray();
+        told.addProperty("text", String.valueOf(error.getMessage()));
+        told.add("reason", JsonNull.INSTANCE);
+        told.add("metadata", metadata);
+        told.add("retry_after_ms", JsonNull.INSTANCE);
+        told.add("violations", violations);
+        told.addProperty("outcome_unknown", false);
+        if (error instanceof HeadwayException typed) {
+            told.addProperty("code", typed.code().name());
+            if (typed.reason() != ErrorReason.ERROR_REASON_UNSPECIFIED) {
+                told.addProperty("reason", typed.reason().name().substring(REASON_PREFIX.length()));
+            }
+            typed.metadata().forEach(metadata::addProperty);
+            typed.retryAfter().ifPresent(span -> told.addProperty("retry_after_ms", span.toNanos() / 1e6));
+            typed.violations().forEach(each -> {
+                var violation = new JsonObject();
+                violation.addProperty("field", each.getField());
+                violation.addProperty("description", each.getDescription());
+                violations.add(violation);
+            });
+            told.addProperty("outcome_unknown", typed.isOutcomeUnknown());
+        } else {
+            boolean isCancelled = error instanceof InterruptedException || error instanceof CancellationException;
+            told.addProperty("code", isCancelled ? "CANCELLED" : "DRIVER");
+            told.addProperty("text", error.toString());
+        }
+        return told;
+    }
+}
