@@ -176,15 +176,13 @@ public final class Headway implements AutoCloseable {
      */
     @Override
     public void close() {
-        open.forEach(Runnable::run);
+        var ends = open.stream().map(end -> CompletableFuture.runAsync(end, threads));
+        CompletableFuture.allOf(ends.toArray(CompletableFuture[]::new))
+                .completeOnTimeout(null, CLOSE_SECONDS, TimeUnit.SECONDS)
+                .join();
         managed.shutdownNow();
         threads.shutdownNow();
         timer.shutdownNow();
-        try {
-            managed.awaitTermination(CLOSE_SECONDS, TimeUnit.SECONDS);
-        } catch (InterruptedException error) {
-            Thread.currentThread().interrupt();
-        }
     }
 
     Duration callTimeout() {

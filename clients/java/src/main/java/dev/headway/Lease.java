@@ -24,7 +24,7 @@ import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.IntPredicate;
 import java.util.function.Supplier;
 
@@ -42,7 +42,7 @@ public final class Lease implements AutoCloseable {
     private final Delivery delivery;
     private final Duration span;
     private final Runnable end = this::close;
-    private final AtomicInteger settling = new AtomicInteger(); // calls under way that may end it
+    private final ReentrantLock settling = new ReentrantLock(); // held by whoever makes a call that may end it
     private final CompletableFuture<HeadwayException> lost = new CompletableFuture<>();
     private volatile Settled settled;
     private volatile Future<?> nextExtension;
@@ -199,7 +199,7 @@ public final class Lease implements AutoCloseable {
 
     /** {@code isPatient}: whether to try the ack again after the n-th failure in passing. */
     void run(Handler handler, IntPredicate isPatient) throws Exception {
-        try (this) {
+        try {
             byte[] result = handler.handle(this);
             if (isLost()) {
                 throw lost.join();
@@ -212,6 +212,8 @@ public final class Lease implements AutoCloseable {
                 quietly(() -> delay(error.getClass().getName())); // its text may hold secrets
             }
             throw error;
+        } finally {
+            close();
         }
     }
 
@@ -236,11 +238,8 @@ public final class Lease implements AutoCloseable {
     }
 
     private void quietly(Supplier<SettleResult> giveBack) {
-        if (settled != null || settling.get() > 0) {
-            return;
-        }
         try {
-            Repeating.uninterrupted(giveBack);
+            settle(() -> settled == null ? Repeating.uninterrupted(giveBack) : null);
         } catch (HeadwayException error) {
             LOG.log(Level.WARNING, "could not give message {0} back: {1}", message().getId(), error.getMessage());
         }
@@ -262,11 +261,11 @@ public final class Lease implements AutoCloseable {
 
     // While somebody settles it there is nothing to extend: an Ack that overtakes would make it look lost.
     private SettleResult settle(Supplier<SettleResult> call) {
-        settling.incrementAndGet();
+        settling.lock();
         try {
             return call.get();
         } finally {
-            settling.decrementAndGet();
+            settling.unlock();
         }
     }
 
@@ -320,7 +319,7 @@ public final class Lease implements AutoCloseable {
 
     private void extend() {
         var pause = span.dividedBy(3);
-        if (settling.get() > 0) {
+        if (settling.isLocked()) {
             extendIn(pause);
             return;
         }
@@ -351,7 +350,7 @@ public final class Lease implements AutoCloseable {
     }
 
     private void hear(SettleResult result) {
-        if (settling.get() > 0 || settled != null) {
+        if (settling.isLocked() || settled != null) {
             return;
         }
         try {

@@ -26,7 +26,7 @@ public final class Worker implements AutoCloseable {
     private final HeadwayQueue queue;
     private final Duration span;
     private final Handler handler;
-    private final Runnable end = this::cancel;
+    private final Runnable end = this::cutOff;
     private final Map<Thread, Boolean> slots = new HashMap<>(); // and whether each is idle; guarded by this
     private final CompletableFuture<Void> done;
     private volatile boolean isStopping;
@@ -91,6 +91,11 @@ public final class Worker implements AutoCloseable {
     public void close() {
         stop();
         join();
+    }
+
+    private void cutOff() {
+        cancel();
+        done.exceptionally(error -> null).join();
     }
 
     private synchronized void finish() {
