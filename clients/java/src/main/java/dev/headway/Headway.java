@@ -73,7 +73,7 @@ public final class Headway implements AutoCloseable {
     private final Duration callTimeout;
     private int reconnectFailures; // touched by the channel's listener only
 
-    Headway(ManagedChannelBuilder<?> builder, Duration callTimeout) {
+    private Headway(ManagedChannelBuilder<?> builder, Duration callTimeout) {
         this.callTimeout = callTimeout;
         managed = builder.defaultLoadBalancingPolicy("round_robin")
                 .defaultServiceConfig(serviceConfig())

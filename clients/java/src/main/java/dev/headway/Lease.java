@@ -45,6 +45,7 @@ public final class Lease implements AutoCloseable {
     private final ReentrantLock settling = new ReentrantLock(); // held by whoever makes a call that may end it
     private final CompletableFuture<HeadwayException> lost = new CompletableFuture<>();
     private volatile Settled settled;
+    private volatile boolean isKept = true; // alive
     private volatile Future<?> nextExtension;
     private int failures; // of extensions, in a row
 
@@ -299,6 +300,7 @@ public final class Lease implements AutoCloseable {
     }
 
     private void stopExtending() {
+        isKept = false;
         queue.headway.forget(end);
         nextExtension.cancel(false);
     }
@@ -312,8 +314,8 @@ public final class Lease implements AutoCloseable {
 
     private void extendIn(Duration pause) {
         nextExtension = queue.headway.later(pause, this::extend);
-        if (settled != null) {
-            nextExtension.cancel(false); // it ended meanwhile
+        if (!isKept) {
+            nextExtension.cancel(false);
         }
     }
 
@@ -335,6 +337,9 @@ public final class Lease implements AutoCloseable {
 
             @Override
             public void onError(Throwable thrown) {
+                if (!isKept) {
+                    return;
+                }
                 var error = HeadwayException.from(thrown);
                 LOG.log(Level.WARNING, "could not extend the lease of message {0}: {1}", message().getId(),
                         error.getMessage());

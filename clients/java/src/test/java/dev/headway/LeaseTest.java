@@ -1,0 +1,132 @@
+package dev.headway;
+
+import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.headway.v1.AckRequest;
+import dev.headway.v1.DelayRequest;
+import dev.headway.v1.ErrorReason;
+import dev.headway.v1.ExtendRequest;
+import dev.headway.v1.GetRequest;
+import dev.headway.v1.Settled;
+import io.grpc.Status;
+import java.time.Duration;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+class LeaseTest {
+    private static final Duration LONG = Duration.ofMinutes(1);
+
+    private FakeService service;
+    private Headway headway;
+
+    @BeforeEach
+    void connect() throws Exception {
+        service = new FakeService();
+        headway = service.connect();
+        service.gets.add(FakeService.delivery("a"));
+    }
+
+    @AfterEach
+    void close() {
+        headway.close();
+        service.close();
+    }
+
+    private Lease lease(Duration span) {
+        return headway.queue("q").lease(Duration.ZERO, span).orElseThrow();
+    }
+
+    @Test
+    void isExtendedWhileItIsOpen() throws Exception {
+        try (var lease = lease(Duration.ofMillis(30))) {
+            for (int n = 0; n < 3; n++) {
+                var request = service.next(ExtendRequest.class);
+                assertEquals(lease.delivery().getLease(), request.getLeases(0));
+                assertEquals(Spans.write(Duration.ofMillis(30)), request.getLease());
+            }
+        }
+    }
+
+    @Test
+    void goesBackAtOnceAndForFreeIfItIsLeftUnsettled() throws Exception {
+        lease(LONG).close();
+        var request = service.next(DelayRequest.class);
+        assertTrue(request.hasDelay() && request.getKeepAttempt());
+        assertEquals(Spans.write(Duration.ZERO), request.getDelay());
+    }
+
+    @Test
+    void isNotGivenBackOnceItIsAcked() throws Exception {
+        try (var lease = lease(LONG)) {
+            lease.ack(new byte[] {7});
+        }
+        assertArrayEquals(new byte[] {7}, service.next(AckRequest.class).getResult().toByteArray());
+        assertTrue(service.asked.isEmpty());
+    }
+
+    @Test
+    void workThatReturnsIsAckedWithItsResult() throws Exception {
+        lease(LONG).run(lease -> new byte[] {7});
+        assertArrayEquals(new byte[] {7}, service.next(AckRequest.class).getResult().toByteArray());
+    }
+
+    @Test
+    void workThatThrowsGoesToTheBackoffAndItsTextIsNotTold() throws Exception {
+        var lease = lease(LONG);
+        assertThrows(IllegalStateException.class, () -> lease.run(held -> {
+            throw new IllegalStateException("a secret");
+        }));
+        var request = service.next(DelayRequest.class);
+        assertFalse(request.hasDelay() || request.getKeepAttempt());
+        assertEquals("java.lang.IllegalStateException", request.getReason());
+    }
+
+    @Test
+    void workThatIsInterruptedGoesBackForFree() throws Exception {
+        var lease = lease(LONG);
+        assertThrows(InterruptedException.class, () -> lease.run(held -> {
+            throw new InterruptedException();
+        }));
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
+
+    @Test
+    void tellsThatItWasLost() throws Exception {
+        service.extendSays = Settled.SETTLED_STALE;
+        try (var lease = lease(Duration.ofMillis(30))) {
+            var error = lease.lost().get(10, TimeUnit.SECONDS);
+            assertTrue(error.is(ErrorReason.ERROR_REASON_LEASE_STALE));
+            assertTrue(lease.isLost());
+        }
+    }
+
+    @Test
+    void workThatIsDoneTooLateFails() {
+        service.ackSays = Settled.SETTLED_GONE;
+        var error = assertThrows(HeadwayException.class, () -> lease(LONG).run(lease -> null));
+        assertTrue(error.is(ErrorReason.ERROR_REASON_LEASE_GONE));
+    }
+
+    @Test
+    void aLostAnswerBringsTheSameLeaseWhichIsExtendedAtOnce() throws Exception {
+        service.gets.addFirst(Status.UNAVAILABLE.asRuntimeException());
+        try (var lease = lease(LONG)) {
+            var first = service.next(GetRequest.class).getAttemptId();
+            assertEquals(first, service.next(GetRequest.class).getAttemptId());
+            assertEquals(lease.delivery().getLease(), service.next(ExtendRequest.class).getLeases(0));
+        }
+    }
+
+    @Test
+    void theConnectionsEndGivesItBack() throws Exception {
+        lease(LONG);
+        headway.close();
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
+}

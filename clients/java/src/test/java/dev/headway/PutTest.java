@@ -1,0 +1,130 @@
+package dev.headway;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import dev.headway.v1.ErrorReason;
+import dev.headway.v1.Message;
+import dev.headway.v1.OnDuplicate;
+import dev.headway.v1.PutRequest;
+import dev.headway.v1.PutResponse;
+import dev.headway.v1.PutResult;
+import io.grpc.Status;
+import io.opentelemetry.api.trace.Span;
+import io.opentelemetry.api.trace.SpanContext;
+import io.opentelemetry.api.trace.TraceFlags;
+import io.opentelemetry.api.trace.TraceState;
+import io.opentelemetry.context.Context;
+import java.io.File;
+import java.net.URL;
+import java.net.URLClassLoader;
+import java.util.ArrayList;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+
+class PutTest {
+    private static final Message NAMED = Message.newBuilder().setId("a").build();
+    private static final Message NAMELESS = Message.getDefaultInstance();
+    private static final String PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+    private FakeService service;
+    private Headway headway;
+
+    @BeforeEach
+    void connect() throws Exception {
+        service = new FakeService();
+        headway = service.connect();
+    }
+
+    @AfterEach
+    void close() {
+        headway.close();
+        service.close();
+    }
+
+    @Test
+    void aLostAnswerIsAskedForAgainIfTheMessageHasAnId() throws Exception {
+        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
+        service.puts.add(response(PutResult.newBuilder().setId("a").setDeduplicated(true)));
+        var result = headway.queue("q").put(request(NAMED)).getResults(0);
+        assertTrue(result.getDeduplicated());
+        assertEquals(OnDuplicate.ON_DUPLICATE_UNSPECIFIED, service.next(PutRequest.class).getOnDuplicate());
+        assertEquals(OnDuplicate.ON_DUPLICATE_KEEP, service.next(PutRequest.class).getOnDuplicate());
+    }
+
+    @Test
+    void whatAnotherMessageWasKeptForIsRefusedAllTheSame() {
+        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
+        service.puts.add(response(PutResult.newBuilder().setId("a").setDeduplicated(true).setBodyDiffers(true)));
+        var result = headway.queue("q").put(request(NAMED)).getResults(0);
+        assertFalse(result.getDeduplicated());
+        assertEquals(ErrorReason.ERROR_REASON_DUPLICATE_MESSAGE, result.getError().getReason());
+    }
+
+    @Test
+    void aLostAnswerIsAnErrorIfAMessageHasNoId() throws Exception {
+        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
+        var error = assertThrows(HeadwayException.class, () -> headway.queue("q").put(new byte[0]));
+        assertTrue(error.isOutcomeUnknown());
+        service.next(PutRequest.class);
+        assertTrue(service.asked.isEmpty());
+    }
+
+    @Test
+    void aFutureFailsWithTheTypedError() {
+        service.puts.add(Status.NOT_FOUND.asRuntimeException());
+        var future = headway.queue("q").putAsync(request(NAMED));
+        var error = assertThrows(ExecutionException.class, () -> future.get(10, TimeUnit.SECONDS));
+        assertEquals(Status.Code.NOT_FOUND, HeadwayException.from(error.getCause()).code());
+    }
+
+    @Test
+    void theCurrentSpanGoesIntoTheHeaders() throws Exception {
+        service.puts.add(response(PutResult.newBuilder()));
+        var state = TraceState.builder().put("vendor", "x").build();
+        var span = SpanContext.create(PARENT.substring(3, 35), PARENT.substring(36, 52), TraceFlags.getSampled(), state);
+        var told = Message.newBuilder().putHeaders("traceparent", "mine").build();
+        var request = PutRequest.newBuilder().addMessages(NAMELESS).addMessages(told).build();
+        Context.root().with(Span.wrap(span)).wrap(() -> headway.queue("q").put(request)).call();
+
+        var put = service.next(PutRequest.class);
+        assertEquals(PARENT, put.getMessages(0).getHeadersOrThrow("traceparent"));
+        assertEquals("vendor=x", put.getMessages(0).getHeadersOrThrow("tracestate"));
+        assertEquals(told, put.getMessages(1));
+        var found = Span.fromContext(Traces.context(put.getMessages(0))).getSpanContext();
+        assertEquals(span.getSpanId(), found.getSpanId());
+    }
+
+    @Test
+    void withoutASpanAMessageStaysAsItIs() throws Exception {
+        service.puts.add(response(PutResult.newBuilder()));
+        headway.queue("q").put(request(NAMELESS));
+        assertEquals(NAMELESS, service.next(PutRequest.class).getMessages(0));
+    }
+
+    @Test
+    void openTelemetryNeedNotBeThere() throws Exception {
+        var urls = new ArrayList<URL>();
+        for (var entry : System.getProperty("java.class.path").split(File.pathSeparator)) {
+            if (!entry.contains("opentelemetry")) {
+                urls.add(new File(entry).toURI().toURL());
+            }
+        }
+        // Never closed: threads of the connection outlive it for a moment.
+        var loader = new URLClassLoader(urls.toArray(URL[]::new), ClassLoader.getPlatformClassLoader());
+        ((Runnable) loader.loadClass(PutWithoutTraces.class.getName()).getConstructor().newInstance()).run();
+    }
+
+    private static PutRequest request(Message message) {
+        return PutRequest.newBuilder().addMessages(message).build();
+    }
+
+    private static PutResponse response(PutResult.Builder result) {
+        return PutResponse.newBuilder().addResults(result).build();
+    }
+}

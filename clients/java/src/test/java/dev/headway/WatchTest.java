@@ -1,0 +1,127 @@
+package dev.headway;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.protobuf.Timestamp;
+import com.google.rpc.ErrorInfo;
+import dev.headway.v1.ErrorReason;
+import dev.headway.v1.Finished;
+import dev.headway.v1.Outcome;
+import dev.headway.v1.Position;
+import dev.headway.v1.WatchPositionRequest;
+import dev.headway.v1.WatchPositionResponse;
+import io.grpc.Status;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(20)
+class WatchTest {
+    private static final Object AWAY = Status.UNAVAILABLE.asRuntimeException();
+    private static final Object NO_QUEUE = HeadwayExceptionTest.failure(
+            Status.Code.NOT_FOUND, ErrorInfo.newBuilder().setDomain("headway.v1").setReason("QUEUE_NOT_FOUND").build());
+
+    private FakeService service;
+    private Headway headway;
+
+    @BeforeEach
+    void connect() throws Exception {
+        service = new FakeService();
+        headway = service.connect();
+    }
+
+    @AfterEach
+    void close() {
+        headway.close();
+        service.close();
+    }
+
+    private List<WatchPositionResponse> watch(String... ids) {
+        var told = new ArrayList<WatchPositionResponse>();
+        try (var watch = headway.queue("q").watch(ids)) {
+            watch.forEachRemaining(told::add);
+        }
+        return told;
+    }
+
+    @Test
+    void asksAnewForWhatHasNotEndedWhenTheStreamBreaks() throws Exception {
+        service.watches.add(List.of(place("a", 2, 5), finished("b", 6), AWAY));
+        service.watches.add(List.of(place("a", 1, 7), finished("a", 8)));
+        assertEquals(List.of(place("a", 2, 5), finished("b", 6), place("a", 1, 7), finished("a", 8)), watch("a", "b"));
+        assertEquals(2, service.next(WatchPositionRequest.class).getMessages().getIdsCount());
+        assertEquals(List.of("a"), service.next(WatchPositionRequest.class).getMessages().getIdsList());
+    }
+
+    @Test
+    void whatItTellsOfAMessageNeverGoesBackInTime() {
+        service.watches.add(List.of(place("a", 1, 7), AWAY));
+        service.watches.add(List.of(place("a", 2, 6), finished("a", 8)));
+        assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
+    }
+
+    @Test
+    void aStreamThatEndsBeforeItsLastWordIsBroken() {
+        service.watches.add(List.of(place("a", 1, 7)));
+        service.watches.add(List.of(finished("a", 8)));
+        assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
+    }
+
+    @Test
+    void aQueueThatIsNotThereIsAnError() {
+        service.watches.add(List.of(NO_QUEUE));
+        var error = assertThrows(HeadwayException.class, () -> watch("a"));
+        assertTrue(error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND));
+    }
+
+    @Test
+    void aQueueThatWentMeanwhileIsTheEndOfItsMessages() {
+        service.watches.add(List.of(place("a", 1, 7), AWAY));
+        service.watches.add(List.of(NO_QUEUE));
+        assertEquals(Outcome.OUTCOME_DELETED, watch("a").get(1).getFinished().getOutcome());
+    }
+
+    @Test
+    void noIdsAreNoNews() {
+        assertFalse(headway.queue("q").watch().hasNext());
+    }
+
+    @Test
+    void anOutcomeIsAFuture() throws Exception {
+        service.watches.add(List.of(place("a", 1, 7), finished("a", 8)));
+        var end = headway.queue("q").outcome("a").get(10, TimeUnit.SECONDS);
+        assertEquals(Outcome.OUTCOME_DONE, end.getOutcome());
+    }
+
+    @Test
+    void theOutcomeOfAMessageThatIsNotKnownIsAnError() {
+        var unknown = finished("a", 8).toBuilder();
+        unknown.getFinishedBuilder().setOutcome(Outcome.OUTCOME_UNSPECIFIED);
+        service.watches.add(List.of(unknown.build()));
+        var future = headway.queue("q").outcome("a");
+        var error = assertThrows(ExecutionException.class, () -> future.get(10, TimeUnit.SECONDS));
+        assertTrue(HeadwayException.from(error.getCause()).is(ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND));
+    }
+
+    private static WatchPositionResponse place(String id, long position, long second) {
+        return WatchPositionResponse.newBuilder()
+                .setAsOf(Timestamp.newBuilder().setSeconds(second))
+                .setPosition(Position.newBuilder().setId(id).setPosition(position))
+                .build();
+    }
+
+    private static WatchPositionResponse finished(String id, long second) {
+        return WatchPositionResponse.newBuilder()
+                .setAsOf(Timestamp.newBuilder().setSeconds(second))
+                .setFinished(Finished.newBuilder().setId(id).setOutcome(Outcome.OUTCOME_DONE))
+                .build();
+    }
+}

@@ -1,0 +1,141 @@
+package dev.headway;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import com.google.rpc.ErrorInfo;
+import dev.headway.v1.AckRequest;
+import dev.headway.v1.DelayRequest;
+import dev.headway.v1.ErrorReason;
+import dev.headway.v1.GetRequest;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import java.time.Duration;
+import java.util.concurrent.CountDownLatch;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+@Timeout(20)
+class WorkerTest {
+    private static final Duration LONG = Duration.ofMinutes(1);
+
+    private FakeService service;
+    private Headway headway;
+
+    @BeforeEach
+    void connect() throws Exception {
+        service = new FakeService();
+        headway = service.connect();
+    }
+
+    @AfterEach
+    void close() {
+        headway.close();
+        service.close();
+    }
+
+    private Worker work(Handler handler) {
+        return headway.queue("q").work(1, LONG, handler);
+    }
+
+    @Test
+    void acksWhatItsHandlerReturnsFromAndEndsWhenTheQueueIsDrained() throws Exception {
+        service.gets.add(FakeService.delivery("a"));
+        service.gets.add(FakeService.delivery("b"));
+        service.gets.add(failure(Status.Code.FAILED_PRECONDITION, "QUEUE_DRAINED"));
+        work(lease -> lease.message().getIdBytes().toByteArray()).join();
+        assertEquals("a", service.next(AckRequest.class).getResult().toStringUtf8());
+        assertEquals("b", service.next(AckRequest.class).getResult().toStringUtf8());
+    }
+
+    @Test
+    void goesOnWhenTheServiceWasAwayUnderTheNameOfTheGetThatWasLost() throws Exception {
+        for (int n = 0; n < 6; n++) { // more than the tries of one call
+            service.gets.add(Status.UNAVAILABLE.asRuntimeException());
+        }
+        service.gets.add(FakeService.delivery("a"));
+        try (var worker = work(lease -> null)) {
+            var name = service.next(GetRequest.class).getAttemptId();
+            for (int n = 0; n < 6; n++) {
+                assertEquals(name, service.next(GetRequest.class).getAttemptId());
+            }
+            service.next(AckRequest.class);
+            assertTrue(!worker.done().isDone());
+        }
+    }
+
+    @Test
+    void aStopWaitsForTheHandler() throws Exception {
+        service.gets.add(FakeService.delivery("a"));
+        var isHandling = new CountDownLatch(1);
+        var mayEnd = new CountDownLatch(1);
+        var worker = work(lease -> {
+            isHandling.countDown();
+            mayEnd.await();
+            return null;
+        });
+        isHandling.await();
+        worker.stop();
+        mayEnd.countDown();
+        worker.join();
+        service.next(AckRequest.class);
+    }
+
+    @Test
+    void aStopEndsAWaitingGet() throws Exception {
+        var worker = work(lease -> null);
+        service.next(GetRequest.class);
+        worker.close();
+    }
+
+    @Test
+    void aCancelInterruptsTheHandlerAndGivesItsMessageBackForFree() throws Exception {
+        service.gets.add(FakeService.delivery("a"));
+        var isHandling = new CountDownLatch(1);
+        var worker = work(lease -> {
+            isHandling.countDown();
+            new CountDownLatch(1).await();
+            return null;
+        });
+        isHandling.await();
+        worker.cancel();
+        worker.join();
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
+
+    @Test
+    void whatFailsGoesToTheBackoffAndTheWorkGoesOn() throws Exception {
+        service.gets.add(FakeService.delivery("a"));
+        service.gets.add(FakeService.delivery("b"));
+        try (var worker = work(lease -> {
+            if (lease.message().getId().equals("a")) {
+                throw new AssertionError();
+            }
+            return null;
+        })) {
+            assertEquals("java.lang.AssertionError", service.next(DelayRequest.class).getReason());
+            assertEquals("lease-of-b", service.next(AckRequest.class).getLeases(0));
+            assertTrue(!worker.done().isDone());
+        }
+    }
+
+    @Test
+    void anErrorThatLastsEndsIt() {
+        service.gets.add(failure(Status.Code.NOT_FOUND, "QUEUE_NOT_FOUND"));
+        var error = assertThrows(HeadwayException.class, () -> work(lease -> null).join());
+        assertTrue(error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND));
+    }
+
+    @Test
+    void concurrencyIsAtLeastOne() {
+        assertThrows(IllegalArgumentException.class, () -> headway.queue("q").work(0, lease -> null));
+    }
+
+    private static StatusRuntimeException failure(Status.Code code, String reason) {
+        return HeadwayExceptionTest.failure(
+                code, ErrorInfo.newBuilder().setDomain("headway.v1").setReason(reason).build());
+    }
+}
