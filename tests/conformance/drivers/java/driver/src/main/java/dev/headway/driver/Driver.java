@@ -166,7 +166,7 @@ public final class Driver {
     private JsonObject hello() {
         var told = new JsonObject();
         told.addProperty("language", "java");
-        told.addProperty("version", "0.1.0");
+        told.addProperty("version", Headway.class.getPackage().getImplementationVersion());
         told.add("features", GSON.toJsonTree(FEATURES));
         return told;
     }
