@@ -5,6 +5,7 @@ import dev.headway.v1.DeleteRequest;
 import dev.headway.v1.DescribeRequest;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.Policy;
+import dev.headway.v1.QueueServiceGrpc;
 
 /** Tells errors apart by their reason. */
 public final class Errors {
@@ -28,7 +29,7 @@ public final class Errors {
 
             var request = DescribeRequest.newBuilder().setQueue("java-errors").build();
             try {
-                headway.call(() -> headway.queues().describe(request)); // call() types the errors of a stub
+                headway.call(QueueServiceGrpc.getDescribeMethod(), request); // as queues().describe(), with typed errors
             } catch (HeadwayException error) {
                 System.out.println(error.code() + " " + error.reason());
             }

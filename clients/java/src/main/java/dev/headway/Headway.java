@@ -1,37 +1,43 @@
 package dev.headway;
 
+import static java.util.concurrent.TimeUnit.NANOSECONDS;
+import static java.util.concurrent.TimeUnit.SECONDS;
+
+import com.google.protobuf.Message;
 import dev.headway.v1.AdminServiceGrpc;
 import dev.headway.v1.AdminServiceGrpc.AdminServiceBlockingStub;
 import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.QueueServiceGrpc.QueueServiceBlockingStub;
+import io.grpc.CallOptions;
 import io.grpc.Channel;
 import io.grpc.ChannelCredentials;
+import io.grpc.ClientCall;
+import io.grpc.ClientInterceptor;
 import io.grpc.ClientInterceptors;
 import io.grpc.ConnectivityState;
 import io.grpc.Grpc;
 import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
+import io.grpc.MethodDescriptor;
+import io.grpc.MethodDescriptor.MethodType;
 import io.grpc.NameResolverRegistry;
 import io.grpc.StatusRuntimeException;
+import io.grpc.stub.ClientCalls;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
-import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
-import java.util.concurrent.FutureTask;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.Future;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadFactory;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.Supplier;
 
 /**
  * A connection to the service, and the queues seen through it. Safe for many threads; one for each process is enough.
@@ -66,7 +72,7 @@ public final class Headway implements AutoCloseable {
     }
 
     private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, daemons("headway-timer"));
-    private final ExecutorService threads = Executors.newCachedThreadPool(daemons("headway"));
+    final ExecutorService threads = Executors.newCachedThreadPool(daemons("headway"));
     private final Set<Runnable> open = ConcurrentHashMap.newKeySet(); // what close() ends first
     private final ManagedChannel managed;
     private final Channel channel;
@@ -78,11 +84,18 @@ public final class Headway implements AutoCloseable {
         managed = builder.defaultLoadBalancingPolicy("round_robin")
                 .defaultServiceConfig(serviceConfig())
                 .enableRetry()
-                .keepAliveTime(20, TimeUnit.SECONDS) // the service allows pings every 10 s and more
-                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                .keepAliveTime(20, SECONDS) // the service allows pings every 10 s and more
+                .keepAliveTimeout(10, SECONDS)
                 .maxInboundMessageSize(MOST_RESPONSE_BYTES)
                 .build();
-        channel = ClientInterceptors.intercept(managed, new Deadlines(callTimeout));
+        channel = ClientInterceptors.intercept(managed, new ClientInterceptor() {
+            @Override
+            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> rpc, CallOptions options, Channel next) {
+                // A stream has none, for nobody knows how long the work takes: pings find out if the other side is gone.
+                boolean needsOne = options.getDeadline() == null && rpc.getType() == MethodType.UNARY;
+                return next.newCall(rpc, needsOne ? options.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : options);
+            }
+        });
         timer.setRemoveOnCancelPolicy(true); // most leases end before they are to be extended
         reconnectSoon();
     }
@@ -127,10 +140,11 @@ public final class Headway implements AutoCloseable {
     }
 
     /**
-     * The generated stub for everything about queues, as it is. A call without a deadline gets one: the call timeout
-     * and the {@code wait} of its request.
+     * The generated stub for everything about queues, as it is. A call without a deadline gets the call timeout; the
+     * service cuts a longer {@code wait} short.
      *
-     * @return the blocking stub; it throws {@link StatusRuntimeException}, see {@link #call}
+     * @return the blocking stub; it throws {@link StatusRuntimeException}, see {@link #call} and {@link
+     *     HeadwayException#from(Throwable)}
      */
     public QueueServiceBlockingStub queues() {
         return QueueServiceGrpc.newBlockingStub(channel);
@@ -155,16 +169,24 @@ public final class Headway implements AutoCloseable {
     }
 
     /**
-     * Makes a call of a stub, with its error typed: {@code headway.call(() -> headway.queues().describe(request))}.
+     * Makes one call with its error typed, and with time for the {@code wait} that its request asks for: {@code
+     * headway.call(QueueServiceGrpc.getDescribeMethod(), request)}.
      *
+     * @param <Q> what it asks
      * @param <R> what it answers
-     * @param stubCall the call
+     * @param rpc the call
+     * @param request what to ask
      * @return its answer
-     * @throws HeadwayException instead of {@link StatusRuntimeException}
+     * @throws HeadwayException if it failed
      */
-    public <R> R call(Supplier<R> stubCall) {
+    public <Q extends Message, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
+        return call(rpc, request, callTimeout.plus(Repeating.waitOf(request)));
+    }
+
+    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Duration timeout) {
         try {
-            return stubCall.get();
+            var options = CallOptions.DEFAULT.withDeadlineAfter(timeout.toNanos(), NANOSECONDS);
+            return ClientCalls.blockingUnaryCall(channel, rpc, options, request);
         } catch (StatusRuntimeException error) {
             throw HeadwayException.from(error);
         }
@@ -178,7 +200,7 @@ public final class Headway implements AutoCloseable {
     public void close() {
         var ends = open.stream().map(end -> CompletableFuture.runAsync(end, threads));
         CompletableFuture.allOf(ends.toArray(CompletableFuture[]::new))
-                .completeOnTimeout(null, CLOSE_SECONDS, TimeUnit.SECONDS)
+                .completeOnTimeout(null, CLOSE_SECONDS, SECONDS)
                 .join();
         managed.shutdownNow();
         threads.shutdownNow();
@@ -198,30 +220,10 @@ public final class Headway implements AutoCloseable {
         open.remove(end);
     }
 
-    /** Runs something on a thread of its own; cancelling the future interrupts it. */
-    <R> CompletableFuture<R> async(Callable<R> work) {
-        var future = new CompletableFuture<R>();
-        var task = new FutureTask<Void>(() -> {
-            try {
-                future.complete(work.call());
-            } catch (Throwable error) { // whatever it is, it is the future's
-                future.completeExceptionally(error);
-            }
-            return null;
-        });
-        future.whenComplete((result, error) -> {
-            if (future.isCancelled()) {
-                task.cancel(true);
-            }
-        });
-        threads.execute(task);
-        return future;
-    }
-
     /** Does something quick in a while, unless it is cancelled or the client closed before. */
     Future<?> later(Duration pause, Runnable work) {
         try {
-            return timer.schedule(work, pause.toNanos(), TimeUnit.NANOSECONDS);
+            return timer.schedule(work, pause.toNanos(), NANOSECONDS);
         } catch (RejectedExecutionException closed) {
             return CompletableFuture.completedFuture(null);
         }

@@ -24,8 +24,8 @@ import java.util.Set;
  * <p>Compare the {@link #reason()}; texts are for people and may change. The reasons, and the metadata that each one
  * promises, are told at {@link ErrorReason}.
  */
+@SuppressWarnings("serial") // it cannot be serialized, as those of gRPC, its causes, cannot
 public final class HeadwayException extends RuntimeException {
-    private static final long serialVersionUID = 1;
     private static final String DOMAIN = "headway.v1";
     private static final String PREFIX = "ERROR_REASON_";
 
@@ -43,28 +43,19 @@ public final class HeadwayException extends RuntimeException {
             Status.Code.PERMISSION_DENIED,
             Status.Code.UNIMPLEMENTED);
 
-    /** What the service says of a failed call, beside its status. */
-    private record Details(
-            ErrorReason reason, Map<String, String> metadata, Duration retryAfter, List<FieldViolation> violations) {
-        private static final Details NONE =
-                new Details(ErrorReason.ERROR_REASON_UNSPECIFIED, Map.of(), null, List.of());
-    }
-
     private final Status.Code code;
-    private final transient Details details;
+    private final ErrorReason reason;
+    private final Map<String, String> metadata;
+    private final Duration retryAfter; // null: none was told
+    private final List<FieldViolation> violations;
 
-    private HeadwayException(Status status, Details details, Throwable cause) {
-        super(text(status, details.reason), cause);
+    HeadwayException(Status status, ErrorReason reason, Map<String, String> metadata, List<Any> details) {
+        super(text(status, reason), status.getCause());
         this.code = status.getCode();
-        this.details = details;
-    }
-
-    HeadwayException(Status status) {
-        this(status, Details.NONE, status.getCause());
-    }
-
-    HeadwayException(Status.Code code, ErrorReason reason, Map<String, String> metadata, String text) {
-        this(code.toStatus().withDescription(text), new Details(reason, metadata, null, List.of()), null);
+        this.reason = reason;
+        this.metadata = metadata;
+        retryAfter = find(details, RetryInfo.class).map(each -> Spans.read(each.getRetryDelay())).orElse(null);
+        violations = find(details, BadRequest.class).map(BadRequest::getFieldViolationsList).orElse(List.of());
     }
 
     /**
@@ -77,7 +68,14 @@ public final class HeadwayException extends RuntimeException {
         if (error instanceof HeadwayException typed) {
             return typed;
         }
-        return new HeadwayException(Status.fromThrowable(error), read(error), error);
+        var told = StatusProto.fromThrowable(error);
+        var details = told == null ? List.<Any>of() : told.getDetailsList();
+        var info = find(details, ErrorInfo.class)
+                .filter(each -> each.getDomain().equals(DOMAIN))
+                .orElse(ErrorInfo.getDefaultInstance());
+        var known = ErrorReason.getDescriptor().findValueByName(PREFIX + info.getReason());
+        var reason = known == null ? ErrorReason.ERROR_REASON_UNSPECIFIED : ErrorReason.valueOf(known);
+        return new HeadwayException(Status.fromThrowable(error).withCause(error), reason, info.getMetadataMap(), details);
     }
 
     /**
@@ -87,11 +85,8 @@ public final class HeadwayException extends RuntimeException {
      * @return the same, as the call would have failed with it
      */
     public static HeadwayException from(dev.headway.v1.Status status) {
-        var code = Status.fromCodeValue(status.getCode()).getCode();
-        var reason = status.getReason() == ErrorReason.UNRECOGNIZED
-                ? ErrorReason.ERROR_REASON_UNSPECIFIED
-                : status.getReason();
-        return new HeadwayException(code, reason, status.getMetadataMap(), status.getMessage());
+        var code = Status.fromCodeValue(status.getCode()).withDescription(status.getMessage());
+        return new HeadwayException(code, status.getReason(), status.getMetadataMap(), List.of());
     }
 
     /**
@@ -110,7 +105,7 @@ public final class HeadwayException extends RuntimeException {
      *     know the reason
      */
     public ErrorReason reason() {
-        return details().reason;
+        return reason;
     }
 
     /**
@@ -120,7 +115,7 @@ public final class HeadwayException extends RuntimeException {
      * @return true if {@link #reason()} is among them
      */
     public boolean is(ErrorReason... reasons) {
-        return Arrays.asList(reasons).contains(reason());
+        return Arrays.asList(reasons).contains(reason);
     }
 
     /**
@@ -129,7 +124,7 @@ public final class HeadwayException extends RuntimeException {
      * @return for example {@code queue}; empty if nothing was told
      */
     public Map<String, String> metadata() {
-        return details().metadata;
+        return metadata;
     }
 
     /**
@@ -138,7 +133,7 @@ public final class HeadwayException extends RuntimeException {
      * @return empty if the service did not say
      */
     public Optional<Duration> retryAfter() {
-        return Optional.ofNullable(details().retryAfter);
+        return Optional.ofNullable(retryAfter);
     }
 
     /**
@@ -147,7 +142,7 @@ public final class HeadwayException extends RuntimeException {
      * @return empty for all other codes
      */
     public List<FieldViolation> violations() {
-        return details().violations;
+        return violations;
     }
 
     /**
@@ -156,9 +151,9 @@ public final class HeadwayException extends RuntimeException {
      * @return true for OUTCOME_UNKNOWN, and if no answer of the service came at all
      */
     public boolean isOutcomeUnknown() {
-        return reason() == ErrorReason.ERROR_REASON_UNSPECIFIED
+        return reason == ErrorReason.ERROR_REASON_UNSPECIFIED
                 ? UNANSWERED.contains(code)
-                : is(ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN);
+                : reason == ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN;
     }
 
     /** The same call may succeed later without anybody changing it: the service is away, busy or paused. */
@@ -172,34 +167,15 @@ public final class HeadwayException extends RuntimeException {
         return code == Status.Code.UNAVAILABLE || (isOutcomeUnknown() && code != Status.Code.CANCELLED);
     }
 
-    private Details details() {
-        return details == null ? Details.NONE : details; // null: it came out of a stream of serialized objects
-    }
-
     private static String text(Status status, ErrorReason reason) {
-        var label = reason == ErrorReason.ERROR_REASON_UNSPECIFIED
-                ? status.getCode().name()
-                : reason.name().substring(PREFIX.length());
+        boolean hasReason = reason != ErrorReason.ERROR_REASON_UNSPECIFIED;
+        var label = hasReason ? reason.name().replace(PREFIX, "") : status.getCode().name();
         return status.getDescription() == null ? label : label + ": " + status.getDescription();
     }
 
-    private static Details read(Throwable error) {
-        var status = StatusProto.fromThrowable(error);
-        if (status == null) {
-            return Details.NONE;
-        }
-        var packed = status.getDetailsList();
-        var info = find(packed, ErrorInfo.class).filter(each -> each.getDomain().equals(DOMAIN));
-        return new Details(
-                info.map(each -> reason(each.getReason())).orElse(ErrorReason.ERROR_REASON_UNSPECIFIED),
-                info.map(ErrorInfo::getMetadataMap).orElse(Map.of()),
-                find(packed, RetryInfo.class).map(each -> Spans.read(each.getRetryDelay())).orElse(null),
-                find(packed, BadRequest.class).map(BadRequest::getFieldViolationsList).orElse(List.of()));
-    }
-
-    private static <T extends Message> Optional<T> find(List<Any> packed, Class<T> kind) {
+    private static <T extends Message> Optional<T> find(List<Any> details, Class<T> kind) {
         try {
-            for (var each : packed) {
+            for (var each : details) {
                 if (each.is(kind)) {
                     return Optional.of(each.unpack(kind));
                 }
@@ -208,10 +184,5 @@ public final class HeadwayException extends RuntimeException {
             // The canonical code is left to speak.
         }
         return Optional.empty();
-    }
-
-    private static ErrorReason reason(String name) {
-        var value = ErrorReason.getDescriptor().findValueByName(PREFIX + name);
-        return value == null ? ErrorReason.ERROR_REASON_UNSPECIFIED : ErrorReason.forNumber(value.getNumber());
     }
 }

@@ -2,22 +2,16 @@ package dev.headway;
 
 import com.google.protobuf.ByteString;
 import dev.headway.v1.DescribeRequest;
-import dev.headway.v1.ErrorReason;
-import dev.headway.v1.Finished;
 import dev.headway.v1.GetRequest;
 import dev.headway.v1.Message;
 import dev.headway.v1.OnDuplicate;
-import dev.headway.v1.Outcome;
 import dev.headway.v1.PutRequest;
 import dev.headway.v1.PutResponse;
 import dev.headway.v1.PutResult;
 import dev.headway.v1.QueueServiceGrpc;
-import dev.headway.v1.Status;
-import io.grpc.Status.Code;
 import java.time.Duration;
 import java.util.Collection;
 import java.util.List;
-import java.util.Map;
 import java.util.Optional;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
@@ -71,7 +65,8 @@ public final class HeadwayQueue {
 
     /**
      * Puts a batch, and puts it again if the service was not there: if nothing happened, or if every message carries an
-     * id. What a first try accepted whose answer was lost is then answered {@code deduplicated}.
+     * id. What a first try accepted whose answer was lost is then answered {@code deduplicated}; {@code body_differs}
+     * says that another message had the id.
      *
      * @param request the batch; its {@code queue} is filled in
      * @return one result for each message, in order; one that was refused has its {@code error}
@@ -85,11 +80,11 @@ public final class HeadwayQueue {
      * Puts a batch as {@link #put(PutRequest)} does, and does not wait for the answer.
      *
      * @param request the batch; its {@code queue} is filled in
-     * @return what {@code put} answers or throws; cancelling it cancels the call
+     * @return what {@code put} answers or throws; cancelling it does not cancel the call
      */
     public CompletableFuture<PutResponse> putAsync(PutRequest request) {
         var prepared = prepare(request); // here, where the caller's span is current
-        return headway.async(() -> send(prepared));
+        return CompletableFuture.supplyAsync(() -> send(prepared), headway.threads);
     }
 
     /**
@@ -160,28 +155,6 @@ public final class HeadwayQueue {
         return new Watch(this, ids, attended);
     }
 
-    /**
-     * How a message ends: its outcome, its result if it is done, its last error if it is dead.
-     *
-     * @param id the message's id
-     * @return the end, when it comes, however long that takes; MESSAGE_NOT_FOUND if the message is not known, or not
-     *     remembered any more. Cancelling it ends the watch.
-     */
-    public CompletableFuture<Finished> outcome(String id) {
-        return headway.async(() -> {
-            try (var watch = watch(id)) {
-                while (watch.hasNext()) {
-                    var told = watch.next();
-                    if (told.hasFinished() && told.getFinished().getOutcome() != Outcome.OUTCOME_UNSPECIFIED) {
-                        return told.getFinished();
-                    }
-                }
-            }
-            var reason = ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND;
-            throw new HeadwayException(Code.NOT_FOUND, reason, Map.of("queue", name, "id", id), "no such message");
-        });
-    }
-
     /** How long a lease lasts by the policy, as it was when this handle first asked. */
     Duration policyLease() {
         if (policyLease == null) {
@@ -220,37 +193,15 @@ public final class HeadwayQueue {
         return builder.build();
     }
 
-    // After a lost answer the repeat says KEEP instead of REJECT, so that what the first try accepted is not refused;
-    // what another message of the same id was kept for is refused all the same.
+    // After a lost answer the repeat says KEEP instead of REJECT, so that what the first try accepted is not refused.
     private PutResponse send(PutRequest request) {
         boolean isIdempotent = request.getMessagesList().stream().noneMatch(message -> message.getId().isEmpty());
-        boolean isRejecting = request.getOnDuplicate() != OnDuplicate.ON_DUPLICATE_KEEP
-                && request.getOnDuplicate() != OnDuplicate.ON_DUPLICATE_REPLACE;
-        var keeping = OnDuplicate.ON_DUPLICATE_KEEP;
-        var answer = repeating.call(
-                QueueServiceGrpc.getPutMethod(),
-                request,
-                isIdempotent,
-                lost -> isRejecting ? lost.toBuilder().setOnDuplicate(keeping).build() : lost);
-        if (!isRejecting || !answer.isAgain()) {
-            return answer.response();
-        }
-        var response = answer.response().toBuilder();
-        response.getResultsBuilderList().stream()
-                .filter(result -> result.getDeduplicated() && result.getBodyDiffers())
-                .forEach(result -> result.setDeduplicated(false).setBodyDiffers(false).setTicket(0).setPosition(0)
-                        .setError(duplicate(result.getId())));
-        return response.build();
-    }
-
-    private Status duplicate(String id) {
-        return Status.newBuilder()
-                .setCode(Code.ALREADY_EXISTS.value())
-                .setMessage("another message with this id is known")
-                .setReason(ErrorReason.ERROR_REASON_DUPLICATE_MESSAGE)
-                .putMetadata("queue", name)
-                .putMetadata("id", id)
-                .build();
+        boolean isReplacing = request.getOnDuplicate() == OnDuplicate.ON_DUPLICATE_REPLACE;
+        return repeating
+                .call(QueueServiceGrpc.getPutMethod(), request, isIdempotent, lost -> isReplacing
+                        ? lost
+                        : lost.toBuilder().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build())
+                .response();
     }
 
     private static boolean hasTraces() {

@@ -13,13 +13,13 @@ import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.SettleResult;
 import dev.headway.v1.Settled;
 import io.grpc.CallOptions;
-import io.grpc.Status.Code;
+import io.grpc.Status;
 import io.grpc.stub.ClientCalls;
 import io.grpc.stub.StreamObserver;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
-import java.time.Instant;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
@@ -148,18 +148,6 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Gives the message back until an instant, at the cost of an attempt.
-     *
-     * @param until when it joins the line again; the past is now, at the head
-     * @param reason kept with the message, at most 1024 bytes
-     * @return as {@link #delay(String)}
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
-     */
-    public SettleResult delay(Instant until, String reason) {
-        return delay(DelayRequest.newBuilder().setUntil(Spans.write(until)).setReason(reason));
-    }
-
-    /**
      * Gives the message back to the head of the line, now and for free: it was not worked on.
      *
      * @return as {@link #delay(String)}
@@ -277,21 +265,16 @@ public final class Lease implements AutoCloseable {
             return result;
         }
         end(said);
-        if (said == Settled.SETTLED_STALE) {
-            var text = "somebody newer holds or held message " + message().getId();
-            throw lose(Code.FAILED_PRECONDITION, ErrorReason.ERROR_REASON_LEASE_STALE, text);
-        }
-        if (said == Settled.SETTLED_GONE) {
-            var text = "the lease of message " + message().getId() + " is gone, or its message or queue is";
-            throw lose(Code.NOT_FOUND, ErrorReason.ERROR_REASON_LEASE_GONE, text);
+        if (said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE) {
+            boolean isStale = said == Settled.SETTLED_STALE;
+            var code = isStale ? Status.FAILED_PRECONDITION : Status.NOT_FOUND;
+            var reason = isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE;
+            var text = "the lease of message " + message().getId() + " has no say any more";
+            lost.complete(new HeadwayException(
+                    code.withDescription(text), reason, Map.of("queue", queue.name()), List.of()));
+            throw lost.join();
         }
         return result;
-    }
-
-    private HeadwayException lose(Code code, ErrorReason reason, String text) {
-        var error = new HeadwayException(code, reason, Map.of("queue", queue.name()), text);
-        lost.complete(error);
-        return error;
     }
 
     private void end(Settled said) {

@@ -1,14 +1,10 @@
 package dev.headway;
 
 import com.google.protobuf.Message;
-import io.grpc.CallOptions;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status;
-import io.grpc.StatusRuntimeException;
-import io.grpc.stub.ClientCalls;
 import java.time.Duration;
 import java.util.concurrent.ThreadLocalRandom;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 import java.util.function.UnaryOperator;
 
@@ -34,7 +30,7 @@ record Repeating(Headway headway) {
     <Q extends Message, R> Answer<R> call(
             MethodDescriptor<Q, R> rpc, Q first, boolean isIdempotent, UnaryOperator<Q> onLost) {
         long grace = headway.callTimeout().toNanos();
-        long waitUntil = System.nanoTime() + Deadlines.waitOf(first).toNanos();
+        long waitUntil = System.nanoTime() + waitOf(first).toNanos();
         long deadline = waitUntil + grace;
         // One try gets half of the time beyond the wait, so that an answer that never comes leaves time for another.
         long share = isIdempotent ? grace / 2 : grace;
@@ -44,11 +40,8 @@ record Repeating(Headway headway) {
             long now = System.nanoTime();
             long left = Math.min(deadline - now, Math.max(0, waitUntil - now) + share);
             try {
-                var options = CallOptions.DEFAULT.withDeadlineAfter(left, TimeUnit.NANOSECONDS);
-                var response = ClientCalls.blockingUnaryCall(headway.channel(), rpc, options, request);
-                return new Answer<>(response, lost != null);
-            } catch (StatusRuntimeException thrown) {
-                var error = HeadwayException.from(thrown);
+                return new Answer<>(headway.call(rpc, request, Duration.ofNanos(left)), lost != null);
+            } catch (HeadwayException error) {
                 var pause = pauseAfter(failures, error);
                 boolean isOver = failures >= MOST_TRIES || System.nanoTime() + pause.toNanos() >= deadline;
                 if (isOver || !error.isUnserved() || (!isIdempotent && error.isOutcomeUnknown())) {
@@ -83,7 +76,7 @@ record Repeating(Headway headway) {
             Thread.sleep(span.toMillis());
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
-            throw new HeadwayException(Status.CANCELLED.withDescription("interrupted").withCause(interrupted));
+            throw HeadwayException.from(Status.CANCELLED.withCause(interrupted).asRuntimeException());
         }
     }
 
@@ -97,6 +90,15 @@ record Repeating(Headway headway) {
                 Thread.currentThread().interrupt();
             }
         }
+    }
+
+    /** How long a request asks the service to wait. */
+    static Duration waitOf(Message request) {
+        var field = request.getDescriptorForType().findFieldByName("wait");
+        var wait = field == null
+                ? Duration.ZERO
+                : Spans.read((com.google.protobuf.Duration) request.getField(field));
+        return wait.isNegative() ? Duration.ZERO : wait;
     }
 
     @SuppressWarnings("unchecked") // a builder builds the message that it was made of

@@ -9,21 +9,7 @@ final class Spans {
     private Spans() {}
 
     static com.google.protobuf.Duration write(Duration span) {
-        // The wire wants both parts of one sign, Java has nanoseconds that only add.
-        long seconds = span.getSeconds();
-        int nanos = span.getNano();
-        if (seconds < 0 && nanos > 0) {
-            seconds += 1;
-            nanos -= 1_000_000_000;
-        }
-        return com.google.protobuf.Duration.newBuilder().setSeconds(seconds).setNanos(nanos).build();
-    }
-
-    static Timestamp write(Instant instant) {
-        return Timestamp.newBuilder()
-                .setSeconds(instant.getEpochSecond())
-                .setNanos(instant.getNano())
-                .build();
+        return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
     }
 
     static Duration read(com.google.protobuf.Duration span) {

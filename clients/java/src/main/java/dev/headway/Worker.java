@@ -42,7 +42,7 @@ public final class Worker implements AutoCloseable {
         this.span = span;
         this.handler = handler;
         queue.headway.onClose(end);
-        var ends = Stream.generate(() -> queue.headway.async(this::slot)).limit(concurrency);
+        var ends = Stream.generate(() -> CompletableFuture.runAsync(this::slot, queue.headway.threads)).limit(concurrency);
         done = CompletableFuture.allOf(ends.toArray(CompletableFuture[]::new)).thenRun(this::finish);
     }
 
@@ -105,7 +105,7 @@ public final class Worker implements AutoCloseable {
         }
     }
 
-    private Void slot() {
+    private void slot() {
         var attempt = HeadwayQueue.newAttemptId();
         boolean isAgain = false; // a Get of this name may have leased something unknown to us
         int failures = 0;
@@ -125,7 +125,7 @@ public final class Worker implements AutoCloseable {
                     }
                     if (!error.isPassing()) {
                         fail(error);
-                        return null;
+                        return;
                     }
                     isAgain |= error.isOutcomeUnknown();
                     pause(++failures, error);
@@ -134,7 +134,6 @@ public final class Worker implements AutoCloseable {
             if (isAgain) {
                 returnLost(attempt);
             }
-            return null;
         } finally {
             leave();
         }

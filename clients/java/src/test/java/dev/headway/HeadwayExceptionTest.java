@@ -67,7 +67,7 @@ class HeadwayExceptionTest {
 
     @Test
     void oneThatIsTypedIsGivenBackAsItIs() {
-        var error = new HeadwayException(Status.ABORTED);
+        var error = HeadwayException.from(Status.ABORTED.asRuntimeException());
         assertSame(error, HeadwayException.from(error));
     }
 
@@ -98,8 +98,15 @@ class HeadwayExceptionTest {
         assertEquals("DUPLICATE_MESSAGE: known", error.getMessage());
     }
 
+    @Test
+    void readsAReasonOfALaterVersion() {
+        var error = HeadwayException.from(dev.headway.v1.Status.newBuilder().setCode(5).setReasonValue(9999).build());
+        assertEquals(ErrorReason.UNRECOGNIZED, error.reason());
+        assertEquals(Status.Code.NOT_FOUND, error.code());
+    }
+
     private static HeadwayException of(ErrorReason reason) {
-        return new HeadwayException(Status.Code.UNAVAILABLE, reason, Map.of(), "gone");
+        return new HeadwayException(Status.UNAVAILABLE, reason, Map.of(), List.of());
     }
 
     static StatusRuntimeException failure(Status.Code code, com.google.protobuf.Message... details) {

@@ -1,11 +1,9 @@
 package dev.headway;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import dev.headway.v1.ErrorReason;
 import dev.headway.v1.Message;
 import dev.headway.v1.OnDuplicate;
 import dev.headway.v1.PutRequest;
@@ -55,15 +53,6 @@ class PutTest {
         assertTrue(result.getDeduplicated());
         assertEquals(OnDuplicate.ON_DUPLICATE_UNSPECIFIED, service.next(PutRequest.class).getOnDuplicate());
         assertEquals(OnDuplicate.ON_DUPLICATE_KEEP, service.next(PutRequest.class).getOnDuplicate());
-    }
-
-    @Test
-    void whatAnotherMessageWasKeptForIsRefusedAllTheSame() {
-        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
-        service.puts.add(response(PutResult.newBuilder().setId("a").setDeduplicated(true).setBodyDiffers(true)));
-        var result = headway.queue("q").put(request(NAMED)).getResults(0);
-        assertFalse(result.getDeduplicated());
-        assertEquals(ErrorReason.ERROR_REASON_DUPLICATE_MESSAGE, result.getError().getReason());
     }
 
     @Test

@@ -16,8 +16,6 @@ import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -92,23 +90,6 @@ class WatchTest {
     @Test
     void noIdsAreNoNews() {
         assertFalse(headway.queue("q").watch().hasNext());
-    }
-
-    @Test
-    void anOutcomeIsAFuture() throws Exception {
-        service.watches.add(List.of(place("a", 1, 7), finished("a", 8)));
-        var end = headway.queue("q").outcome("a").get(10, TimeUnit.SECONDS);
-        assertEquals(Outcome.OUTCOME_DONE, end.getOutcome());
-    }
-
-    @Test
-    void theOutcomeOfAMessageThatIsNotKnownIsAnError() {
-        var unknown = finished("a", 8).toBuilder();
-        unknown.getFinishedBuilder().setOutcome(Outcome.OUTCOME_UNSPECIFIED);
-        service.watches.add(List.of(unknown.build()));
-        var future = headway.queue("q").outcome("a");
-        var error = assertThrows(ExecutionException.class, () -> future.get(10, TimeUnit.SECONDS));
-        assertTrue(HeadwayException.from(error.getCause()).is(ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND));
     }
 
     private static WatchPositionResponse place(String id, long position, long second) {

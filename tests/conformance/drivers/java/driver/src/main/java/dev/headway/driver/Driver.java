@@ -18,6 +18,7 @@ import dev.headway.v1.PutRequest;
 import dev.headway.v1.QueueServiceGrpc;
 import io.grpc.CallOptions;
 import io.grpc.MethodDescriptor;
+import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
@@ -203,11 +204,17 @@ public final class Driver {
 
     private JsonObject call(JsonObject request) {
         var rpc = rpc(request);
-        var options = options(request);
         var message = message(rpc, request);
-        var channel = client(request).channel();
-        return client(request)
-                .call(() -> Json.of("response", Json.write(ClientCalls.blockingUnaryCall(channel, rpc, options, message))));
+        var client = client(request);
+        if (!Json.has(request, "timeout_ms")) {
+            return Json.of("response", Json.write(client.call(rpc, message)));
+        }
+        try {
+            var response = ClientCalls.blockingUnaryCall(client.channel(), rpc, options(request), message);
+            return Json.of("response", Json.write(response));
+        } catch (StatusRuntimeException error) {
+            throw HeadwayException.from(error);
+        }
     }
 
     private void open(JsonObject request) {
