@@ -188,8 +188,10 @@ public final class Lease implements AutoCloseable {
 
     /** {@code isPatient}: whether to try the ack again after the n-th failure in passing. */
     void run(Handler handler, IntPredicate isPatient) throws Exception {
+        boolean isDone = false;
         try {
             byte[] result = handler.handle(this);
+            isDone = true;
             if (isLost()) {
                 throw lost.join();
             }
@@ -197,7 +199,9 @@ public final class Lease implements AutoCloseable {
                 Repeating.uninterrupted(() -> finish(result == null ? new byte[0] : result, isPatient));
             }
         } catch (Throwable error) { // whatever it is, it is this message's failure
-            if (!(error instanceof InterruptedException) && !Thread.currentThread().isInterrupted()) {
+            boolean isCancelled = error instanceof InterruptedException || Thread.currentThread().isInterrupted();
+            boolean isUntold = isDone && error instanceof HeadwayException ack && ack.isPassing();
+            if (!isCancelled && !isUntold) {
                 quietly(() -> delay(error.getClass().getName())); // its text may hold secrets
             }
             throw error;
