@@ -29,7 +29,7 @@ public final class Errors {
 
             var request = DescribeRequest.newBuilder().setQueue("java-errors").build();
             try {
-                headway.call(QueueServiceGrpc.getDescribeMethod(), request); // as queues().describe(), with typed errors
+                headway.call(QueueServiceGrpc.getDescribeMethod(), request); // queues().describe(), with typed errors
             } catch (HeadwayException error) {
                 System.out.println(error.code() + " " + error.reason());
             }

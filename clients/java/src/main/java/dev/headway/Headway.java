@@ -90,10 +90,12 @@ public final class Headway implements AutoCloseable {
                 .build();
         channel = ClientInterceptors.intercept(managed, new ClientInterceptor() {
             @Override
-            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> rpc, CallOptions options, Channel next) {
-                // A stream has none, for nobody knows how long the work takes: pings find out if the other side is gone.
-                boolean needsOne = options.getDeadline() == null && rpc.getType() == MethodType.UNARY;
-                return next.newCall(rpc, needsOne ? options.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : options);
+            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> rpc, CallOptions told, Channel next) {
+                // Streams have no deadline, for nobody knows how long the work takes: pings find out if the other side
+                // is gone.
+                boolean needsOne = told.getDeadline() == null && rpc.getType() == MethodType.UNARY;
+                var options = needsOne ? told.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : told;
+                return next.newCall(rpc, options);
             }
         });
         timer.setRemoveOnCancelPolicy(true); // most leases end before they are to be extended

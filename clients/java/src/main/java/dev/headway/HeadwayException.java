@@ -75,7 +75,8 @@ public final class HeadwayException extends RuntimeException {
                 .orElse(ErrorInfo.getDefaultInstance());
         var known = ErrorReason.getDescriptor().findValueByName(PREFIX + info.getReason());
         var reason = known == null ? ErrorReason.ERROR_REASON_UNSPECIFIED : ErrorReason.valueOf(known);
-        return new HeadwayException(Status.fromThrowable(error).withCause(error), reason, info.getMetadataMap(), details);
+        var status = Status.fromThrowable(error).withCause(error);
+        return new HeadwayException(status, reason, info.getMetadataMap(), details);
     }
 
     /**

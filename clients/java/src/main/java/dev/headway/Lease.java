@@ -19,8 +19,10 @@ import io.grpc.stub.StreamObserver;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
+import java.util.EnumSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
@@ -36,6 +38,7 @@ import java.util.function.Supplier;
  */
 public final class Lease implements AutoCloseable {
     private static final Logger LOG = System.getLogger("dev.headway");
+    private static final Set<Settled> NO_SAY = EnumSet.of(Settled.SETTLED_STALE, Settled.SETTLED_GONE);
     private static final Duration LEAST_TIMEOUT = Duration.ofMillis(100); // of an extension
 
     private final HeadwayQueue queue;
@@ -243,8 +246,7 @@ public final class Lease implements AutoCloseable {
         return settle(() -> {
             var answer = queue.repeating.call(QueueServiceGrpc.getDelayMethod(), request);
             var result = answer.response().getResults(0);
-            boolean hasNoSay = result.getSettled() == Settled.SETTLED_STALE || result.getSettled() == Settled.SETTLED_GONE;
-            if (answer.isAgain() && hasNoSay) {
+            if (answer.isAgain() && NO_SAY.contains(result.getSettled())) {
                 end(result.getSettled());
                 return result;
             }
@@ -269,7 +271,7 @@ public final class Lease implements AutoCloseable {
             return result;
         }
         end(said);
-        if (said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE) {
+        if (NO_SAY.contains(said)) {
             boolean isStale = said == Settled.SETTLED_STALE;
             var code = isStale ? Status.FAILED_PRECONDITION : Status.NOT_FOUND;
             var reason = isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE;

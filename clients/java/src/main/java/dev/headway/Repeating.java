@@ -23,9 +23,9 @@ record Repeating(Headway headway) {
     }
 
     /**
-     * Five tries at most, within the request's wait and the call timeout; a call that is not idempotent is repeated only
-     * if nothing happened. {@code onLost} may change the request once a try may have taken effect. The error is that of
-     * the last try, or of the one whose outcome is unknown if the last one only was not served.
+     * Five tries at most, within the request's wait and the call timeout; a call that is not idempotent is repeated
+     * only if nothing happened. {@code onLost} may change the request once a try may have taken effect. The error is
+     * that of the last try, or of the one whose outcome is unknown if the last one only was not served.
      */
     <Q extends Message, R> Answer<R> call(
             MethodDescriptor<Q, R> rpc, Q first, boolean isIdempotent, UnaryOperator<Q> onLost) {

@@ -27,9 +27,9 @@ import java.util.NoSuchElementException;
  * Where messages are, at once and then whenever that changes, until the last is finished.
  *
  * <p>Loop over it: {@link #hasNext} blocks for the next news. When the stream breaks it is opened anew, for as long as
- * the service is away, and then tells how a message ended as long as that is remembered; what is told of a message never
- * goes back in time. A message that is not known is finished with {@code OUTCOME_UNSPECIFIED}. For one thread; only
- * {@link #close} may come from another.
+ * the service is away, and then tells how a message ended as long as that is remembered; what is told of a message
+ * never goes back in time. A message that is not known is finished with {@code OUTCOME_UNSPECIFIED}. For one thread;
+ * only {@link #close} may come from another.
  */
 public final class Watch implements Iterator<WatchPositionResponse>, Iterable<WatchPositionResponse>, AutoCloseable {
     private final HeadwayQueue queue;
@@ -56,8 +56,8 @@ public final class Watch implements Iterator<WatchPositionResponse>, Iterable<Wa
      * Waits for the next news, however long that takes.
      *
      * @return false when the last message is finished, or the watch closed
-     * @throws HeadwayException QUEUE_NOT_FOUND, or what is wrong with the ids; what passes by itself only if nothing was
-     *     told within the call timeout
+     * @throws HeadwayException QUEUE_NOT_FOUND, or what is wrong with the ids; what passes by itself only if nothing
+     *     was told within the call timeout
      */
     @Override
     public boolean hasNext() {
@@ -67,7 +67,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, Iterable<Wa
                     open();
                 }
                 if (!stream.hasNext()) {
-                    throw Status.UNAVAILABLE.withDescription("the watch ended before its last news").asRuntimeException();
+                    throw Status.UNAVAILABLE.withDescription("it ended before its last news").asRuntimeException();
                 }
                 hear(stream.next());
             } catch (StatusRuntimeException error) {
@@ -152,7 +152,9 @@ public final class Watch implements Iterator<WatchPositionResponse>, Iterable<Wa
         if (isClosed) {
             return;
         }
-        if (lastAsOf != null && error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, ErrorReason.ERROR_REASON_QUEUE_DELETED)) {
+        boolean hasNoQueue =
+                error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, ErrorReason.ERROR_REASON_QUEUE_DELETED);
+        if (lastAsOf != null && hasNoQueue) {
             left.keySet().forEach(id -> ready.add(deleted(id))); // the queue was there and is no more
             left.clear();
             close();

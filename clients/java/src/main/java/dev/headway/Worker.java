@@ -4,13 +4,13 @@ import dev.headway.v1.ErrorReason;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.function.Supplier;
-import java.util.stream.Stream;
 
 /**
  * Works through a queue, some messages at a time, until the queue is drained or the worker is stopped.
@@ -42,8 +42,9 @@ public final class Worker implements AutoCloseable {
         this.span = span;
         this.handler = handler;
         queue.headway.onClose(end);
-        var ends = Stream.generate(() -> CompletableFuture.runAsync(this::slot, queue.headway.threads)).limit(concurrency);
-        done = CompletableFuture.allOf(ends.toArray(CompletableFuture[]::new)).thenRun(this::finish);
+        var ends = new CompletableFuture<?>[concurrency];
+        Arrays.setAll(ends, slot -> CompletableFuture.runAsync(this::slot, queue.headway.threads));
+        done = CompletableFuture.allOf(ends).thenRun(this::finish);
     }
 
     /** Leases no more, and lets the handlers finish what they hold. Returns at once; see {@link #join}. */

@@ -31,7 +31,8 @@ class HeadwayExceptionTest {
         var info = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("QUEUE_FULL").putMetadata("bound", "7");
         var retry = RetryInfo.newBuilder().setRetryDelay(Spans.write(Duration.ofMillis(1500)));
         var bad = BadRequest.newBuilder().addFieldViolations(VIOLATION);
-        var error = HeadwayException.from(failure(Status.Code.RESOURCE_EXHAUSTED, info.build(), retry.build(), bad.build()));
+        var failure = failure(Status.Code.RESOURCE_EXHAUSTED, info.build(), retry.build(), bad.build());
+        var error = HeadwayException.from(failure);
 
         assertEquals(Status.Code.RESOURCE_EXHAUSTED, error.code());
         assertTrue(error.is(ErrorReason.ERROR_REASON_OVERLOADED, ErrorReason.ERROR_REASON_QUEUE_FULL));
@@ -59,8 +60,8 @@ class HeadwayExceptionTest {
                 .setTypeUrl("type.googleapis.com/google.rpc.ErrorInfo")
                 .setValue(com.google.protobuf.ByteString.copyFromUtf8("\377"))
                 .build();
-        var status = com.google.rpc.Status.newBuilder().setCode(Status.Code.NOT_FOUND.value()).addDetails(broken).build();
-        var error = HeadwayException.from(StatusProto.toStatusRuntimeException(status));
+        var status = com.google.rpc.Status.newBuilder().setCode(Status.Code.NOT_FOUND.value()).addDetails(broken);
+        var error = HeadwayException.from(StatusProto.toStatusRuntimeException(status.build()));
         assertEquals(Status.Code.NOT_FOUND, error.code());
         assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, error.reason());
     }

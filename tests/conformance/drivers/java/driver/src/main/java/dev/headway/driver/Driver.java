@@ -95,7 +95,8 @@ public final class Driver {
             Map.entry("put", this::put),
             Map.entry("lease", this::lease),
             Map.entry("lease_end", quiet(this::leaseEnd)),
-            Map.entry("lease_ack", quiet(request -> handle(Held.class, request).lease().ack(Json.bytes(request, "result")))),
+            Map.entry("lease_ack", quiet(request -> handle(Held.class, request).lease()
+                    .ack(Json.bytes(request, "result")))),
             Map.entry("lease_delay", quiet(this::leaseDelay)),
             Map.entry("lease_progress", quiet(request -> handle(Held.class, request).lease()
                     .progress(request.get("fraction").getAsDouble(), Json.text(request, "note", "")))),

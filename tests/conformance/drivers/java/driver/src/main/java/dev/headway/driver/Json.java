@@ -76,7 +76,8 @@ final class Json {
                 .setPayload(ByteString.copyFrom(bytes(told, "payload")))
                 .setId(text(told, "id", ""));
         if (has(told, "headers")) {
-            told.getAsJsonObject("headers").asMap().forEach((key, value) -> message.putHeaders(key, value.getAsString()));
+            var headers = told.getAsJsonObject("headers");
+            headers.keySet().forEach(key -> message.putHeaders(key, headers.get(key).getAsString()));
         }
         if (has(told, "delay_ms")) {
             message.setDelay(wire(span(told, "delay_ms")));
