@@ -51,7 +51,7 @@ class ConnectTest {
             var request = GetRequest.newBuilder().setQueue("q").setWait(Spans.write(Duration.ofMinutes(10)));
             headway.call(QueueServiceGrpc.getGetMethod(), request.build());
             long seconds = service.deadlines.take().timeRemaining(TimeUnit.SECONDS);
-            assertTrue(seconds > 600 && seconds <= 605, "it has " + seconds + " s left");
+            assertTrue(seconds > 600 && seconds <= 660, "it has " + seconds + " s left");
         }
     }
 
@@ -60,7 +60,7 @@ class ConnectTest {
         try (var service = new FakeService(); var headway = service.connect()) {
             service.gets.add(FakeService.delivery("a"));
             headway.queues().get(GetRequest.getDefaultInstance());
-            assertTrue(service.deadlines.take().timeRemaining(TimeUnit.SECONDS) < 5);
+            assertTrue(service.deadlines.take().timeRemaining(TimeUnit.SECONDS) <= 60);
         }
     }
 

@@ -35,8 +35,9 @@ import java.util.concurrent.TimeUnit;
 
 /** A service on a port of this process that answers as a test tells it, and keeps what it was asked. */
 final class FakeService extends QueueServiceImplBase implements AutoCloseable {
-    /** What a Get waits for when nothing is told: the end of its call. */
-    private static final long TEST_SECONDS = 10;
+    static final Duration CALL_TIMEOUT = Duration.ofMinutes(1); // long: the machine may be busy with others
+
+    private static final long TEST_SECONDS = 60;
 
     final BlockingQueue<Message> asked = new LinkedBlockingQueue<>();
     final BlockingQueue<Deadline> deadlines = new LinkedBlockingQueue<>();
@@ -55,7 +56,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
 
     Headway connect() {
         var address = "127.0.0.1:" + server.getPort();
-        return Headway.builder().addresses(address).callTimeout(Duration.ofSeconds(5)).build();
+        return Headway.builder().addresses(address).callTimeout(CALL_TIMEOUT).build();
     }
 
     /** The next request of a kind; others before it are passed over. */

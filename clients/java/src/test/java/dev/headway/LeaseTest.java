@@ -100,7 +100,7 @@ class LeaseTest {
     void tellsThatItWasLost() throws Exception {
         service.extendSays = Settled.SETTLED_STALE;
         try (var lease = lease(Duration.ofMillis(30))) {
-            var error = lease.lost().get(10, TimeUnit.SECONDS);
+            var error = lease.lost().get(60, TimeUnit.SECONDS);
             assertTrue(error.is(ErrorReason.ERROR_REASON_LEASE_STALE));
             assertTrue(lease.isLost());
         }

@@ -68,7 +68,7 @@ class PutTest {
     void aFutureFailsWithTheTypedError() {
         service.puts.add(Status.NOT_FOUND.asRuntimeException());
         var future = headway.queue("q").putAsync(request(NAMED));
-        var error = assertThrows(ExecutionException.class, () -> future.get(10, TimeUnit.SECONDS));
+        var error = assertThrows(ExecutionException.class, () -> future.get(60, TimeUnit.SECONDS));
         assertEquals(Status.Code.NOT_FOUND, HeadwayException.from(error.getCause()).code());
     }
 

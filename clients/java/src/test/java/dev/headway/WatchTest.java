@@ -21,7 +21,7 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-@Timeout(20)
+@Timeout(120)
 class WatchTest {
     private static final Object AWAY = Status.UNAVAILABLE.asRuntimeException();
     private static final Object NO_QUEUE = HeadwayExceptionTest.failure(
