@@ -56,7 +56,6 @@ public final class Headway implements AutoCloseable {
 
     private static final int MOST_RESPONSE_BYTES = 64 * 1024 * 1024;
     private static final Duration CALL_TIMEOUT = Duration.ofSeconds(10);
-    private static final Duration MOST_RECONNECT_BACKOFF = Duration.ofSeconds(5);
     private static final long CLOSE_SECONDS = 5;
 
     // Calls that gRPC may send again by itself: they do no harm when done twice, and their answer says the same. Put,
@@ -77,7 +76,7 @@ public final class Headway implements AutoCloseable {
     private final ManagedChannel managed;
     private final Channel channel;
     private final Duration callTimeout;
-    private int reconnectFailures; // touched by the channel's listener only
+    private volatile Future<?> reconnecting = CompletableFuture.completedFuture(null);
 
     private Headway(ManagedChannelBuilder<?> builder, Duration callTimeout) {
         this.callTimeout = callTimeout;
@@ -99,7 +98,7 @@ public final class Headway implements AutoCloseable {
             }
         });
         timer.setRemoveOnCancelPolicy(true); // most leases end before they are to be extended
-        reconnectSoon();
+        seeToConnection();
     }
 
     /**
@@ -232,13 +231,18 @@ public final class Headway implements AutoCloseable {
     }
 
     // gRPC for Java waits up to two minutes before it connects again, and has no setting for that.
-    private void reconnectSoon() {
-        var state = managed.getState(false);
-        managed.notifyWhenStateChanged(state, this::reconnectSoon);
-        if (state == ConnectivityState.READY) {
-            reconnectFailures = 0;
-        } else if (state == ConnectivityState.TRANSIENT_FAILURE) {
-            later(Repeating.backoff(++reconnectFailures, MOST_RECONNECT_BACKOFF), managed::resetConnectBackoff);
+    private void seeToConnection() {
+        managed.notifyWhenStateChanged(managed.getState(false), this::seeToConnection);
+        reconnecting.cancel(false);
+        reconnectSoon(1);
+    }
+
+    private void reconnectSoon(int failures) {
+        if (managed.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
+            reconnecting = later(Repeating.backoff(failures), () -> {
+                managed.resetConnectBackoff();
+                reconnectSoon(failures + 1);
+            });
         }
     }
 

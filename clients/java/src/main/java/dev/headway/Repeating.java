@@ -59,14 +59,14 @@ record Repeating(Headway headway) {
 
     /** The wait after the n-th failure in a row: doubling from 0.1 s to 5 s, and never before the error says. */
     static Duration pauseAfter(int failures, HeadwayException error) {
-        var pause = backoff(failures, MOST_BACKOFF);
+        var pause = backoff(failures);
         return error.retryAfter().filter(asked -> asked.compareTo(pause) > 0).orElse(pause);
     }
 
-    /** Doubling from 0.1 s, with jitter. */
-    static Duration backoff(int failures, Duration most) {
+    /** Doubling from 0.1 s to 5 s, with jitter. */
+    static Duration backoff(int failures) {
         var span = FIRST_BACKOFF.multipliedBy(1L << Math.min(failures - 1, 16));
-        var bound = span.compareTo(most) < 0 ? span : most;
+        var bound = span.compareTo(MOST_BACKOFF) < 0 ? span : MOST_BACKOFF;
         return Duration.ofMillis((long) (bound.toMillis() * ThreadLocalRandom.current().nextDouble(0.5, 1.0)));
     }
 
