@@ -6,16 +6,12 @@ import dev.headway.v1.DelayRequest;
 import dev.headway.v1.Delivery;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.ExtendRequest;
-import dev.headway.v1.ExtendResponse;
 import dev.headway.v1.Message;
 import dev.headway.v1.Progress;
 import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.SettleResult;
 import dev.headway.v1.Settled;
-import io.grpc.CallOptions;
 import io.grpc.Status;
-import io.grpc.stub.ClientCalls;
-import io.grpc.stub.StreamObserver;
 import java.lang.System.Logger;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
@@ -25,7 +21,6 @@ import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.IntPredicate;
 import java.util.function.Supplier;
@@ -302,7 +297,7 @@ public final class Lease implements AutoCloseable {
     }
 
     private void extendIn(Duration pause) {
-        nextExtension = queue.headway.later(pause, this::extend);
+        nextExtension = queue.headway.later(pause, () -> queue.headway.threads.execute(this::extend));
         if (!isKept) {
             nextExtension.cancel(false);
         }
@@ -310,47 +305,31 @@ public final class Lease implements AutoCloseable {
 
     private void extend() {
         var pause = span.dividedBy(3);
-        if (settling.isLocked()) {
+        try {
+            if (!settling.isLocked()) {
+                var timeout = pause.compareTo(LEAST_TIMEOUT) > 0 ? pause : LEAST_TIMEOUT;
+                var rpc = QueueServiceGrpc.getExtendMethod();
+                hear(queue.headway.call(rpc, extension().build(), timeout).getResults(0));
+            }
+            failures = 0;
             extendIn(pause);
-            return;
+        } catch (HeadwayException error) {
+            if (isKept) {
+                var text = "could not extend the lease of message {0}: {1}";
+                LOG.log(Level.WARNING, text, message().getId(), error.getMessage());
+            }
+            var backoff = Repeating.pauseAfter(++failures, error);
+            extendIn(backoff.compareTo(pause) < 0 ? backoff : pause);
         }
-        var timeout = pause.compareTo(LEAST_TIMEOUT) > 0 ? pause : LEAST_TIMEOUT;
-        var options = CallOptions.DEFAULT.withDeadlineAfter(timeout.toNanos(), TimeUnit.NANOSECONDS);
-        var call = queue.headway.channel().newCall(QueueServiceGrpc.getExtendMethod(), options);
-        ClientCalls.asyncUnaryCall(call, extension().build(), new StreamObserver<ExtendResponse>() {
-            @Override
-            public void onNext(ExtendResponse response) {
-                failures = 0;
-                hear(response.getResults(0));
-            }
-
-            @Override
-            public void onError(Throwable thrown) {
-                if (!isKept) {
-                    return;
-                }
-                var error = HeadwayException.from(thrown);
-                LOG.log(Level.WARNING, "could not extend the lease of message {0}: {1}", message().getId(),
-                        error.getMessage());
-                var backoff = Repeating.pauseAfter(++failures, error);
-                extendIn(backoff.compareTo(pause) < 0 ? backoff : pause);
-            }
-
-            @Override
-            public void onCompleted() {
-                extendIn(pause);
-            }
-        });
     }
 
     private void hear(SettleResult result) {
-        if (settling.isLocked() || settled != null) {
-            return;
-        }
-        try {
-            book(result);
-        } catch (HeadwayException error) {
-            LOG.log(Level.WARNING, error.getMessage());
+        if (!settling.isLocked() && settled == null) {
+            try {
+                book(result);
+            } catch (HeadwayException error) {
+                LOG.log(Level.WARNING, error.getMessage());
+            }
         }
     }
 }
