@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,11 @@ class Scenario:
             yield f"what is started is awaited once: {started}, {awaited}"
 
 
-def read_scenarios(folder: Path = FOLDER) -> list[Scenario]:
+@cache
+def read_scenarios() -> list[Scenario]:
     """All of them, by file and in the order of each file. Raises BadScenario."""
     found: list[Scenario] = []
-    for path in sorted(folder.glob("*.yaml")):
+    for path in sorted(FOLDER.glob("*.yaml")):
         for told in load(path.read_text()):
             try:
                 steps = [

@@ -20,7 +20,15 @@ from headwayd.store import frames, keys
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
 STORAGE = (ROOT / "docs/storage.md").read_text()
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "helm/headway/README.md"])
+DOCUMENTS = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        ROOT / "helm/headway/README.md",
+        *(ROOT / "clients").glob("*.md"),
+        *(ROOT / "clients").glob("*/README.md"),
+    ]
+)
 _LINK = re.compile(r"(?<!`)\]\((?!https?://)(?P<path>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
 _RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
 _REASON_ROW = re.compile(r"^\| ([A-Z_]+) \| ([A-Z_]+) \|", re.MULTILINE)
@@ -31,7 +39,7 @@ def _anchors(markdown: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(document: Path) -> None:
     for link in _LINK.finditer(document.read_text()):
         target = document.parent / link["path"] if link["path"] else document
