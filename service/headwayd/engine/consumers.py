@@ -111,7 +111,7 @@ class Consumer:
 
     def begin_anew(self, *, number: int, attempt_id: str) -> None:
         """Waits for its next turn, with the number that it has in line already, if any."""
-        self.order = replace(self.order, attempt_id=attempt_id)
+        self.order = self.order._replace(attempt_id=attempt_id)
         self.waiter = replace(self.waiter, number=number)
         self.given = asyncio.get_running_loop().create_future()
 

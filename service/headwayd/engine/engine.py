@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 
 from headwayd.domain import names
 from headwayd.domain.blocked import ToldProducer
@@ -252,7 +251,7 @@ class Engine:
         if self._is_draining:
             raise ShuttingDown("this process is going down")
         if order.max_bytes != self.limits.max_response_bytes:
-            order = replace(order, max_bytes=self.limits.max_response_bytes)
+            order = order._replace(max_bytes=self.limits.max_response_bytes)
         return await self._getting.get(order, budget_s=budget_s)
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:

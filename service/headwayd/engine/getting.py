@@ -52,7 +52,7 @@ class Getting:
             if deliveries:
                 return GetOutcome(deliveries=deliveries, settled=at_once)
             settled = list(at_once)
-            order = replace(order, ack=())
+            order = order._replace(ack=())
         try:
             return await self._get_alone(order, budget, settled)
         except HeadwayError:
@@ -70,7 +70,7 @@ class Getting:
         settled += step.settled
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):
             return self._outcome(order, step, settled)
-        consumer.order = replace(order, ack=(), place="")
+        consumer.order = order._replace(ack=(), place="")
         if order.wait_ms:
             step = await self._wait(consumer, has_settled=bool(settled))
         if step.deliveries or not order.stands:

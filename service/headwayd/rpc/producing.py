@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
@@ -52,7 +52,7 @@ class _Batch:
 
     def may_go_with(self, other: _Batch) -> bool:
         """In one step with the batch before."""
-        is_alike = replace(self.order, messages=()) == replace(other.order, messages=())
+        is_alike = self.order._replace(messages=()) == other.order._replace(messages=())
         return is_alike and self.is_harmless and other.is_harmless
 
 
@@ -101,7 +101,7 @@ async def _put_all(
     at_once: Sequence[PutOutcome] = ()
     if len(batches) > 1:
         messages = [message for batch in batches for message in batch.order.messages]
-        at_once = await _put(engine, replace(batches[0].order, messages=messages), context)
+        at_once = await _put(engine, batches[0].order._replace(messages=messages), context)
     at = 0
     for batch in batches:
         messages = list(batch.order.messages)
@@ -112,7 +112,7 @@ async def _put_all(
         if rest := messages[len(outcomes) :]:
             wait_ms = wait_within_deadline_ms(_WAIT_MS, context)
             try:
-                outcomes += await _put(engine, replace(batch.order, messages=rest, wait_ms=wait_ms), context)
+                outcomes += await _put(engine, batch.order._replace(messages=rest, wait_ms=wait_ms), context)
             except HeadwayError as error:
                 if not outcomes:
                     raise

@@ -7,7 +7,6 @@ Errors pass through as they are: `edge` makes them statuses. What is not overrid
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import replace
 
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.domain.errors import QueueExists
@@ -96,7 +95,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         self._engine.check_name(request.queue)
         order = requests.put_order(request, self._limits)
         if order.wait_ms:
-            order = replace(order, wait_ms=wait_within_deadline_ms(order.wait_ms, context))
+            order = order._replace(wait_ms=wait_within_deadline_ms(order.wait_ms, context))
         outcomes = await self._engine.put(order, budget_s=store_budget_s(context))
         return put_response(outcomes)
 
@@ -105,7 +104,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         self._engine.check_name(request.queue)
         order = requests.get_order(request, self._limits)
         if order.wait_ms:
-            order = replace(order, wait_ms=wait_within_deadline_ms(order.wait_ms, context))
+            order = order._replace(wait_ms=wait_within_deadline_ms(order.wait_ms, context))
         outcome = await self._engine.get(order, budget_s=store_budget_s(context))
         return get_response(outcome)
 

@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lapsed-lease-holds-credit",
         defect="A lease that lapsed counts for ever.",
         file="engine/consuming/consuming.py",
-        old="            self._held.lapse(self._loop.time())\n",
+        old="        self._held.lapse(self._loop.time())\n",
         new="",
         test=WIRE + "test_consume_credit.py::test_a_lease_that_lapses_gives_its_credit_back",
     ),

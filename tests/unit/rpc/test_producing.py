@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,4 +131,4 @@ async def test_no_more_is_read_ahead_than_a_few_batches() -> None:
     engine.may_go_on.set()
     await first
     await stream.aclose()
-    assert replace(engine.orders[0], messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)
+    assert engine.orders[0]._replace(messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)

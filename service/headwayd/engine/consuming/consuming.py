@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credit, ExtendOrder, ToldConsumer
@@ -150,8 +149,7 @@ class Consuming:
 
     def _asked_for(self, room: Room, ack: Sequence[str], attempt_id: str) -> GetOrder:
         most = self._limits.max_response_bytes
-        return replace(
-            self._consumer.order,
+        return self._consumer.order._replace(
             max_messages=min(room.messages, self._limits.max_batch_messages),
             max_bytes=min(room.bytes or most, most),
             must_fit=room.is_strict,
@@ -206,7 +204,7 @@ class Consuming:
 
     def _wait_in_line(self) -> None:
         consumer = self._consumer
-        consumer.order = replace(consumer.order, ack=())
+        consumer.order = consumer.order._replace(ack=())
         self._line = self._consumers.join(consumer)
         self._told_known_at = self._loop.time()  # what was known before was true of another wait
         self._tell_at = self._told_known_at + _TELL_AFTER_S
