@@ -267,6 +267,31 @@ async def test_streams_stand_through_a_restart_of_the_store_in_their_order_and_h
         assert await holder.ended() is grpc.StatusCode.OK
 
 
+async def test_a_stream_that_going_down_ends_tells_so_when_its_place_is_kept(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    """Whoever is told comes back at once, through another service."""
+    async with FaultProxy(fresh_store_server.port) as proxy:
+        leaving = await serve(proxy.url)
+        there = await open_line(leaving, "jobs")
+        line = await open_line(await serve(fresh_store_server.url), "jobs")
+        await line.create(place_grace=span(60_000))
+        first = Standing(there)
+        place = (await first.position(1)).place
+        async with Standing(line) as second:
+            await second.position(2)
+            proxy.silent = True
+            leaving.signal(signal.SIGTERM)
+            await eventually(lambda: "told to stop" in leaving.log.read_text())
+            ending = asyncio.ensure_future(first.ended())
+            await asyncio.wait({ending}, timeout=0.5)
+            assert not ending.done()
+            proxy.silent = False
+            assert await ending is grpc.StatusCode.UNAVAILABLE
+            async with Standing(line, place=place) as back:
+                await back.position(1)
+
+
 async def test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_service_has_died(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open
 ) -> None:

@@ -243,14 +243,14 @@ class Consumers:
         await asyncio.sleep(ON_ITS_WAY_S)
         await surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=_BUDGET_S))
 
-    def give_up_all(self, consumer: Consumer, *, has_left: bool) -> None:
+    def give_up_all(self, consumer: Consumer, *, has_left: bool) -> asyncio.Event:
         """The same, with whatever it was given last."""
         given = consumer.given
         if given.done() and not given.cancelled() and given.exception() is None:
-            self.give_up(consumer, [delivery.lease for delivery in given.result().deliveries], has_left=has_left)
-        else:
-            given.cancel()
-            self.give_up(consumer, has_left=has_left)
+            leases = [delivery.lease for delivery in given.result().deliveries]
+            return self.give_up(consumer, leases, has_left=has_left)
+        given.cancel()
+        return self.give_up(consumer, has_left=has_left)
 
     def give_back(self, consumer: Consumer, step: GetStep) -> None:
         """Releases, in the background, what was given to one who has gone."""
@@ -258,14 +258,19 @@ class Consumers:
             consumer, [delivery.lease for delivery in step.deliveries], has_left=not consumer.waiter.owns_leases
         )
 
-    def give_up(self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False) -> None:
+    def give_up(self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False) -> asyncio.Event:
         """Ends, in the background, all that it stands for: its place in line, unless it `has_left`, and its leases. A
-        place without leases is kept under its name for as long as the policy's grace says."""
+        place without leases is kept under its name for as long as the policy's grace says. What is returned is set when
+        all of that is done."""
         has_left = has_left or not consumer.waiter.name
-        if not has_left or leases:
-            self._spawn(self._give_up(consumer, leases, has_left), f"leave:{consumer.order.queue}")
+        is_done = asyncio.Event()
+        if has_left and not leases:
+            is_done.set()
+        else:
+            self._spawn(self._give_up(consumer, leases, has_left, is_done), f"leave:{consumer.order.queue}")
+        return is_done
 
-    async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool) -> None:
+    async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool, is_done: asyncio.Event) -> None:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
         for start in range(0, len(leases), _MOST_AT_ONCE):
@@ -275,6 +280,7 @@ class Consumers:
             await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
         elif not has_left:
             await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
+        is_done.set()
 
     async def _release(self, queue: str, leases: Sequence[str], waiter: Waiter) -> None:
         await self.store.release(queue, leases, owned=waiter.owns_leases, budget_s=_BUDGET_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -22,6 +23,7 @@ from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
+_LEAVING_S = 2.0  # the end of a stream waits so long for the store to know of it, no longer
 
 Spawn = Callable[[Awaitable[None], str], None]
 
@@ -92,7 +94,11 @@ class Standing:
             yield ToldOver(is_deleted=isinstance(error, QueueDeleted))
         finally:
             follower.leave(stance)
-            self._consumers.give_up_all(consumer, has_left=is_over)
+            gone = self._consumers.give_up_all(consumer, has_left=is_over)
+            # Whoever learns that the stream has ended may come back to its place at once, elsewhere: then it is kept.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVING_S):
+                    await gone.wait()
 
     async def _until_turn(
         self, stance: Stance, follower: Follower, first: GetStep | None
