@@ -3,135 +3,101 @@ package headway
 import (
 	"cmp"
 	"context"
+	"errors"
+	"math/rand/v2"
 	"os"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"headway.dev/go/headwaypb"
 )
 
-// Calls that gRPC may make again by itself: they do no harm when done twice, and their answer says the same. Put, Get,
-// Ack, Delay and Extend are repeated by again, which knows the ids they carry and can tell the caller. Never repeated:
-// Close and Delete (the second fails by rule), Purge and Repair (the second's answer tells its own part only), Redrive.
-const serviceConfig = `{"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": [{
-	"name": [
-		{"service": "headway.v1.QueueService", "method": "Create"}, {"service": "headway.v1.QueueService", "method": "Describe"},
-		{"service": "headway.v1.QueueService", "method": "List"}, {"service": "headway.v1.QueueService", "method": "Update"},
-		{"service": "headway.v1.QueueService", "method": "Peek"}, {"service": "headway.v1.AdminService", "method": "Check"},
-		{"service": "headway.v1.AdminService", "method": "GetServerInfo"}, {"service": "headway.v1.AdminService", "method": "ListDead"},
-		{"service": "headway.v1.AdminService", "method": "Pause"}, {"service": "headway.v1.AdminService", "method": "Resume"}
-	],
-	"retryPolicy": {
-		"maxAttempts": 4, "initialBackoff": "0.1s", "maxBackoff": "2s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]
-	}
-}]}`
+// Calls that only read, or carry what names their effect, beside Put and Get with ids. Never repeated: Close, Delete
+// and Withdraw (the second fails by rule), Purge and Repair (the second's answer tells its own part only).
+const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List ListDead Pause Peek Resume Update"
 
 // Client is a connection to the service, safe for concurrent use. Make it with [Connect].
 type Client struct {
 	// Queues is the generated stub of QueueService. A call without a deadline gets one: the call timeout beyond the
-	// wait it asks for. Streams have none.
+	// wait it asks for. Streams have none. While the service is unavailable a call is made again until its deadline, if
+	// it only reads or carries ids; such a Put turns from REJECT to KEEP, so what the first try accepted is then
+	// deduplicated, and body_differs tells that the id is another message's.
 	Queues headwaypb.QueueServiceClient
-	// Admin is the generated stub of AdminService. Calls get deadlines as those of Queues do.
+	// Admin is the generated stub of AdminService. Its calls get deadlines, and are made again, as those of Queues.
 	Admin headwaypb.AdminServiceClient
 
-	conn        *grpc.ClientConn
-	addresses   []string
+	// Conn is the connection below the stubs.
+	Conn *grpc.ClientConn
+
 	callTimeout time.Duration
-	tracing     Tracing
-	dial        []grpc.DialOption
 }
 
-// Tracing carries trace context through the headers of messages. Package headway.dev/go/headwayotel has one for
-// OpenTelemetry.
-type Tracing interface {
-	// Inject writes the span that is current in ctx, if there is one, into headers.
-	Inject(ctx context.Context, headers map[string]string)
-	// Extract returns ctx with what the headers say as the remote parent of new spans.
-	Extract(ctx context.Context, headers map[string]string) context.Context
-}
-
-// ConnectOption changes how [Connect] connects.
-type ConnectOption func(*Client)
-
-// WithAddress names the service: HOST:PORT, or unix:PATH. Calls go round robin over all that are given, and over all
-// addresses that a single name has. Default: the environment's HEADWAY_ADDRESS (several: with commas between them),
-// else 127.0.0.1:7420.
-func WithAddress(addresses ...string) ConnectOption {
-	return func(c *Client) { c.addresses = addresses }
-}
-
-// WithCallTimeout says how long a call without a deadline may take beyond the wait it asks for. Default: 10 s.
-func WithCallTimeout(timeout time.Duration) ConnectOption {
-	return func(c *Client) { c.callTimeout = timeout }
-}
-
-// WithTracing puts the current trace context into the headers of messages that [Queue.Put] puts, unless they carry one,
-// and offers it to handlers in their context.
-func WithTracing(tracing Tracing) ConnectOption { return func(c *Client) { c.tracing = tracing } }
-
-// WithDialOptions adds options of gRPC's own, for example interceptors, or grpc.WithTransportCredentials in place of
-// plain text.
-func WithDialOptions(options ...grpc.DialOption) ConnectOption {
-	return func(c *Client) { c.dial = append(c.dial, options...) }
+// Config tells [Connect] how to connect; its zero values are what one mostly wants.
+type Config struct {
+	// Addresses name the service: HOST:PORT, or unix:PATH. Calls go round robin over all that are given, and over all
+	// addresses that a single name has. None: the environment's HEADWAY_ADDRESS (several: with commas between them),
+	// else 127.0.0.1:7420.
+	Addresses []string
+	// CallTimeout is how long a call without a deadline may take beyond the wait it asks for. 0: 10 s.
+	CallTimeout time.Duration
+	// Dial are options of gRPC's own, for example interceptors, such as that of package headway.dev/go/headwayotel, or
+	// grpc.WithTransportCredentials in place of plain text.
+	Dial []grpc.DialOption
 }
 
 // Connect makes a client. It does not block: the first call opens the connection, and one that is lost is opened again.
 // It fails only for an address or an option that cannot be understood.
-func Connect(options ...ConnectOption) (*Client, error) {
-	c := &Client{callTimeout: 10 * time.Second}
-	reconnect := backoff.Config{BaseDelay: 200 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
-	c.dial = []grpc.DialOption{
+func Connect(config Config) (*Client, error) {
+	c := &Client{callTimeout: cmp.Or(config.CallTimeout, 10*time.Second)}
+	reconnect := backoff.Config{BaseDelay: time.Second / 5, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
+	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithUserAgent("headway-go/" + Version),
-		grpc.WithDefaultServiceConfig(serviceConfig),
+		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithChainUnaryInterceptor(c.unary),
-		grpc.WithChainStreamInterceptor(streams),
 	}
-	for _, option := range options {
-		option(c)
-	}
-	target := cmp.Or(strings.Join(c.addresses, ","), os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420")
-	if addresses := strings.Split(target, ","); len(addresses) > 1 {
-		state := resolver.State{}
+	target := cmp.Or(strings.Join(config.Addresses, ","), os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420")
+	if addresses := strings.Split(strings.ReplaceAll(target, " ", ""), ","); len(addresses) > 1 {
+		several, state := manual.NewBuilderWithScheme("headway"), resolver.State{}
 		for _, address := range addresses {
-			each := resolver.Address{Addr: strings.TrimSpace(address), ServerName: strings.TrimSpace(address)}
-			state.Endpoints = append(state.Endpoints, resolver.Endpoint{Addresses: []resolver.Address{each}})
+			state.Addresses = append(state.Addresses, resolver.Address{Addr: address, ServerName: address})
 		}
-		several := manual.NewBuilderWithScheme("headway")
 		several.InitialState(state)
-		target, c.dial = "headway:///several", append(c.dial, grpc.WithResolvers(several))
+		target, dial = "headway:///several", append(dial, grpc.WithResolvers(several))
 	}
-	conn, err := grpc.NewClient(target, c.dial...)
+	conn, err := grpc.NewClient(target, append(dial, config.Dial...)...)
 	if err != nil {
 		return nil, err
 	}
-	c.conn, c.Queues, c.Admin = conn, headwaypb.NewQueueServiceClient(conn), headwaypb.NewAdminServiceClient(conn)
+	c.Conn, c.Queues, c.Admin = conn, headwaypb.NewQueueServiceClient(conn), headwaypb.NewAdminServiceClient(conn)
 	return c, nil
 }
 
-// Conn is the connection below the stubs.
-func (c *Client) Conn() *grpc.ClientConn { return c.conn }
-
 // Close ends the connection. Calls and streams that are under way fail.
-func (c *Client) Close() error { return c.conn.Close() }
+func (c *Client) Close() error { return c.Conn.Close() }
 
 // Queue names a queue to work with. It does not ask whether there is one.
 func (c *Client) Queue(name string) *Queue { return &Queue{client: c, name: name} }
 
+// unary makes every call that does not stream: with a deadline, again where that does no harm, with a typed error.
 func (c *Client) unary(
-	ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
+	ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption,
 ) error {
 	if _, has := ctx.Deadline(); !has {
 		timeout := c.callTimeout
@@ -142,18 +108,50 @@ func (c *Client) unary(
 		defer cancel()
 		ctx = limited
 	}
-	return typed(invoke(ctx, method, request, response, conn, options...))
+	var lost *Error // a try that may have done it, whatever those behind it say
+	for failures := 1; ; failures++ {
+		err := Typed(invoke(ctx, method, request, response, conn, options...))
+		failed, is := err.(*Error)
+		if !is || failed.Code != codes.Unavailable {
+			return err
+		}
+		if failed.OutcomeUnknown() {
+			lost = failed
+		}
+		if !harmless(method, request) || !pause(ctx, failures, failed) {
+			return cmp.Or(lost, failed)
+		}
+		if put, is := request.(*headwaypb.PutRequest); is && put.OnDuplicate < headwaypb.OnDuplicate_ON_DUPLICATE_KEEP {
+			put = proto.Clone(put).(*headwaypb.PutRequest)
+			put.OnDuplicate, request = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP, put
+		}
+	}
 }
 
-func streams(
-	ctx context.Context, what *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
-) (grpc.ClientStream, error) {
-	opened, err := open(ctx, what, conn, method, options...)
-	return typedStream{opened}, typed(err)
+// harmless tells whether a call may be made again although the first try may have done it.
+func harmless(method string, request any) bool {
+	switch request := request.(type) {
+	case *headwaypb.PutRequest:
+		unnamed := func(message *headwaypb.Message) bool { return message.GetId() == "" }
+		return !slices.ContainsFunc(request.Messages, unnamed)
+	case *headwaypb.GetRequest:
+		return request.AttemptId != ""
+	}
+	return slices.Contains(strings.Fields(repeatable), path.Base(method))
 }
 
-// typedStream is a stream whose failures are of type *Error.
-type typedStream struct{ grpc.ClientStream }
-
-func (s typedStream) SendMsg(message any) error { return typed(s.ClientStream.SendMsg(message)) }
-func (s typedStream) RecvMsg(message any) error { return typed(s.ClientStream.RecvMsg(message)) }
+// pause waits after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never shorter than the service
+// asked for. It returns false if ctx ends before that, and at once if no waiting mends such a failure.
+func pause(ctx context.Context, failures int, err error) bool {
+	var failed *Error
+	if !errors.As(err, &failed) || !slices.Contains(passingCodes, failed.Code) {
+		return false
+	}
+	span := min(5*time.Second, 100*time.Millisecond<<min(failures-1, 16))
+	select {
+	case <-time.After(max(span/2+rand.N(span/2), failed.RetryAfter)):
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -2,14 +2,15 @@
 //
 // It is thin. Requests and answers are the generated messages of package headwaypb, and [Client.Queues] and
 // [Client.Admin] are the generated stubs, over a connection that gives every call a deadline, repeats what is safe to
-// repeat, and answers failures as [*Error]. What the package adds is a [Queue] to put into, to lease from, to work
-// through and to watch:
+// repeat, and answers failures as [*Error]. What the package adds is a [Queue] to lease from, to work through and to
+// watch:
 //
-//	client, err := headway.Connect()
+//	client, err := headway.Connect(headway.Config{})
+//	messages := []*headwaypb.Message{{Payload: []byte("Hello, Ada")}}
+//	put, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "mail", Messages: messages})
 //	queue := client.Queue("mail")
-//	result, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte("Hello, Ada")})
-//	err = queue.Work(ctx, send, headway.Concurrency(8))
-//	for answer, err := range queue.Watch(ctx, []string{result.Id}) { … }
+//	err = queue.Work(ctx, send, headway.Options{Concurrency: 8})
+//	for answer, err := range queue.Watch(ctx, []string{put.Results[0].Id}, headway.Options{}) { … }
 //
 // What the service promises to its callers is told in docs/protocol.md of the repository.
 package headway

@@ -1,15 +1,22 @@
 package headway
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"fmt"
+	"io"
+	"iter"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"headway.dev/go/headwaypb"
 )
@@ -20,127 +27,265 @@ type Queue struct {
 	name   string
 }
 
-// Name is the queue's name.
-func (q *Queue) Name() string { return q.name }
-
-// Option changes what a function of [Queue] does; each says which ones take it, and the others take no notice.
-type Option func(*options)
-
-type options struct {
-	put         headwaypb.PutRequest
-	get         headwaypb.GetRequest
-	concurrency int
-	stop        context.Context
-	attended    bool
+// Options change what functions of [Queue] do; their zero values are what one mostly wants.
+type Options struct {
+	// Wait is for Lease: how long to wait for a message.
+	Wait time.Duration
+	// Lease is for Lease and Work: how long a lease lasts if nothing extends it. 0: as the queue's policy says.
+	Lease time.Duration
+	// Concurrency is for Work: how many messages are handled at a time. 0: one.
+	Concurrency int
+	// Stop is for Work: when this context ends, for example one of signal.NotifyContext, it leases no more, finishes
+	// what it holds, and returns.
+	Stop context.Context
+	// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
+	Attended bool
 }
 
-func chosen(given []Option) *options {
-	o := &options{concurrency: 1, stop: context.Background()}
-	for _, option := range given {
-		option(o)
-	}
-	return o
-}
-
-// Wait is for Put and Lease: how long to wait for room, or for a message; without it there is no waiting.
-func Wait(wait time.Duration) Option {
-	return func(o *options) { o.put.Wait, o.get.Wait = durationpb.New(wait), durationpb.New(wait) }
-}
-
-// Producer is for Put: the name under which others find a put that waits for room in the producer line.
-func Producer(name string) Option { return func(o *options) { o.put.Producer = name } }
-
-// OnDuplicate is for Put: what becomes of a message whose id is known. Default: it is refused.
-func OnDuplicate(what headwaypb.OnDuplicate) Option {
-	return func(o *options) { o.put.OnDuplicate = what }
-}
-
-// AllOrNothing is for Put: either every message is accepted in one step or none.
-func AllOrNothing() Option { return func(o *options) { o.put.AllOrNothing = true } }
-
-// LeaseFor is for Lease and Work: how long a lease lasts if nothing extends it. Default: the policy's.
-func LeaseFor(span time.Duration) Option {
-	return func(o *options) { o.get.Lease = durationpb.New(span) }
-}
-
-// Consumer is for Lease and Work: the consumer's name, for those who look at the queue.
-func Consumer(name string) Option { return func(o *options) { o.get.Consumer = name } }
-
-// Concurrency is for Work: how many messages are handled at a time. Default: 1.
-func Concurrency(most int) Option { return func(o *options) { o.concurrency = max(1, most) } }
-
-// StopWhen is for Work: when this context ends, for example one of signal.NotifyContext, it leases no more, finishes what
-// it holds, and returns.
-func StopWhen(ends context.Context) Option { return func(o *options) { o.stop = ends } }
-
-// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
-func Attended() Option { return func(o *options) { o.attended = true } }
-
-// In is for [headwaypb.Message.Available]: the message joins the line after this span.
-func In(delay time.Duration) *headwaypb.Message_Delay {
-	return &headwaypb.Message_Delay{Delay: durationpb.New(delay)}
-}
-
-// At is for [headwaypb.Message.Available]: the message joins the line at this instant.
-func At(instant time.Time) *headwaypb.Message_NotBefore {
-	return &headwaypb.Message_NotBefore{NotBefore: timestamppb.New(instant)}
-}
-
-// Put puts one message at the tail of the line and answers its id, ticket and position. See [Queue.PutAll].
-func (q *Queue) Put(ctx context.Context, message *headwaypb.Message, options ...Option) (*headwaypb.PutResult, error) {
-	results, err := q.PutAll(ctx, []*headwaypb.Message{message}, options...)
-	if err != nil {
-		return nil, err
-	}
-	return results[0], ErrorOf(results[0].Error)
-}
-
-// PutAll puts messages in order and answers one result for each, whose Error, if there is one, [ErrorOf] makes an error.
-// If every message was refused for one and the same reason, that is the error of the call.
+// Handler works on one message. What it returns settles the lease, unless it did that itself:
 //
-// It blocks for [Wait] and the call timeout at most. While the service is away it is made again if nothing happened,
-// or, if every message carries an id, also when the answer was lost; what the first try accepted is then answered as
-// deduplicated.
-func (q *Queue) PutAll(ctx context.Context, messages []*headwaypb.Message, options ...Option) ([]*headwaypb.PutResult, error) {
-	request := &chosen(options).put
-	request.Queue, request.Messages = q.name, q.client.traced(ctx, messages)
-	named := !slices.ContainsFunc(messages, func(message *headwaypb.Message) bool { return message.GetId() == "" })
-	rejects, repeated := request.OnDuplicate <= headwaypb.OnDuplicate_ON_DUPLICATE_REJECT, false
-	var response *headwaypb.PutResponse
-	err := q.client.again(ctx, request.Wait.AsDuration(), named, func(ctx context.Context, wait time.Duration, again bool) (err error) {
-		if request.Wait = durationpb.New(wait); again && rejects {
-			request.OnDuplicate, repeated = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP, true
-		}
-		response, err = q.client.Queues.Put(ctx, request)
-		return err
-	})
-	for i, result := range response.GetResults() {
-		if repeated && result.Deduplicated && result.BodyDiffers { // another message of this id was there before
-			response.Results[i] = &headwaypb.PutResult{Id: result.Id, Error: &headwaypb.Status{
-				Code: int32(codes.AlreadyExists), Reason: headwaypb.ErrorReason_ERROR_REASON_DUPLICATE_MESSAGE,
-				Message: "another message with this id is known", Metadata: map[string]string{"queue": q.name, "id": result.Id},
-			}}
-		}
-	}
-	return response.GetResults(), err
+//   - no error: acked; the result, at most 4096 bytes, is kept for those who watch the message
+//   - an error: given to the queue's backoff, at the cost of an attempt; the error's text is kept as the reason
+//   - an error after the caller's context ended: given back to the head of the line, now and for free
+//
+// ctx ends also when the lease is found lost; context.Cause tells. The lease is kept alive until it is settled, and
+// must not be used when the handler has returned. If the handler panics, or the service does not answer, it lapses.
+type Handler func(ctx context.Context, lease *Lease) (result []byte, err error)
+
+// Lease is the right to work on one message until a deadline. It is safe for concurrent use.
+type Lease struct {
+	// Delivery is what was leased: the message, its attempt, its ticket, and the lease's token.
+	*headwaypb.Delivery
+
+	queue   *Queue
+	asked   *durationpb.Duration    // how long it was asked to last; nil: as the policy says
+	end     context.CancelCauseFunc // of the handler's context
+	calling sync.Mutex              // one call at a time: an Ack that overtakes an Extend would make it look lost
+	settled bool                    // guarded by calling
+	loss    atomic.Pointer[Error]
 }
 
-// traced is the messages with the current trace context in their headers, as copies, but for those that carry one.
-func (c *Client) traced(ctx context.Context, messages []*headwaypb.Message) []*headwaypb.Message {
-	headers := map[string]string{}
-	if c.tracing != nil {
-		c.tracing.Inject(ctx, headers)
+// Lease leases one message, if there is one within the wait, and runs handle with it; found tells whether there was.
+// See [Handler] for what becomes of the message.
+//
+// The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
+// LEASE_GONE.
+func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
+	return q.lease(ctx, ctx, handle, o)
+}
+
+// lease waits for a message until idle ends, has it handled until ctx does, and settles it.
+func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (found bool, err error) {
+	request := &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
+	if request.Wait = durationpb.New(o.Wait); o.Lease > 0 {
+		request.Lease = durationpb.New(o.Lease)
 	}
-	if len(headers) == 0 {
-		return messages
+	response, err := q.client.Queues.Get(idle, request)
+	if len(response.GetDeliveries()) == 0 {
+		return false, err
 	}
-	messages = slices.Clone(messages)
-	for i, message := range messages {
-		if message.GetHeaders()["traceparent"] == "" {
-			messages[i] = proto.Clone(message).(*headwaypb.Message)
-			messages[i].Headers = maps.Clone(headers)
-			maps.Copy(messages[i].Headers, message.GetHeaders())
+	lasting := context.WithoutCancel(ctx)
+	work, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}
+	keeping, stop := context.WithCancel(lasting)
+	defer stop()
+	go l.keepAlive(keeping)
+	result, err := handle(work, l)
+	if stop(); err == nil {
+		err = l.Ack(lasting, result)
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		_ = l.Release(lasting)
+	default:
+		reason := fmt.Sprintf("%.256s", strings.ToValidUTF8(err.Error(), "?")) // 1024 bytes at most
+		_ = l.Backoff(lasting, reason)
+	}
+	return true, err
+}
+
+// Work leases messages and runs handle with each; see [Handler] for what becomes of them.
+//
+// It returns nil when the queue is closed and drained, or when it was stopped by [Options].Stop; ctx's error when ctx
+// ended, which ends the handlers' contexts, too, and gives back what is not finished; or what no waiting mends, such as
+// QUEUE_NOT_FOUND. While the service is away it waits until it is back.
+func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
+	o.Wait = 30 * time.Second             // longer saves calls, shorter notices a lost service sooner
+	idle, stop := context.WithCancel(ctx) // ends when nothing is to be leased any more
+	defer stop()
+	defer context.AfterFunc(cmp.Or(o.Stop, ctx), stop)()
+	slots, idle := errgroup.WithContext(idle)
+	for range max(1, o.Concurrency) {
+		slots.Go(func() error { return q.slot(ctx, idle, handle, o) })
+	}
+	return cmp.Or(slots.Wait(), ctx.Err())
+}
+
+// slot handles one message after the other until idle ends or the queue is drained.
+func (q *Queue) slot(ctx, idle context.Context, handle Handler, o Options) error {
+	for failures := 1; idle.Err() == nil; failures++ {
+		found, err := q.lease(ctx, idle, handle, o)
+		switch {
+		case found || err == nil:
+			failures = 0
+		case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
+			return nil
+		case !pause(idle, failures, err) && idle.Err() == nil:
+			return err
 		}
 	}
-	return messages
+	return nil
+}
+
+// Watch tells where messages are, each at once and then whenever that changes: Position (waiting or delayed), Leased
+// with the worker's progress, and Finished, the last word on each. Then it ends. At most 10,000 ids.
+//
+// It asks anew when the stream breaks, for as long as the service is away, and never goes back in time. It ends with an
+// error if ctx does, or with what no waiting mends, such as QUEUE_NOT_FOUND. A message that is not known, or not
+// remembered any more, is Finished with OUTCOME_UNSPECIFIED.
+func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
+	return func(yield func(*headwaypb.WatchPositionResponse, error) bool) {
+		ctx, cancel := context.WithCancel(ctx) // ends the last stream
+		defer cancel()
+		left := map[string]time.Time{} // of those that are not finished, when the last thing was said
+		for _, id := range ids {
+			left[id] = time.Time{}
+		}
+		for failures := 1; len(left) > 0; failures++ {
+			messages := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(left)), Attended: o.Attended}
+			subject := &headwaypb.WatchPositionRequest_Messages{Messages: messages}
+			request := &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject}
+			stream, err := q.client.Queues.WatchPosition(ctx, request)
+			for err == nil && len(left) > 0 {
+				var answer *headwaypb.WatchPositionResponse
+				if answer, err = stream.Recv(); err == nil && news(left, answer) {
+					if failures = 0; !yield(answer, nil) {
+						return
+					}
+				}
+			}
+			if err == io.EOF { // before the last word on each
+				err = &Error{Code: codes.Unavailable, Text: "the stream ended early"}
+			}
+			if err = Typed(err); err != nil && !pause(ctx, max(1, failures), err) {
+				yield(nil, err)
+				return
+			}
+		}
+	}
+}
+
+// news tells whether an answer is about a message that is left, and not older than what was said of it before; then it
+// is noted.
+func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bool {
+	// one of them is there
+	id := answer.GetPosition().GetId() + answer.GetLeased().GetId() + answer.GetFinished().GetId()
+	last, isLeft := left[id]
+	if !isLeft || answer.GetFinished() == nil && answer.AsOf.AsTime().Before(last) {
+		return false
+	}
+	if left[id] = answer.AsOf.AsTime(); answer.GetFinished() != nil {
+		delete(left, id)
+	}
+	return true
+}
+
+// Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
+// more the error is LEASE_STALE or LEASE_GONE. What is settled is not settled again: later calls do nothing.
+func (l *Lease) Ack(ctx context.Context, result []byte) error {
+	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
+	return settle(l, func() (*headwaypb.AckResponse, error) { return l.queue.client.Queues.Ack(ctx, request) })
+}
+
+// Release gives the message back to the head of the line, now and for free: it was not worked on.
+func (l *Lease) Release(ctx context.Context) error {
+	now := &headwaypb.DelayRequest_Delay{Delay: durationpb.New(0)}
+	return l.delay(ctx, &headwaypb.DelayRequest{Available: now, KeepAttempt: true})
+}
+
+// Backoff gives the message back for when the queue's backoff says, at the cost of an attempt; reason, at most 1024
+// bytes, is kept with it.
+func (l *Lease) Backoff(ctx context.Context, reason string) error {
+	return l.delay(ctx, &headwaypb.DelayRequest{Reason: reason})
+}
+
+// Delay gives the message back for after a delay, at the cost of an attempt; 0 is now, at the head of the line. See
+// [Lease.Backoff] for reason.
+func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) error {
+	after := &headwaypb.DelayRequest_Delay{Delay: durationpb.New(delay)}
+	return l.delay(ctx, &headwaypb.DelayRequest{Available: after, Reason: reason})
+}
+
+func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
+	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
+	return settle(l, func() (*headwaypb.DelayResponse, error) { return l.queue.client.Queues.Delay(ctx, request) })
+}
+
+// Progress tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes. Fails with LEASE_STALE or
+// LEASE_GONE.
+func (l *Lease) Progress(ctx context.Context, fraction float64, note string) error {
+	return l.extend(ctx, &headwaypb.Progress{Fraction: fraction, Note: note})
+}
+
+func (l *Lease) extend(ctx context.Context, progress *headwaypb.Progress) error {
+	request := &headwaypb.ExtendRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Lease: l.asked}
+	request.Progress = progress
+	return settle(l, func() (*headwaypb.ExtendResponse, error) { return l.queue.client.Queues.Extend(ctx, request) })
+}
+
+// IsLost tells that the service said that somebody else has, or had, the message: what is done with it now has no say.
+func (l *Lease) IsLost() bool { return l.loss.Load() != nil }
+
+type settled interface {
+	GetResults() []*headwaypb.SettleResult
+}
+
+// settle makes a call about a lease that is not settled, and notes what the service says of it.
+func settle[R settled](l *Lease, call func() (R, error)) error {
+	l.calling.Lock()
+	defer l.calling.Unlock()
+	if !l.settled {
+		response, err := call()
+		if err != nil {
+			return err
+		}
+		said := response.GetResults()[0].Settled
+		l.settled = said != headwaypb.Settled_SETTLED_EXTENDED
+		switch said {
+		case headwaypb.Settled_SETTLED_STALE:
+			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE)
+		case headwaypb.Settled_SETTLED_GONE:
+			l.lose(codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE)
+		}
+	}
+	if lost := l.loss.Load(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+func (l *Lease) lose(code codes.Code, reason headwaypb.ErrorReason) {
+	lost := &Error{Code: code, Reason: reason, Text: "too late", Metadata: map[string]string{"queue": l.queue.name}}
+	l.loss.Store(lost)
+	l.end(lost)
+}
+
+// keepAlive extends the lease at a third of its time, until ctx ends.
+func (l *Lease) keepAlive(ctx context.Context) {
+	third := 30 * time.Millisecond // of a foreign message nobody may know when it was put
+	if l.PutAt != nil {
+		// By the store's clock it was given when its message had waited so long.
+		given := l.PutAt.AsTime().Add(l.Waited.AsDuration())
+		third = max(third, l.LeaseExpiresAt.AsTime().Sub(given)/3)
+	}
+	for turns := time.Tick(third); ; {
+		select {
+		case <-turns:
+			_ = l.extend(ctx, nil)
+		case <-ctx.Done():
+			return
+		}
+	}
 }

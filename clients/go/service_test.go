@@ -107,9 +107,9 @@ func serve(t *testing.T, s *service) string {
 }
 
 // connect is a client of the service.
-func connect(t *testing.T, s *service, options ...ConnectOption) *Client {
+func connect(t *testing.T, s *service) *Client {
 	t.Helper()
-	client, err := Connect(append([]ConnectOption{WithAddress(serve(t, s))}, options...)...)
+	client, err := Connect(Config{Addresses: []string{serve(t, s)}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,16 +49,14 @@ func TestAWatchGoesOnWhenItsStreamBreaksAndNeverBackInTime(t *testing.T) {
 		[]*headwaypb.WatchPositionResponse{place(9, "a", 9), place(12, "b", 1), place(12, "a", 5), place(13, "a", 1), end(14, "a")},
 	)
 	seen := []uint64{}
-	moved := []bool{}
-	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"b", "a"}, Attended()) {
+	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"b", "a"}, Options{Attended: true}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen = append(seen, answer.GetPosition().GetPosition())
-		moved = append(moved, answer.GetPosition().GetMovedBack())
 	}
-	if !slices.Equal(seen, []uint64{3, 4, 0, 5, 1, 0}) || !slices.Equal(moved, []bool{false, false, false, true, false, false}) {
-		t.Errorf("saw %v, %v", seen, moved)
+	if !slices.Equal(seen, []uint64{3, 4, 0, 5, 1, 0}) {
+		t.Errorf("saw %v", seen)
 	}
 	asked := requests[*headwaypb.WatchPositionRequest](s)
 	if len(asked) != 2 || !slices.Equal(asked[1].GetMessages().Ids, []string{"a"}) || !asked[1].GetMessages().Attended {
@@ -66,34 +64,29 @@ func TestAWatchGoesOnWhenItsStreamBreaksAndNeverBackInTime(t *testing.T) {
 	}
 }
 
-func TestAWatchOfAQueueThatGoesTellsThatItsMessagesAreDeleted(t *testing.T) {
+func TestAWatchEndsWithWhatNoWaitingMends(t *testing.T) {
 	s := tells(refusal(codes.NotFound, "QUEUE_NOT_FOUND"), []*headwaypb.WatchPositionResponse{place(10, "a", 1)})
-	var last *headwaypb.WatchPositionResponse
-	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		last = answer
+	var failure error
+	for _, failure = range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}, Options{}) {
 	}
-	if last.GetFinished().GetOutcome() != headwaypb.Outcome_OUTCOME_DELETED || last.AsOf.Seconds != 10 {
-		t.Errorf("said at last %v", last)
+	if !Is(failure, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND) {
+		t.Errorf("ended with %v", failure)
 	}
 }
 
-func TestAWatchFailsIfNothingIsSaidWithinTheCallTimeout(t *testing.T) {
-	s := &service{watch: func(_ *headwaypb.WatchPositionRequest, stream watchStream) error {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	}}
-	failures := 0
-	for _, err := range connect(t, s, WithCallTimeout(50*time.Millisecond)).Queue("q").Watch(t.Context(), []string{"a"}) {
-		if !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("failed with %v", err)
+func TestAWatchWhoseStreamEndsEarlyGoesOn(t *testing.T) {
+	s := tells(nil,
+		[]*headwaypb.WatchPositionResponse{place(10, "a", 3)},
+		[]*headwaypb.WatchPositionResponse{end(14, "a")},
+	)
+	answers := 0
+	for _, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}, Options{}) {
+		if answers++; err != nil {
+			t.Fatal(err)
 		}
-		failures++
 	}
-	if failures != 1 {
-		t.Errorf("failed %d times", failures)
+	if answers != 2 {
+		t.Errorf("said %d times", answers)
 	}
 }
 
@@ -109,18 +102,19 @@ func TestAWatchEndsWithItsContextAndWithItsLoop(t *testing.T) {
 		return stream.Context().Err()
 	}
 	queue := connect(t, s).Queue("q")
-	for range queue.Watch(t.Context(), []string{"a"}) {
+	for range queue.Watch(t.Context(), []string{"a"}, Options{}) {
 		break
 	}
 	<-ended
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var failure error
-	for _, failure = range queue.Watch(ctx, []string{"a"}) {
+	for _, failure = range queue.Watch(ctx, []string{"a"}, Options{}) {
 		cancel()
 	}
 	<-ended
-	if !errors.Is(failure, context.Canceled) {
+	var failed *Error
+	if !errors.As(failure, &failed) || failed.Code != codes.Canceled {
 		t.Errorf("ended with %v", failure)
 	}
 }

@@ -4,6 +4,7 @@ go 1.24.0
 
 require (
 	go.opentelemetry.io/otel/trace v1.39.0
+	google.golang.org/grpc v1.80.0
 	headway.dev/go v0.1.0
 	headway.dev/go/headwayotel v0.1.0
 )
@@ -16,7 +17,6 @@ require (
 	golang.org/x/sys v0.40.0 // indirect
 	golang.org/x/text v0.33.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260120221211-b8f7ae30c516 // indirect
-	google.golang.org/grpc v1.80.0 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )
 

@@ -4,22 +4,43 @@ package headwayotel
 
 import (
 	"context"
+	"maps"
 
 	"go.opentelemetry.io/otel/propagation"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"headway.dev/go"
+	"headway.dev/go/headwaypb"
 )
 
-type tracing struct{ propagation.TraceContext }
+// Inject is for [headway.Config].Dial: the headers "traceparent" and "tracestate" of the messages that Put puts tell
+// the span in which that is done, unless they have some of their own.
+func Inject() grpc.DialOption { return grpc.WithChainUnaryInterceptor(inject) }
 
-// Tracing is for [headway.WithTracing]: the headers "traceparent" and "tracestate" of a message tell the span in which
-// it was put, and handlers find that span in their context as the remote parent of new ones.
-func Tracing() headway.Tracing { return tracing{} }
-
-func (t tracing) Inject(ctx context.Context, headers map[string]string) {
-	t.TraceContext.Inject(ctx, propagation.MapCarrier(headers))
+func inject(
+	ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	options ...grpc.CallOption,
+) error {
+	headers := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, headers)
+	if put, is := request.(*headwaypb.PutRequest); is && len(headers) > 0 {
+		put = proto.Clone(put).(*headwaypb.PutRequest) // the caller's stays as it is
+		for _, message := range put.Messages {
+			if own := message.Headers; own["traceparent"] == "" {
+				message.Headers = maps.Clone(map[string]string(headers))
+				maps.Copy(message.Headers, own)
+			}
+		}
+		request = put
+	}
+	return invoke(ctx, method, request, response, conn, options...)
 }
 
-func (t tracing) Extract(ctx context.Context, headers map[string]string) context.Context {
-	return t.TraceContext.Extract(ctx, propagation.MapCarrier(headers))
+// Extract is handle with the span in which its message was put as the remote parent of new ones.
+func Extract(handle headway.Handler) headway.Handler {
+	return func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
+		headers := propagation.MapCarrier(lease.Message.GetHeaders())
+		return handle(propagation.TraceContext{}.Extract(ctx, headers), lease)
+	}
 }

@@ -17,7 +17,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	client, err := headway.Connect()
+	client, err := headway.Connect(headway.Config{})
 	if err != nil {
 		return err
 	}
@@ -29,17 +29,17 @@ func run(ctx context.Context) error {
 	defer client.Queues.Delete(ctx, &headwaypb.DeleteRequest{Queue: "go-narrow"})
 
 	messages := []*headwaypb.Message{{Payload: []byte("fits")}, {Payload: []byte("does not")}}
-	results, err := client.Queue("go-narrow").PutAll(ctx, messages)
+	put, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-narrow", Messages: messages})
 	if err != nil {
 		return err
 	}
-	for i, result := range results {
+	for i, result := range put.Results {
 		if headway.Is(headway.ErrorOf(result.Error), headwaypb.ErrorReason_ERROR_REASON_QUEUE_FULL) {
 			fmt.Printf("no room for %q\n", messages[i].Payload)
 		}
 	}
 
-	_, err = client.Queue("go-narrow").Put(ctx, &headwaypb.Message{Payload: []byte("neither")})
+	_, err = client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-narrow", Messages: messages[1:]})
 	var failed *headway.Error
 	if errors.As(err, &failed) {
 		fmt.Println(failed.Code, failed.ReasonName(), failed.RetryAfter, failed.OutcomeUnknown())

@@ -19,7 +19,7 @@ func main() {
 func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	client, err := headway.Connect() // HEADWAY_ADDRESS, else 127.0.0.1:7420
+	client, err := headway.Connect(headway.Config{}) // HEADWAY_ADDRESS, else 127.0.0.1:7420
 	if err != nil {
 		return err
 	}
@@ -29,16 +29,17 @@ func run() error {
 	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-mail", Policy: policy}); err != nil {
 		return err
 	}
-	queue := client.Queue("go-mail")
-	result, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte("Hello, Ada")}, headway.Wait(5*time.Second))
+	messages := []*headwaypb.Message{{Payload: []byte("Hello, Ada")}}
+	put, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-mail", Messages: messages})
 	if err != nil {
 		return err
 	}
-	fmt.Println("position", result.Position)
+	fmt.Println("position", put.Results[0].Position)
 
-	_, err = queue.Lease(ctx, func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
+	show := func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
 		fmt.Println(string(lease.Message.Payload))
 		return nil, nil // acks it
-	})
+	}
+	_, err = client.Queue("go-mail").Lease(ctx, show, headway.Options{Wait: 5 * time.Second})
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"log"
 
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc"
 
 	"headway.dev/go"
 	"headway.dev/go/headwayotel"
@@ -21,7 +22,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	client, err := headway.Connect(headway.WithTracing(headwayotel.Tracing()))
+	client, err := headway.Connect(headway.Config{Dial: []grpc.DialOption{headwayotel.Inject()}})
 	if err != nil {
 		return err
 	}
@@ -29,14 +30,15 @@ func run(ctx context.Context) error {
 	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-traced"}); err != nil {
 		return err
 	}
-	queue := client.Queue("go-traced")
-	if _, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte("one book")}); err != nil {
+	messages := []*headwaypb.Message{{Payload: []byte("one book")}}
+	if _, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-traced", Messages: messages}); err != nil {
 		return err
 	}
 	pack := func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
 		fmt.Println("packed in trace", trace.SpanContextFromContext(ctx).TraceID())
 		return nil, nil
 	}
-	_, err = queue.Lease(context.Background(), pack)
+	queue := client.Queue("go-traced")
+	_, err = queue.Lease(context.Background(), headwayotel.Extract(pack), headway.Options{})
 	return err
 }

@@ -25,7 +25,7 @@ func draw(ctx context.Context, lease *headway.Lease) ([]byte, error) {
 }
 
 func run(ctx context.Context) error {
-	client, err := headway.Connect()
+	client, err := headway.Connect(headway.Config{})
 	if err != nil {
 		return err
 	}
@@ -33,21 +33,22 @@ func run(ctx context.Context) error {
 	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-pictures"}); err != nil {
 		return err
 	}
-	queue := client.Queue("go-pictures")
-	put, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte("a circle")})
+	messages := []*headwaypb.Message{{Payload: []byte("a circle")}}
+	put, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-pictures", Messages: messages})
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	for answer, err := range queue.Watch(ctx, []string{put.Id}) {
+	queue := client.Queue("go-pictures")
+	for answer, err := range queue.Watch(ctx, []string{put.Results[0].Id}, headway.Options{}) {
 		if err != nil {
 			return err
 		}
 		switch {
 		case answer.GetPosition() != nil:
 			fmt.Println("you are number", answer.GetPosition().Position)
-			go queue.Work(ctx, draw) // elsewhere, as a rule
+			go queue.Work(ctx, draw, headway.Options{}) // elsewhere, as a rule
 		case answer.GetLeased().GetProgress() != nil:
 			fmt.Println("worked on:", answer.GetLeased().Progress.Note)
 		case answer.GetFinished() != nil:

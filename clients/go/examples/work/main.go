@@ -20,7 +20,7 @@ func main() {
 }
 
 func run(ctx context.Context) error {
-	client, err := headway.Connect()
+	client, err := headway.Connect(headway.Config{})
 	if err != nil {
 		return err
 	}
@@ -28,11 +28,9 @@ func run(ctx context.Context) error {
 	if _, err := client.Queues.Create(ctx, &headwaypb.CreateRequest{Queue: "go-work"}); err != nil {
 		return err
 	}
-	queue := client.Queue("go-work")
-	for _, word := range []string{"one", "two", "three"} {
-		if _, err := queue.Put(ctx, &headwaypb.Message{Payload: []byte(word)}); err != nil {
-			return err
-		}
+	messages := []*headwaypb.Message{{Payload: []byte("one")}, {Payload: []byte("two")}, {Payload: []byte("three")}}
+	if _, err := client.Queues.Put(ctx, &headwaypb.PutRequest{Queue: "go-work", Messages: messages}); err != nil {
+		return err
 	}
 	// Work goes on until the queue is closed and drained, or Ctrl-C: then it finishes what it holds.
 	if _, err := client.Queues.Close(ctx, &headwaypb.CloseRequest{Queue: "go-work"}); err != nil {
@@ -46,7 +44,8 @@ func run(ctx context.Context) error {
 		handled.Add(1)
 		return bytes.ToUpper(lease.Message.Payload), nil // kept as the message's result
 	}
-	if err := queue.Work(ctx, shout, headway.Concurrency(4), headway.StopWhen(interrupt)); err != nil {
+	options := headway.Options{Concurrency: 4, Stop: interrupt}
+	if err := client.Queue("go-work").Work(ctx, shout, options); err != nil {
 		return err
 	}
 	fmt.Println("handled", handled.Load())

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"headway.dev/go"
 	"headway.dev/go/headwaypb"
 )
 
@@ -54,28 +53,25 @@ func (d *driver) call(ctx context.Context, asked *request) object {
 	ctx, cancel := limited(ctx, asked)
 	defer cancel()
 	response := empty(rpc.Output())
-	check(asked.client.Conn().Invoke(ctx, path, input(rpc, asked), response))
+	check(asked.client.Conn.Invoke(ctx, path, input(rpc, asked), response))
 	return object{"response": messageJSON(response)}
 }
 
 func (d *driver) put(ctx context.Context, asked *request) object {
 	ctx = w3c.Extract(ctx, propagation.MapCarrier{"traceparent": asked.Traceparent, "tracestate": asked.Tracestate})
-	messages, options := []*headwaypb.Message{}, []headway.Option{}
+	request := &headwaypb.PutRequest{Queue: asked.Queue, Wait: durationpb.New(span(asked.WaitMs))}
 	for _, each := range asked.Messages {
 		put := &headwaypb.Message{Id: each.ID, Payload: each.Payload, Headers: each.Headers}
 		if each.DelayMs != nil {
-			put.Available = headway.In(span(each.DelayMs))
+			put.Available = &headwaypb.Message_Delay{Delay: durationpb.New(span(each.DelayMs))}
 		}
 		if each.TTLMs != nil {
 			put.TimeToLive = durationpb.New(span(each.TTLMs))
 		}
-		messages = append(messages, put)
-	}
-	if asked.WaitMs != nil {
-		options = append(options, headway.Wait(span(asked.WaitMs)))
+		request.Messages = append(request.Messages, put)
 	}
 	results := []any{}
-	for _, result := range must(asked.client.Queue(asked.Queue).PutAll(ctx, messages, options...)) {
+	for _, result := range must(asked.client.Queues.Put(ctx, request)).Results {
 		results = append(results, messageJSON(result))
 	}
 	return object{"results": results}
@@ -93,7 +89,7 @@ func (d *driver) open(_ context.Context, asked *request) object {
 	rpc, path := method(asked.RPC)
 	ctx, cancel := limited(context.Background(), asked)
 	kind := &grpc.StreamDesc{ServerStreams: true, ClientStreams: rpc.IsStreamingClient()}
-	s := &stream{ClientStream: must(asked.client.Conn().NewStream(ctx, kind, path)), rpc: rpc, cancel: cancel}
+	s := &stream{ClientStream: must(asked.client.Conn.NewStream(ctx, kind, path)), rpc: rpc, cancel: cancel}
 	s.read = s.receive
 	d.keep(asked, s)
 	if !rpc.IsStreamingClient() {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"headway.dev/go"
+	"headway.dev/go/headwayotel"
 	"headway.dev/go/headwaypb"
 )
 
@@ -27,22 +28,17 @@ type held struct {
 }
 
 func (d *driver) lease(ctx context.Context, asked *request) object {
-	options := []headway.Option{}
-	if asked.WaitMs != nil {
-		options = append(options, headway.Wait(span(asked.WaitMs)))
-	}
-	if asked.LeaseMs != nil {
-		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
-	}
+	options := headway.Options{Wait: span(asked.WaitMs), Lease: span(asked.LeaseMs)}
 	scope, cancel := context.WithCancel(context.Background())
 	h, entered := &held{cancel: cancel, end: make(chan *request, 1), done: make(chan struct{})}, make(chan object, 1)
 	go func() {
 		defer close(h.done)
-		_, h.err = asked.client.Queue(asked.Queue).Lease(scope, func(work context.Context, lease *headway.Lease) ([]byte, error) {
+		handle := func(work context.Context, lease *headway.Lease) ([]byte, error) {
 			h.lease = lease
 			entered <- leaseJSON(work, lease)
 			return ending(scope, h.end)
-		}, options...)
+		}
+		_, h.err = asked.client.Queue(asked.Queue).Lease(scope, headwayotel.Extract(handle), options)
 	}()
 	select {
 	case told := <-entered:
@@ -74,7 +70,8 @@ func leaseJSON(ctx context.Context, lease *headway.Lease) object {
 	if w3c.Inject(ctx, carrier); carrier["traceparent"] != "" {
 		told["traceparent"] = carrier["traceparent"]
 	}
-	told["message"], told["attempt"], told["ticket"] = messageJSON(lease.Message), lease.Attempt, strconv.FormatUint(lease.Ticket, 10)
+	told["message"], told["attempt"] = messageJSON(lease.Message), lease.Attempt
+	told["ticket"] = strconv.FormatUint(lease.Ticket, 10)
 	return told
 }
 
@@ -130,10 +127,7 @@ func (d *driver) work(_ context.Context, asked *request) object {
 	scope, cancel := context.WithCancel(context.Background())
 	ends, stop := context.WithCancel(context.Background())
 	w := &working{cancel: cancel, stop: stop, done: make(chan struct{}), handling: map[string]chan *request{}}
-	options := []headway.Option{headway.Concurrency(asked.Concurrency), headway.StopWhen(ends)}
-	if asked.LeaseMs != nil {
-		options = append(options, headway.LeaseFor(span(asked.LeaseMs)))
-	}
+	options := headway.Options{Concurrency: asked.Concurrency, Stop: ends, Lease: span(asked.LeaseMs)}
 	d.keep(asked, w)
 	handle := func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
 		end := make(chan *request, 1)
@@ -152,7 +146,7 @@ func (d *driver) work(_ context.Context, asked *request) object {
 	}
 	go func() {
 		defer close(w.done)
-		err := asked.client.Queue(asked.Queue).Work(scope, handle, options...)
+		err := asked.client.Queue(asked.Queue).Work(scope, headwayotel.Extract(handle), options)
 		ended := object{"event": "ended", "handle": asked.Handle, "error": nil}
 		if err != nil && scope.Err() == nil {
 			ended["error"] = errorJSON(err)
@@ -188,13 +182,10 @@ type watching struct {
 }
 
 func (d *driver) watch(_ context.Context, asked *request) object {
-	options := []headway.Option{}
-	if asked.Attended {
-		options = append(options, headway.Attended())
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watching{cancel: cancel}
-	w.pull, w.stop = iter.Pull2(asked.client.Queue(asked.Queue).Watch(ctx, asked.IDs, options...))
+	options := headway.Options{Attended: asked.Attended}
+	w.pull, w.stop = iter.Pull2(asked.client.Queue(asked.Queue).Watch(ctx, asked.IDs, options))
 	w.read = w.receive
 	d.keep(asked, w)
 	return nil

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -152,13 +153,12 @@ func (d *driver) hello(context.Context, *request) object {
 }
 
 func (d *driver) connect(_ context.Context, asked *request) object {
-	options := []headway.ConnectOption{headway.WithAddress(asked.Addresses...), headway.WithTracing(headwayotel.Tracing())}
-	if ms, has := asked.Options["call_timeout_ms"]; has {
-		options = append(options, headway.WithCallTimeout(span(&ms)))
-	}
+	timeout := asked.Options["call_timeout_ms"]
+	config := headway.Config{Addresses: asked.Addresses, CallTimeout: span(&timeout)}
+	config.Dial = []grpc.DialOption{headwayotel.Inject()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.clients[asked.Client] = must(headway.Connect(options...))
+	d.clients[asked.Client] = must(headway.Connect(config))
 	return nil
 }
 
@@ -192,14 +192,20 @@ func (d *driver) close(_ context.Context, asked *request) object {
 	return nil
 }
 
-func span(ms *float64) time.Duration { return time.Duration(*ms * float64(time.Millisecond)) }
+// span is none if there is no number.
+func span(ms *float64) time.Duration {
+	if ms == nil {
+		return 0
+	}
+	return time.Duration(*ms * float64(time.Millisecond))
+}
 
 func messageJSON(message proto.Message) json.RawMessage { return must(protojson.Marshal(message)) }
 
 func errorJSON(err error) object {
 	told := object{"reason": nil, "retry_after_ms": nil, "text": err.Error()}
 	var failed *headway.Error
-	if !errors.As(err, &failed) {
+	if !errors.As(headway.Typed(err), &failed) {
 		failed = &headway.Error{}
 	}
 	violations := []object{}

@@ -22,6 +22,10 @@ const (
 
 var errHandler = errors.New("no paper")
 
+func nothing(context.Context, *Lease) ([]byte, error) { return nil, nil }
+
+func fails(context.Context, *Lease) ([]byte, error) { return nil, errHandler }
+
 // settles is a service with one message, which answers every settling so.
 func settles(ack, delay, extend headwaypb.Settled) *service {
 	return &service{
@@ -36,7 +40,7 @@ func TestALeaseIsAckedWithWhatItsHandlerReturns(t *testing.T) {
 	s := settles(acked, delayed, extended)
 	found, err := connect(t, s).Queue("q").Lease(t.Context(), func(_ context.Context, lease *Lease) ([]byte, error) {
 		return append(lease.Message.Payload, "ed"...), nil
-	})
+	}, Options{})
 	if !found || err != nil {
 		t.Fatal(found, err)
 	}
@@ -50,7 +54,7 @@ func TestALeaseIsAckedWithWhatItsHandlerReturns(t *testing.T) {
 
 func TestALeaseWhoseHandlerFailsGoesToTheBackoffWithAReason(t *testing.T) {
 	s := settles(acked, delayed, extended)
-	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errHandler })
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), fails, Options{})
 	if !errors.Is(err, errHandler) {
 		t.Errorf("failed with %v", err)
 	}
@@ -62,7 +66,8 @@ func TestALeaseWhoseHandlerFailsGoesToTheBackoffWithAReason(t *testing.T) {
 
 func TestAFailureWithoutAWordIsAFailure(t *testing.T) {
 	s := settles(acked, delayed, extended)
-	_, _ = connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errors.New("") })
+	wordless := func(context.Context, *Lease) ([]byte, error) { return nil, errors.New("") }
+	_, _ = connect(t, s).Queue("q").Lease(t.Context(), wordless, Options{})
 	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || asked[0].KeepAttempt {
 		t.Errorf("asked %v", asked)
 	}
@@ -75,7 +80,7 @@ func TestALeaseThatIsCancelledGoesBackForFree(t *testing.T) {
 		cancel()
 		<-ctx.Done()
 		return nil, ctx.Err()
-	})
+	}, Options{})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("failed with %v", err)
 	}
@@ -84,28 +89,25 @@ func TestALeaseThatIsCancelledGoesBackForFree(t *testing.T) {
 	}
 }
 
-func TestALeaseWhoseHandlerPanicsGoesToTheBackoff(t *testing.T) {
-	s := settles(acked, delayed, extended)
-	queue := connect(t, s).Queue("q")
-	func() {
-		defer func() { _ = recover() }()
-		_, _ = queue.Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { panic("no paper") })
-		t.Error("it did not go on")
-	}()
-	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || asked[0].KeepAttempt || asked[0].Reason == "" {
-		t.Errorf("asked %v", asked)
-	}
-}
-
 func TestALeaseThatItsHandlerSettledStaysSo(t *testing.T) {
 	s := settles(acked, delayed, extended)
 	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
-		return nil, lease.Delay(ctx, time.Minute, strings.Repeat("é", 600))
-	})
+		return nil, lease.Delay(ctx, time.Minute, "later")
+	}, Options{})
 	if err != nil || len(requests[*headwaypb.AckRequest](s)) != 0 {
 		t.Error("it was settled twice", err)
 	}
-	if reason := requests[*headwaypb.DelayRequest](s)[0].Reason; reason != strings.Repeat("é", 512) {
+	if reason := requests[*headwaypb.DelayRequest](s)[0].Reason; reason != "later" {
+		t.Errorf("the reason is %q", reason)
+	}
+}
+
+func TestALongFailureIsCutToTheReasonThatTheServiceTakes(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	long := errors.New(strings.Repeat("é\xff", 600))
+	fail := func(context.Context, *Lease) ([]byte, error) { return nil, long }
+	_, _ = connect(t, s).Queue("q").Lease(t.Context(), fail, Options{})
+	if reason := requests[*headwaypb.DelayRequest](s)[0].Reason; reason != strings.Repeat("é?", 128) {
 		t.Errorf("the reason is %q", reason)
 	}
 }
@@ -124,7 +126,7 @@ func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
 			t.Errorf("ended because of %v", context.Cause(ctx))
 		}
 		return []byte("too late"), nil
-	}, LeaseFor(time.Hour))
+	}, Options{Lease: time.Hour})
 	for _, asked := range requests[*headwaypb.ExtendRequest](s) {
 		if asked.Lease.AsDuration() != time.Hour {
 			t.Errorf("asked %v", asked)
@@ -137,7 +139,7 @@ func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
 
 func TestAnAckThatComesTooLateIsAnError(t *testing.T) {
 	s := settles(stale, delayed, extended)
-	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
 	if !Is(err, isStale) || len(requests[*headwaypb.DelayRequest](s)) != 0 {
 		t.Errorf("failed with %v", err)
 	}
@@ -148,24 +150,23 @@ func TestAResultThatIsRefusedIsTheHandlersFailure(t *testing.T) {
 	s.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) {
 		return 0, refusal(codes.InvalidArgument, "TOO_LARGE")
 	}
-	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
 	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_TOO_LARGE) || len(requests[*headwaypb.DelayRequest](s)) != 1 {
 		t.Errorf("failed with %v", err)
 	}
 }
 
-func TestADelayWhoseAnswerWasLostIsNotCalledLate(t *testing.T) {
-	s := settles(acked, stale, extended)
+func TestADelayWhoseAnswerWasLostIsMadeAgain(t *testing.T) {
+	s := settles(acked, delayed, extended)
 	s.delay = func(*headwaypb.DelayRequest) (headwaypb.Settled, error) {
 		if len(requests[*headwaypb.DelayRequest](s)) == 1 {
 			return 0, errBroken
 		}
-		return stale, nil
+		return delayed, nil
 	}
-	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
-		return nil, lease.Release(ctx)
-	})
-	if err != nil {
+	release := func(ctx context.Context, lease *Lease) ([]byte, error) { return nil, lease.Release(ctx) }
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), release, Options{})
+	if err != nil || len(requests[*headwaypb.DelayRequest](s)) != 2 {
 		t.Error(err)
 	}
 }
@@ -179,31 +180,10 @@ func TestALeaseWhoseAnswerIsLostIsAskedForByItsName(t *testing.T) {
 		}
 		return give(ctx, request)
 	}
-	found, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, nil })
+	found, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
 	asked := requests[*headwaypb.GetRequest](s)
 	if !found || err != nil || len(asked) != 2 || asked[0].AttemptId == "" || asked[0].AttemptId != asked[1].AttemptId {
 		t.Errorf("found %v, %v, by %v", found, err, asked)
-	}
-}
-
-func TestWhatACancelledGetLeasedIsGivenBack(t *testing.T) {
-	s := settles(acked, delayed, extended)
-	ctx, cancel := context.WithCancel(t.Context())
-	give := s.get
-	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
-		if len(requests[*headwaypb.GetRequest](s)) == 1 {
-			cancel()
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return give(ctx, request) // as the service does if its answer had been sent
-	}
-	handle := func(context.Context, *Lease) ([]byte, error) { return nil, errors.New("nobody is to work on it") }
-	if found, err := connect(t, s).Queue("q").Lease(ctx, handle); found || !errors.Is(err, context.Canceled) {
-		t.Errorf("found %v, %v", found, err)
-	}
-	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || !asked[0].KeepAttempt {
-		t.Errorf("asked %v", asked)
 	}
 }
 
@@ -211,7 +191,7 @@ func TestAnEmptyQueueIsNoError(t *testing.T) {
 	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		return &headwaypb.GetResponse{}, nil
 	}}
-	if found, err := connect(t, s).Queue("q").Lease(t.Context(), nil); found || err != nil {
+	if found, err := connect(t, s).Queue("q").Lease(t.Context(), nil, Options{}); found || err != nil {
 		t.Error(found, err)
 	}
 }
@@ -221,11 +201,11 @@ func TestWorkGoesOnAfterFailuresAndEndsWhenTheQueueIsDrained(t *testing.T) {
 	give := s.get
 	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		if len(requests[*headwaypb.GetRequest](s)) == 1 {
-			return nil, refusal(codes.FailedPrecondition, "QUEUE_PAUSED")
+			return nil, refusal(codes.FailedPrecondition, "ROLE_IN_USE")
 		}
 		return give(ctx, request)
 	}
-	err := connect(t, s).Queue("q").Work(t.Context(), func(context.Context, *Lease) ([]byte, error) { return nil, errHandler })
+	err := connect(t, s).Queue("q").Work(t.Context(), fails, Options{})
 	if err != nil || len(requests[*headwaypb.DelayRequest](s)) != 1 {
 		t.Error("ended with", err)
 	}
@@ -235,7 +215,7 @@ func TestWorkEndsWithWhatNoWaitingMends(t *testing.T) {
 	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		return nil, refusal(codes.NotFound, "QUEUE_NOT_FOUND")
 	}}
-	err := connect(t, s).Queue("q").Work(t.Context(), nil, Concurrency(3))
+	err := connect(t, s).Queue("q").Work(t.Context(), nil, Options{Concurrency: 3})
 	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND) {
 		t.Error("ended with", err)
 	}
@@ -262,7 +242,7 @@ func TestWorkThatIsStoppedFinishesWhatItHolds(t *testing.T) {
 		stop()
 		return nil, ctx.Err()
 	}
-	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Concurrency(2), StopWhen(ends)); err != nil {
+	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Options{Concurrency: 2, Stop: ends}); err != nil {
 		t.Error("ended with", err)
 	}
 	if len(requests[*headwaypb.AckRequest](s)) != 1 {
@@ -278,7 +258,7 @@ func TestWorkThatIsCutOffGivesBackWhatItHolds(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if err := connect(t, s).Queue("q").Work(ctx, handle, Concurrency(2)); !errors.Is(err, context.Canceled) {
+	if err := connect(t, s).Queue("q").Work(ctx, handle, Options{Concurrency: 2}); !errors.Is(err, context.Canceled) {
 		t.Error("ended with", err)
 	}
 	if asked := requests[*headwaypb.DelayRequest](s); len(asked) != 1 || !asked[0].KeepAttempt {
