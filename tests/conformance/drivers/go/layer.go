@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"iter"
 	"maps"
 	"strconv"
@@ -118,23 +117,18 @@ func (h *held) isLost(context.Context, *request) object { return object{"lost": 
 type working struct {
 	cancel, stop context.CancelFunc
 	done         chan struct{}
-
-	mu       sync.Mutex
-	handling map[string]chan *request
+	handling     sync.Map // by the tokens of leases
 }
 
 func (d *driver) work(_ context.Context, asked *request) object {
 	scope, cancel := context.WithCancel(context.Background())
 	ends, stop := context.WithCancel(context.Background())
-	w := &working{cancel: cancel, stop: stop, done: make(chan struct{}), handling: map[string]chan *request{}}
+	w := &working{cancel: cancel, stop: stop, done: make(chan struct{})}
 	options := headway.Options{Concurrency: asked.Concurrency, Stop: ends, Lease: span(asked.LeaseMs)}
 	d.keep(asked, w)
 	handle := func(ctx context.Context, lease *headway.Lease) ([]byte, error) {
-		end := make(chan *request, 1)
-		w.mu.Lock()
-		name := fmt.Sprintf("%s/%d", asked.Handle, len(w.handling)+1)
-		w.handling[name] = end
-		w.mu.Unlock()
+		end, name := make(chan *request, 1), lease.GetLease()
+		w.handling.Store(name, end)
 		event := object{"event": "handling", "handle": asked.Handle, "lease": name}
 		maps.Copy(event, leaseJSON(ctx, lease))
 		d.event(event)
@@ -157,9 +151,8 @@ func (d *driver) work(_ context.Context, asked *request) object {
 }
 
 func (w *working) finish(_ context.Context, asked *request) object {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.handling[asked.Lease] <- asked
+	end, _ := w.handling.Load(asked.Lease)
+	end.(chan *request) <- asked
 	return nil
 }
 

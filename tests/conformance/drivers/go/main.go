@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -52,11 +53,8 @@ type request struct {
 type handle interface{ close() }
 
 type driver struct {
-	mu      sync.Mutex
-	clients map[string]*headway.Client
-	handles map[[2]string]handle
-	cancels map[int]context.CancelFunc
-	out     *json.Encoder
+	clients, handles, cancels sync.Map // by name, by names of client and handle, by id
+	writing                   sync.Mutex
 }
 
 type operation func(*driver, context.Context, *request) object
@@ -72,20 +70,20 @@ var operations = map[string]operation{
 }
 
 func main() {
-	d := &driver{clients: map[string]*headway.Client{}, handles: map[[2]string]handle{}, cancels: map[int]context.CancelFunc{}}
-	d.out = json.NewEncoder(os.Stdout)
+	d := &driver{}
 	lines := bufio.NewReader(os.Stdin)
 	for line, err := lines.ReadBytes('\n'); err == nil; line, err = lines.ReadBytes('\n') {
 		asked := &request{}
 		check(json.Unmarshal(line, asked))
 		ctx, cancel := context.WithCancel(context.Background())
-		d.mu.Lock()
-		d.cancels[asked.ID], asked.client = cancel, d.clients[asked.Client]
-		d.mu.Unlock()
+		d.cancels.Store(asked.ID, cancel)
+		if client, is := d.clients.Load(asked.Client); is {
+			asked.client = client.(*headway.Client)
+		}
 		go d.tell(object{"id": asked.ID}, func() object { return operations[asked.Op](d, ctx, asked) })
 	}
-	for name, client := range d.clients {
-		d.disconnect(context.Background(), &request{Client: name, client: client})
+	for name, client := range d.clients.Range {
+		d.disconnect(context.Background(), &request{Client: name.(string), client: client.(*headway.Client)})
 	}
 }
 
@@ -95,9 +93,7 @@ func (d *driver) tell(line object, do func() object) {
 		if err, failed := recover().(error); failed {
 			line["error"] = errorJSON(err)
 		}
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		check(d.out.Encode(line))
+		d.event(line)
 	}()
 	done := do()
 	if done == nil {
@@ -108,9 +104,9 @@ func (d *driver) tell(line object, do func() object) {
 
 // event writes a line that nobody asked for.
 func (d *driver) event(line object) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	check(d.out.Encode(line))
+	d.writing.Lock()
+	defer d.writing.Unlock()
+	check(json.NewEncoder(os.Stdout).Encode(line))
 }
 
 func check(err error) {
@@ -127,24 +123,18 @@ func must[T any](value T, err error) T {
 // of finds the handle that an operation is about.
 func of[H handle](do func(H, context.Context, *request) object) operation {
 	return func(d *driver, ctx context.Context, asked *request) object {
-		d.mu.Lock()
-		opened := d.handles[[2]string{asked.Client, asked.Handle}]
-		d.mu.Unlock()
+		opened, _ := d.handles.Load([2]string{asked.Client, asked.Handle})
 		return do(opened.(H), ctx, asked)
 	}
 }
 
 func (d *driver) keep(asked *request, opened handle) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.handles[[2]string{asked.Client, asked.Handle}] = opened
+	d.handles.Store([2]string{asked.Client, asked.Handle}, opened)
 }
 
 func (d *driver) take(asked *request) handle {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	defer delete(d.handles, [2]string{asked.Client, asked.Handle})
-	return d.handles[[2]string{asked.Client, asked.Handle}]
+	opened, _ := d.handles.LoadAndDelete([2]string{asked.Client, asked.Handle})
+	return opened.(handle)
 }
 
 func (d *driver) hello(context.Context, *request) object {
@@ -156,34 +146,25 @@ func (d *driver) connect(_ context.Context, asked *request) object {
 	timeout := asked.Options["call_timeout_ms"]
 	config := headway.Config{Addresses: asked.Addresses, CallTimeout: span(&timeout)}
 	config.Dial = []grpc.DialOption{headwayotel.Inject()}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.clients[asked.Client] = must(headway.Connect(config))
+	d.clients.Store(asked.Client, must(headway.Connect(config)))
 	return nil
 }
 
 func (d *driver) disconnect(_ context.Context, asked *request) object {
-	open := []handle{}
-	d.mu.Lock()
-	for key, opened := range d.handles {
-		if key[0] == asked.Client {
-			open = append(open, opened)
-			delete(d.handles, key)
+	for key, opened := range d.handles.Range {
+		if key.([2]string)[0] == asked.Client {
+			d.handles.Delete(key)
+			opened.(handle).close()
 		}
 	}
-	delete(d.clients, asked.Client)
-	d.mu.Unlock()
-	for _, opened := range open {
-		opened.close()
-	}
+	d.clients.Delete(asked.Client)
 	check(asked.client.Close())
 	return nil
 }
 
 func (d *driver) cancel(_ context.Context, asked *request) object {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.cancels[asked.Target]()
+	cancel, _ := d.cancels.Load(asked.Target)
+	cancel.(context.CancelFunc)()
 	return nil
 }
 
@@ -208,15 +189,11 @@ func errorJSON(err error) object {
 	if !errors.As(headway.Typed(err), &failed) {
 		failed = &headway.Error{}
 	}
-	violations := []object{}
-	for _, each := range failed.Violations {
-		violations = append(violations, object{"field": each.Field, "description": each.Description})
+	told["violations"] = append([]*errdetails.BadRequest_FieldViolation{}, failed.Violations...) // never null
+	told["metadata"], told["outcome_unknown"] = object{}, failed.OutcomeUnknown()
+	if failed.Metadata != nil {
+		told["metadata"] = failed.Metadata
 	}
-	metadata := object{}
-	for key, value := range failed.Metadata {
-		metadata[key] = value
-	}
-	told["violations"], told["metadata"], told["outcome_unknown"] = violations, metadata, failed.OutcomeUnknown()
 	if failed.ReasonName() != "" {
 		told["reason"] = failed.ReasonName()
 	}
@@ -226,7 +203,7 @@ func errorJSON(err error) object {
 	switch {
 	case failed.Code != 0:
 		told["code"] = code.Code(failed.Code).String()
-	case errors.Is(err, context.Canceled), errors.Is(err, io.EOF): // io.EOF: a send on a stream that ended; next tells why
+	case errors.Is(err, context.Canceled), errors.Is(err, io.EOF): // a send on a stream that ended: next tells why
 		told["code"] = "CANCELLED"
 	default:
 		told["code"] = "DRIVER"
