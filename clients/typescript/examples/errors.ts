@@ -3,9 +3,9 @@ import { connect, ErrorReason, HeadwayError } from "@headway/client";
 await using client = connect();
 const small = client.queue("typescript-small");
 await client.queues.create({ queue: small.name, policy: { bound: 1 } });
-await small.put({ payload: Buffer.from("one") });
+await small.put([{ payload: Buffer.from("one") }]);
 try {
-  await small.put({ payload: Buffer.from("two") });
+  await small.put([{ payload: Buffer.from("two") }]);
 } catch (error) {
   if (!(error instanceof HeadwayError && error.is(ErrorReason.QUEUE_FULL))) {
     throw error;

@@ -4,8 +4,9 @@ await using client = connect(); // HEADWAY_ADDRESS, else 127.0.0.1:7420
 const mail = client.queue("typescript-mail");
 await client.queues.create({ queue: mail.name, policy: { bound: 1000 } });
 
-const { position } = await mail.put({ payload: new TextEncoder().encode("Hello, Ada"), id: "ada" }, { waitMs: 5_000 });
-console.log("position", position);
+const payload = new TextEncoder().encode("Hello, Ada");
+const [put] = await mail.put([{ payload, id: "ada" }], { waitMs: 5_000 });
+console.log("position", put?.position);
 
 await mail.withLease(
   async (lease) => {

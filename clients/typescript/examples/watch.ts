@@ -4,7 +4,7 @@ import { Outcome } from "@headway/client/v1";
 await using client = connect();
 const pictures = client.queue("typescript-pictures");
 await client.queues.create({ queue: pictures.name });
-await pictures.put({ payload: Buffer.from("<svg/>"), id: "logo" });
+await pictures.put([{ payload: Buffer.from("<svg/>"), id: "logo" }]);
 
 const stop = new AbortController();
 let working: Promise<void> | undefined;

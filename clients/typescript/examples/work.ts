@@ -3,7 +3,7 @@ import { connect } from "@headway/client";
 await using client = connect();
 const numbers = client.queue("typescript-numbers");
 await client.queues.create({ queue: numbers.name });
-await numbers.putAll(["1", "2", "3"].map((text) => ({ payload: Buffer.from(text) })));
+await numbers.put(["1", "2", "3"].map((text) => ({ payload: Buffer.from(text) })));
 await client.queues.close({ queue: numbers.name }); // so that the worker ends by itself
 
 const stop = new AbortController();

@@ -1,20 +1,11 @@
 /** The client: the generated stubs over a dependable transport, and handles for queues. Knows neither Node nor browser. */
-import { createClient, type Client as Stub, type Transport } from "@connectrpc/connect";
+import { Code, createClient, type Client as Stub, type Transport } from "@connectrpc/connect";
+import { HeadwayError } from "./errors.js";
 import { AdminService } from "./gen/headway/v1/admin_service_pb.js";
 import { QueueService } from "./gen/headway/v1/queue_service_pb.js";
 import type { Lease } from "./lease.js";
 import { Queue } from "./queue.js";
 import { dependable } from "./transport.js";
-
-/** What every client may be told. */
-export interface ClientOptions {
-  /** How long a call may take beyond the `wait` that it asks for, in milliseconds. Unset: 10,000. */
-  callTimeoutMs?: number;
-  /** Where the layer says what goes wrong behind the scenes. Unset: `console.warn`. */
-  log?: (text: string, error: unknown) => void;
-  /** Ends the transport; called by `close`. */
-  onClose?: () => void;
-}
 
 /** One connection to the service and all that it can do. `close` it, or declare it with `await using`. */
 export class Client implements AsyncDisposable {
@@ -22,19 +13,20 @@ export class Client implements AsyncDisposable {
   readonly queues: Stub<typeof QueueService>;
   /** The calls of operators, likewise. */
   readonly admin: Stub<typeof AdminService>;
-  readonly callTimeoutMs: number;
   /** The leases that are not settled; the layer's own. */
   readonly held = new Set<Lease>();
-  readonly #closing = new AbortController();
-  readonly #closed = new AbortController();
+  /** Aborted when the client is about to be closed; the layer's own. */
+  readonly closing = new AbortController();
 
-  /** A client over any transport of Connect's that speaks gRPC, or what a proxy makes of it. */
+  /**
+   * A client over any transport of Connect's that speaks gRPC, or what a proxy makes of it; it is closed with the
+   * client if it can be. A call may take `callTimeoutMs` beyond the `wait` that it asks for.
+   */
   constructor(
-    transport: Transport,
-    readonly options: ClientOptions = {},
+    readonly transport: Transport & { close?: () => void },
+    readonly callTimeoutMs = 10_000,
   ) {
-    this.callTimeoutMs = options.callTimeoutMs ?? 10_000;
-    const inner = dependable(transport, this.callTimeoutMs, this.#closed.signal);
+    const inner = dependable(transport, callTimeoutMs);
     this.queues = createClient(QueueService, inner);
     this.admin = createClient(AdminService, inner);
   }
@@ -44,23 +36,11 @@ export class Client implements AsyncDisposable {
     return new Queue(this, name);
   }
 
-  /** Says what goes wrong behind the scenes; the layer's own. */
-  log(text: string, error: unknown): void {
-    const log = this.options.log ?? ((...what) => console.warn("headway: %s: %s", ...what));
-    log(text, error);
-  }
-
-  /** Aborted when the client is about to be closed; the layer's own. */
-  get closing(): AbortSignal {
-    return this.#closing.signal;
-  }
-
   /** Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. */
   async close(): Promise<void> {
-    this.#closing.abort();
+    this.closing.abort(new HeadwayError("the client is closed", Code.Canceled));
     await Promise.all([...this.held].map((lease) => lease.giveBack()));
-    this.#closed.abort();
-    this.options.onClose?.();
+    this.transport.close?.();
   }
 
   [Symbol.asyncDispose](): Promise<void> {

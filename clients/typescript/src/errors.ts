@@ -3,16 +3,12 @@ import { durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "./gen/google/rpc/error_details_pb.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
-import type { Status } from "./gen/headway/v1/message_pb.js";
 
 /** One field that was refused, and why. */
 export type Violation = Readonly<Record<"field" | "description", string>>;
 
 // Codes without a reason of the service's: nobody knows whether the call took effect (P-UNKNOWN-1).
 const UNKNOWN: readonly Code[] = [Code.Unavailable, Code.DeadlineExceeded, Code.Canceled, Code.Unknown, Code.Internal];
-// What does not pass by itself, however often the call is made.
-const { NotFound, InvalidArgument, Unauthenticated, PermissionDenied, Unimplemented } = Code;
-const LASTING: readonly Code[] = [NotFound, InvalidArgument, Unauthenticated, PermissionDenied, Unimplemented];
 
 /** A call, or one message of a batch, that failed. `ErrorReason` tells what each reason means and promises. */
 export class HeadwayError extends Error {
@@ -48,7 +44,8 @@ export class HeadwayError extends Error {
 
   /** The same call may succeed later without anybody changing it: the service is away, busy or paused. */
   get isPassing(): boolean {
-    return !LASTING.includes(this.code) && !this.is(ErrorReason.QUEUE_CLOSED, ErrorReason.QUEUE_DRAINED);
+    const isBusy = this.code === Code.ResourceExhausted || this.is(ErrorReason.QUEUE_PAUSED, ErrorReason.ROLE_IN_USE);
+    return isBusy || (UNKNOWN.includes(this.code) && this.code !== Code.Canceled);
   }
 
   /** The typed error of whatever a transport threw; `signal` is the caller's own. */
@@ -64,11 +61,6 @@ export class HeadwayError extends Error {
     const retryAfterMs = delay && durationMs(delay);
     const code = codeOf(failed, signal);
     return new HeadwayError(failed.rawMessage, code, reason, info?.metadata, retryAfterMs, violations, error);
-  }
-
-  /** The typed error of one message of a batch. */
-  static fromStatus({ message, code, reason, metadata }: Status): HeadwayError {
-    return new HeadwayError(message, code, reason, metadata);
   }
 }
 

@@ -2,23 +2,17 @@
 import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
-import { type Delivery, type Message, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
+import { type Delivery, type Message, type Progress, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
 import type { Queue } from "./queue.js";
-import { backoffMs, link, pause, span } from "./timing.js";
+import { pause, span } from "./timing.js";
 import { contextOf, type TraceContext } from "./trace.js";
 
-/** How a message is given back. */
-export interface DelayOptions {
-  /** When it joins the line again, in milliseconds; 0: now, at the head. Unset: by the queue's backoff. */
-  delayMs?: number;
-  /** Why, for whoever looks at the message later: at most 1024 bytes. */
-  reason?: string;
-  /** It was not worked on, and spends no attempt. */
-  keepAttempt?: boolean;
-}
+/** How a message is given back: `delayMs` unset means by the queue's backoff, `keepAttempt` that it spends no attempt. */
+export type DelayOptions = { delayMs?: number; reason?: string; keepAttempt?: boolean };
 
-const FREE: DelayOptions = { delayMs: 0, keepAttempt: true };
-const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its lease just lapses
+/** Works on one message; what it returns is the message's result. It is to end soon when `lease.signal` is aborted. */
+// biome-ignore lint/suspicious/noConfusingVoidType: a handler that returns nothing is the usual one
+export type Handler = (lease: Lease) => Promise<Uint8Array | void>;
 
 /**
  * The right to work on one message until a deadline; Extend at a third of its span keeps it alive until it is settled.
@@ -27,27 +21,26 @@ const GIVE_BACK_MS = 5_000; // how long giving a message back may take; then its
  * cannot see whether it was left by an exception. `Queue.withLease` acks at the end.
  */
 export class Lease implements AsyncDisposable {
-  #settlingCount = 0; // while somebody settles it, what Extend says does not count
+  /** The message itself. `delivery` tells the rest: its attempt, its ticket, when it was put. */
+  readonly message: Message;
+  readonly #named: { queue: string; leases: string[] };
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
-  readonly #link: ReturnType<typeof link>;
+  #settling: Promise<unknown> | undefined; // meanwhile, what Extend says does not count
 
-  /** Made by `Queue`, and extended after `firstMs` for the first time. */
+  /** Made by `Queue`. */
   constructor(
     readonly queue: Queue,
     readonly delivery: Delivery,
     readonly spanMs: number,
-    firstMs: number,
-    giveUp?: AbortSignal,
   ) {
-    this.#link = link(this.#lost.signal, giveUp, queue.client.closing);
-    queue.client.held.add(this);
-    void this.#keepAlive(firstMs);
-  }
-
-  /** The message itself. `delivery` tells the rest: its attempt, its ticket, when it was put. */
-  get message(): Message {
-    return this.delivery.message as Message; // always sent
+    this.#named = { queue: queue.name, leases: [delivery.lease] };
+    this.message = delivery.message as Message; // always sent
+    const { held, closing } = queue.client;
+    held.add(this);
+    const giveUp = () => this.#lost.abort(closing.signal.reason);
+    closing.signal.addEventListener("abort", giveUp, { signal: this.#over.signal });
+    void this.#keepAlive();
   }
 
   /** It was acked or given back through this handle, or found lost. */
@@ -55,50 +48,41 @@ export class Lease implements AsyncDisposable {
     return this.#over.signal.aborted;
   }
 
-  /** Aborted when the lease is lost, with the HeadwayError that says so, or when the work is to be given up. */
+  /** Aborted with a HeadwayError when the lease is lost (LEASE_STALE, LEASE_GONE), or the client closed (Canceled). */
   get signal(): AbortSignal {
-    return this.#link.signal;
+    return this.#lost.signal;
   }
 
-  /** Somebody else has, or had, the message: what is done with it now has no say. */
-  get isLost(): boolean {
-    return this.#lost.signal.aborted;
-  }
-
-  /** OpenTelemetry's context of whoever put the message; undefined if it names none, or without OpenTelemetry. */
+  /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
   traceContext(): Promise<TraceContext | undefined> {
     return contextOf(this.message.headers);
   }
 
   /** Settles the message for good; `result` (at most 4096 bytes) goes to who watches it. Throws LEASE_STALE, LEASE_GONE. */
   ack(result?: Uint8Array): Promise<SettleResult> {
-    return this.#settle(this.queue.client.queues.ack({ ...this.#named(), result }));
+    const timeoutMs = Math.max(this.spanMs, this.queue.client.callTimeoutMs); // tried while the lease may live
+    return this.#settle(this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs }));
   }
 
-  /** Gives the message back, at the cost of an attempt unless it is kept. Throws LEASE_STALE, LEASE_GONE. */
-  delay({ delayMs, ...rest }: DelayOptions = {}, timeoutMs?: number): Promise<SettleResult> {
+  /** Gives the message back; a reason (at most 1024 bytes) is kept with it. Throws LEASE_STALE, LEASE_GONE. */
+  delay({ delayMs, ...how }: DelayOptions = {}): Promise<SettleResult> {
     const value = span(delayMs);
     const available = value && { case: "delay" as const, value };
-    return this.#settle(this.queue.client.queues.delay({ ...this.#named(), ...rest, available }, { timeoutMs }));
-  }
-
-  /** Gives the message back to the head of the line, now and for free. Throws LEASE_STALE, LEASE_GONE. */
-  release(): Promise<SettleResult> {
-    return this.delay(FREE);
+    return this.#settle(this.queue.client.queues.delay({ ...this.#named, ...how, available }));
   }
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
-  async progress(fraction: number, note = ""): Promise<SettleResult> {
-    return this.#book(await this.#extend(undefined, { fraction, note }));
+  async progress(fraction: number, note = ""): Promise<void> {
+    await this.#extend({ fraction, note });
   }
 
-  /** Gives the message back, unless it is settled just now or was: for free, or with a reason to the backoff. Never throws; 5 s at most. */
+  /** Gives the message back, unless it is settled just now or was: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {
-    const how = reason === undefined ? FREE : { reason };
+    const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
     try {
-      await (this.isSettled || this.#settlingCount > 0 || this.delay(how, GIVE_BACK_MS));
+      await (this.isSettled || (this.#settling ?? this.delay(how)));
     } catch (error) {
-      this.queue.client.log(`could not give message ${this.message.id} back`, error);
+      console.warn("headway: could not give message %s back: %s", this.message.id, error);
       this.#end();
     }
   }
@@ -107,61 +91,69 @@ export class Lease implements AsyncDisposable {
     return this.giveBack();
   }
 
-  #named() {
-    return { queue: this.queue.name, leases: [this.delivery.lease] };
+  async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
+    const request = { ...this.#named, lease: span(this.spanMs), progress };
+    const answer = await this.queue.client.queues.extend(request, { timeoutMs });
+    if (!this.#settling && !this.isSettled) {
+      this.#book(answer);
+    }
   }
 
-  #extend(timeoutMs?: number, progress?: { fraction: number; note: string }) {
-    return this.queue.client.queues.extend({ ...this.#named(), lease: span(this.spanMs), progress }, { timeoutMs });
-  }
-
-  async #keepAlive(firstMs: number): Promise<void> {
+  async #keepAlive(): Promise<void> {
     const third = this.spanMs / 3;
-    let failures = 0;
-    for (let delay = firstMs; await pause(delay, this.#over.signal); ) {
+    for (let delay = third; await pause(delay, this.#over.signal); ) {
       try {
-        const answer = this.#settlingCount ? undefined : await this.#extend(Math.max(third, 100));
-        failures = 0;
-        if (answer && !this.#settlingCount && !this.isSettled) {
-          this.#book(answer);
-        }
+        await this.#extend(undefined, Math.max(third, 100));
+        delay = third;
       } catch (error) {
-        failures++;
-        this.queue.client.log(`could not extend the lease of message ${this.message.id}`, error);
+        console.warn("headway: could not extend the lease of message %s: %s", this.message.id, error);
+        delay = third / 10;
       }
-      delay = failures ? Math.min(third, backoffMs(failures)) : third;
     }
   }
 
   async #settle(call: Promise<{ results: SettleResult[] }>): Promise<SettleResult> {
-    this.#settlingCount++;
+    this.#settling = call;
     try {
       return this.#book(await call);
     } finally {
-      this.#settlingCount--;
+      this.#settling = undefined;
     }
   }
 
   /** Notes what the service said of this lease; throws if it has no say any more. */
   #book({ results }: { results: SettleResult[] }): SettleResult {
     const result = results[0] as SettleResult; // always sent
-    if (result.settled === Settled.STALE || result.settled === Settled.GONE) {
-      const isStale = result.settled === Settled.STALE;
-      const code = isStale ? Code.FailedPrecondition : Code.NotFound;
-      const reason = isStale ? ErrorReason.LEASE_STALE : ErrorReason.LEASE_GONE;
-      const text = `the lease of message ${this.message.id} has no say any more`;
-      this.#lost.abort(new HeadwayError(text, code, reason, { queue: this.queue.name }));
-    }
     if (result.settled !== Settled.EXTENDED) {
       this.#end();
     }
-    this.#lost.signal.throwIfAborted();
+    const isStale = result.settled === Settled.STALE;
+    if (isStale || result.settled === Settled.GONE) {
+      const code = isStale ? Code.FailedPrecondition : Code.NotFound;
+      const reason = isStale ? ErrorReason.LEASE_STALE : ErrorReason.LEASE_GONE;
+      const metadata = { queue: this.queue.name };
+      this.#lost.abort(new HeadwayError("the lease has no say any more", code, reason, metadata));
+      throw this.signal.reason;
+    }
     return result;
   }
 
   #end(): void {
     this.#over.abort();
-    this.#link.unlink();
     this.queue.client.held.delete(this);
+  }
+}
+
+/** Works on a message and settles it; see `Queue.withLease`. */
+export async function handle(lease: Lease, handler: Handler, cancel?: AbortSignal): Promise<void> {
+  try {
+    const result = await handler(lease);
+    lease.signal.throwIfAborted();
+    await (lease.isSettled || lease.ack(result ?? undefined));
+  } catch (error) {
+    // The error's kind and not its text, which may hold secrets, is kept with the message.
+    const reason = error instanceof Error ? error.name : typeof error;
+    await lease.giveBack(cancel?.aborted || lease.signal.aborted ? undefined : reason);
+    throw error;
   }
 }

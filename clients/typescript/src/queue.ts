@@ -1,42 +1,37 @@
 /** A queue by its name: puts, leases, works and watches. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { durationMs } from "@bufbuild/protobuf/wkt";
+import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
+import { Code } from "@connectrpc/connect";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
-import type { MessageSchema, OnDuplicate, PutResult } from "./gen/headway/v1/message_pb.js";
+import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
+import type { MessageSchema, PutResult } from "./gen/headway/v1/message_pb.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
-import { Lease } from "./lease.js";
-import { span } from "./timing.js";
+import { type Handler, handle, Lease } from "./lease.js";
+import { backoffMs, pause, span } from "./timing.js";
 import { currentHeaders } from "./trace.js";
-import { type WatchOptions, watch } from "./watch.js";
-import { type WorkOptions, work } from "./work.js";
 
-/** How messages are put. */
-export interface PutOptions {
-  /** How long to wait for room, in milliseconds. Unset: not at all. */
+/** How long a call waits, and how it is ended. */
+export interface CallOptions {
+  /** How long to wait for room, or for a message, in milliseconds. Unset: not at all. */
   waitMs?: number;
-  /** What to do with ids that are known already. Unset: refuse them. */
-  onDuplicate?: OnDuplicate;
-  /** Who puts, for people who look and for who watches it while it is blocked. */
-  producer?: string;
+  /** Cancels the call. Of `withLease` also the work: if the handler throws then, the message goes back for free. */
   signal?: AbortSignal;
 }
 
 /** How a message is leased. */
-export interface LeaseOptions {
-  /** How long to wait for a message, in milliseconds. Unset: not at all. */
-  waitMs?: number;
+export interface LeaseOptions extends CallOptions {
   /** How long the lease lasts when nothing extends it, in milliseconds. Unset: the queue's policy. */
   leaseMs?: number;
-  /** Who consumes, for people who look. */
-  consumer?: string;
-  /** Cancels the call, and later the lease: see `Lease.signal`. */
-  signal?: AbortSignal;
 }
 
-/** Works on one message; what it returns is the message's result. It is to end soon when `lease.signal` is aborted. */
-// biome-ignore lint/suspicious/noConfusingVoidType: a handler that returns nothing is the usual one
-export type Handler = (lease: Lease) => Promise<Uint8Array | void>;
+/** How a queue is worked through: how long a lease lasts, and how many messages are worked on at once. Unset: 1. */
+export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: AbortSignal };
+
+/** How messages are watched: whoever leaves while `attended` withdraws those that still wait or are delayed. */
+export type WatchOptions = { attended?: boolean; signal?: AbortSignal };
+
+const IDLE_WAIT_MS = 30_000; // one waiting Get of a worker; longer saves calls, shorter notices a lost service sooner
 
 /** One queue; made by `Client.queue`, at no cost. */
 export class Queue {
@@ -47,97 +42,112 @@ export class Queue {
     readonly name: string,
   ) {}
 
-  /** Puts one message; its ticket and its position at that moment. Throws what refused it, such as QUEUE_FULL. */
-  async put(message: MessageInitShape<typeof MessageSchema>, options?: PutOptions): Promise<PutResult> {
-    const [result] = (await this.putAll([message], options)) as [PutResult];
-    if (result.error) {
-      throw HeadwayError.fromStatus(result.error);
-    }
-    return result;
-  }
-
   /** Puts a batch, in order; one result for each, with `error` set if it was refused. Throws if all were, for one reason. */
-  async putAll(
-    messages: readonly MessageInitShape<typeof MessageSchema>[],
-    { waitMs, signal, ...rest }: PutOptions = {},
-  ): Promise<PutResult[]> {
+  async put(messages: MessageInitShape<typeof MessageSchema>[], options: CallOptions = {}): Promise<PutResult[]> {
     const traced = await currentHeaders();
     const made = messages.map((each) => {
       const isTraced = "traceparent" in (each.headers ?? {});
       return isTraced ? each : { ...each, headers: { ...each.headers, ...traced } };
     });
-    const request = { ...rest, queue: this.name, messages: made, wait: span(waitMs) };
-    return (await this.client.queues.put(request, { signal })).results;
+    const request = { queue: this.name, messages: made, wait: span(options.waitMs) };
+    return (await this.client.queues.put(request, { signal: options.signal })).results;
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay`, or `await using`. */
-  lease(options: LeaseOptions = {}): Promise<Lease | undefined> {
-    return this.fetch(options, newAttempt(), options.signal);
+  async lease({ waitMs, leaseMs, signal }: LeaseOptions = {}): Promise<Lease | undefined> {
+    const spanMs = leaseMs ?? (await this.#policySpanMs(signal));
+    const spans = { wait: span(waitMs), lease: span(spanMs) };
+    const request = { ...spans, queue: this.name, attemptId: crypto.randomUUID() };
+    const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
+    return delivery && new Lease(this, delivery, spanMs);
   }
 
   /**
    * Leases one message and works on it; false if none came in time.
    *
    * Acks it when the handler returns, with the bytes it returns as the result; gives it to the queue's backoff if the
-   * handler throws, and back to the head for free if that is because `signal` was aborted. Throws what the handler
-   * threw, and LEASE_STALE or LEASE_GONE if the ack came too late.
+   * handler throws, and back to the head for free if `signal` was aborted before. Throws what the handler threw, and
+   * LEASE_STALE or LEASE_GONE if the ack came too late.
    */
   async withLease(handler: Handler, options: LeaseOptions = {}): Promise<boolean> {
     const lease = await this.lease(options);
-    const result = lease && (await handled(lease, handler));
-    if (lease?.isLost) {
-      throw lease.signal.reason;
-    }
-    await (!lease || lease.isSettled || lease.ack(result ?? undefined));
+    await (lease && handle(lease, handler, options.signal));
     return lease !== undefined;
   }
 
-  /** Works through the queue until it is drained or `stop` is aborted. Throws what would not pass by itself. */
-  work(handler: Handler, options: WorkOptions = {}): Promise<void> {
-    return work(this, handler, options);
+  /**
+   * Works through the queue until it is drained or `stop` is aborted. Throws what would not pass by itself.
+   *
+   * It uses Get and Ack: its leases live on without a connection, and over a restart of the service.
+   */
+  async work(handler: Handler, { concurrency = 1, leaseMs, stop }: WorkOptions = {}): Promise<void> {
+    if (!(concurrency >= 1)) {
+      throw new RangeError(`concurrency is at least 1, not ${concurrency}`);
+    }
+    const ending = new AbortController();
+    const signal = AbortSignal.any([ending.signal, this.client.closing.signal, ...(stop ? [stop] : [])]);
+    let failure: HeadwayError | undefined;
+    const warn = (error: unknown) => console.warn("headway: queue %s: %s", this.name, error);
+    const slot = async () => {
+      for (let failures = 0; !signal.aborted; ) {
+        try {
+          const lease = await this.lease({ waitMs: IDLE_WAIT_MS, leaseMs, signal });
+          failures = 0;
+          await (lease && handle(lease, handler).catch(warn));
+        } catch (caught) {
+          const error = HeadwayError.from(caught, signal);
+          if (!error.isPassing) {
+            failure ??= signal.aborted || error.is(ErrorReason.QUEUE_DRAINED) ? undefined : error;
+            return ending.abort(); // the other slots stop too
+          }
+          warn(error);
+          await pause(backoffMs(++failures, error.retryAfterMs), signal);
+        }
+      }
+    };
+    await Promise.all(Array.from({ length: concurrency }, slot));
+    if (failure) {
+      throw failure;
+    }
   }
 
-  /** Yields where messages are until each has ended, over broken connections. Throws QUEUE_NOT_FOUND. */
-  watch(ids: readonly string[], options: WatchOptions = {}): AsyncGenerator<WatchPositionResponse, void> {
-    return watch(this, ids, options);
-  }
-
-  /** One Get, which the same attempt again repeats; `giveUp` goes to the lease. The layer's own. */
-  async fetch(options: LeaseOptions, attempt: Attempt, giveUp?: AbortSignal): Promise<Lease | undefined> {
-    const { waitMs, leaseMs, consumer, signal } = options;
-    const spanMs = leaseMs ?? (await this.#policySpanMs(signal));
-    const spans = { wait: span(waitMs), lease: span(spanMs) };
-    const request = { ...spans, queue: this.name, consumer, attemptId: attempt.id };
-    const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
-    // It was given at some time since the attempt began: for all we know at once.
-    const firstMs = Math.max(0, spanMs / 3 - (Date.now() - attempt.begunAt));
-    return delivery && new Lease(this, delivery, spanMs, firstMs, giveUp);
+  /**
+   * Yields what is told of messages until each has ended, and asks anew wherever a stream breaks: then where those
+   * that are left stand is told once more. Throws QUEUE_NOT_FOUND.
+   */
+  async *watch(ids: readonly string[], { attended, signal }: WatchOptions = {}): AsyncGenerator<WatchPositionResponse> {
+    const left = new Set(ids);
+    const leaving = new AbortController(); // Connect does not end a stream whose loop is left
+    const ending = AbortSignal.any([leaving.signal, ...(signal ? [signal] : [])]);
+    try {
+      for (let failures = 1; left.size > 0; failures++) {
+        let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
+        try {
+          const subject = { case: "messages" as const, value: { ids: [...left], attended } };
+          const request = { queue: this.name, subject };
+          for await (const answer of this.client.queues.watchPosition(request, { signal: ending })) {
+            failures = 1;
+            yield answer;
+            if (answer.event.case === "finished") {
+              left.delete(answer.event.value.id);
+            }
+          }
+        } catch (caught) {
+          failure = HeadwayError.from(caught, ending);
+        }
+        if (left.size > 0 && !failure.isPassing) {
+          throw failure;
+        }
+        await (left.size > 0 && pause(backoffMs(failures, failure.retryAfterMs), ending));
+      }
+    } finally {
+      leaving.abort();
+    }
   }
 
   async #policySpanMs(signal?: AbortSignal): Promise<number> {
-    if (this.#spanMs === undefined) {
-      const { queue } = await this.client.queues.describe({ queue: this.name }, { signal });
-      this.#spanMs = queue?.policy?.lease ? durationMs(queue.policy.lease) : 30_000;
-    }
+    const describe = () => this.client.queues.describe({ queue: this.name }, { signal });
+    this.#spanMs ??= durationMs((await describe()).queue?.policy?.lease ?? durationFromMs(30_000));
     return this.#spanMs;
-  }
-}
-
-/** The name of a Get until it is answered: what a lost answer leased is asked for, not left behind. */
-export type Attempt = Readonly<{ id: string; begunAt: number }>;
-
-/** A name that no other Get has. */
-export function newAttempt(): Attempt {
-  return { id: crypto.randomUUID(), begunAt: Date.now() };
-}
-
-/** Runs the handler; if it throws the message is given back first: for free if the work was to be given up. */
-export async function handled(lease: Lease, handler: Handler): ReturnType<Handler> {
-  try {
-    return await handler(lease);
-  } catch (error) {
-    // The error's kind and not its text, which may hold secrets, is kept with the message.
-    await lease.giveBack(lease.signal.aborted ? undefined : error instanceof Error ? error.name : typeof error);
-    throw error;
   }
 }

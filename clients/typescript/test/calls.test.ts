@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
-import { Code, createContextValues } from "@connectrpc/connect";
-import { ErrorReason, HeadwayError, mostTries } from "@headway/client";
+import { Code } from "@connectrpc/connect";
+import { ErrorReason, type HeadwayError } from "@headway/client";
 import { OnDuplicate } from "@headway/client/v1";
 import { broken, clientOf, pass, refusal } from "./service.js";
 
@@ -9,8 +9,8 @@ beforeEach(() => mock.timers.reset());
 
 const away = () => refusal(Code.Unavailable, ErrorReason.SHUTTING_DOWN, {}, 100);
 
-test("a call that reads is made four times while the service is away, and no more", async () => {
-  mock.timers.enable({ apis: ["setTimeout"] });
+test("a call that reads is made again while the service is away, until its deadline", async () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
   let count = 0;
   const describe = () => {
     count++;
@@ -19,20 +19,9 @@ test("a call that reads is made four times while the service is away, and no mor
   const call = assert.rejects(clientOf({ describe }).queues.describe({}), (error: HeadwayError) =>
     error.is(ErrorReason.SHUTTING_DOWN),
   );
-  await pass(5_000);
+  await pass(10_000);
   await call;
-  assert.equal(count, 4);
-});
-
-test("mostTries bounds that", async () => {
-  let count = 0;
-  const describe = () => {
-    count++;
-    throw away();
-  };
-  const contextValues = createContextValues().set(mostTries, 1);
-  await assert.rejects(clientOf({ describe }).queues.describe({}, { contextValues }), HeadwayError);
-  assert.equal(count, 1);
+  assert.ok(count >= 6, `${count}`);
 });
 
 test("a put without ids, and a get without an attempt, are made once", async () => {
@@ -48,48 +37,42 @@ test("a put without ids, and a get without an attempt, are made once", async () 
     },
   });
   const isUnknown = (error: HeadwayError) => error.isOutcomeUnknown;
-  await assert.rejects(client.queue("q").putAll([{ id: "a" }, {}]), isUnknown);
+  await assert.rejects(client.queue("q").put([{ id: "a" }, {}]), isUnknown);
   await assert.rejects(client.queues.get({ queue: "q" }), isUnknown);
   assert.deepEqual(counts, { put: 1, get: 1 });
 });
 
-test("a put with ids whose answer was lost is made again, and its own message is no duplicate", async () => {
+test("a put with ids whose answer was lost is made again if it may find its own messages there", async () => {
   mock.timers.enable({ apis: ["setTimeout"] });
-  const asked: OnDuplicate[] = [];
+  let count = 0;
   const client = clientOf({
-    put: ({ onDuplicate }) => {
-      asked.push(onDuplicate);
-      if (asked.length === 1) {
+    put: () => {
+      if (count++ % 2 === 0) {
         throw broken();
       }
-      return {
-        results: [
-          { id: "a", deduplicated: true },
-          { id: "b", deduplicated: true, bodyDiffers: true },
-        ],
-      };
+      return { results: [{ id: "a", deduplicated: true }] };
     },
   });
-  const call = client.queue("q").putAll([{ id: "a" }, { id: "b" }]);
+  const request = { queue: "q", messages: [{ id: "a" }] };
+  const call = client.queues.put({ ...request, onDuplicate: OnDuplicate.KEEP });
   await pass(1_000);
-  const results = await call;
-  assert.deepEqual(asked, [OnDuplicate.UNSPECIFIED, OnDuplicate.KEEP]);
-  assert.equal(results[0]?.error, undefined);
-  assert.equal(results[1]?.error?.reason, ErrorReason.DUPLICATE_MESSAGE);
+  assert.ok((await call).results[0]?.deduplicated);
+  await assert.rejects(client.queues.put(request), (error: HeadwayError) => error.isOutcomeUnknown);
+  assert.equal(count, 3);
 });
 
 test("the error of a try that may have happened is not hidden by a later one", async () => {
-  mock.timers.enable({ apis: ["setTimeout"] });
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
   let count = 0;
-  const put = () => {
+  const ack = () => {
     throw count++ === 0 ? refusal(Code.Unavailable, ErrorReason.OUTCOME_UNKNOWN) : away();
   };
-  const call = assert.rejects(clientOf({ put }).queue("q").put({ id: "a" }), (error: HeadwayError) =>
+  const call = assert.rejects(clientOf({ ack }).queues.ack({}), (error: HeadwayError) =>
     error.is(ErrorReason.OUTCOME_UNKNOWN),
   );
-  await pass(5_000);
+  await pass(10_000);
   await call;
-  assert.equal(count, 4);
+  assert.ok(count > 1);
 });
 
 test("a call has a deadline of its wait and ten seconds more, in whole milliseconds", async () => {
@@ -100,7 +83,7 @@ test("a call has a deadline of its wait and ten seconds more, in whole milliseco
       return { results: [{}] };
     },
   });
-  await client.queue("q").put({}, { waitMs: 5_000.25 });
+  await client.queue("q").put([{}], { waitMs: 5_000.25 });
   await client.queues.put({ queue: "q" }, { timeoutMs: 700.5 });
   const [given = 0, own = 0] = left;
   assert.ok(given > 14_000 && given <= 15_001, `${given}`);

@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { create } from "@bufbuild/protobuf";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorReason, HeadwayError } from "@headway/client";
-import { StatusSchema } from "@headway/client/v1";
 import { BadRequestSchema } from "#dist/gen/google/rpc/error_details_pb.js";
 import { broken, clientOf, refusal, settle } from "./service.js";
 
@@ -13,7 +11,7 @@ test("an error has the code, reason, metadata and time that the service told", a
       throw refusal(Code.ResourceExhausted, ErrorReason.QUEUE_FULL, { bound: "1" }, 1500);
     },
   });
-  await assert.rejects(client.queue("q").put({}), (error: HeadwayError) => {
+  await assert.rejects(client.queue("q").put([{}]), (error: HeadwayError) => {
     assert.ok(error instanceof HeadwayError && error.is(ErrorReason.QUEUE_FULL, ErrorReason.QUEUE_CLOSED));
     assert.equal(error.code, Code.ResourceExhausted);
     assert.deepEqual({ ...error.metadata }, { bound: "1" });
@@ -51,14 +49,6 @@ test("a reason that this client does not know leaves the code to speak", () => {
   assert.equal(error.reason, ErrorReason.UNSPECIFIED);
   assert.equal(error.code, Code.NotFound);
   assert.ok(!error.isPassing);
-});
-
-test("one message's error is as a call's", () => {
-  const status = { code: 6, reason: ErrorReason.DUPLICATE_MESSAGE, message: "known", metadata: { id: "a" } };
-  const error = HeadwayError.fromStatus(create(StatusSchema, status));
-  assert.ok(error.is(ErrorReason.DUPLICATE_MESSAGE));
-  assert.equal(error.code, Code.AlreadyExists);
-  assert.equal(error.metadata.id, "a");
 });
 
 test("a stream that fails before anybody reads it tells whoever does", async () => {

@@ -73,16 +73,16 @@ test("calls go to every address in turn, and to the one that is left", async () 
 test("an address where nobody listens is passed over, and alone is Unavailable", async () => {
   const [[gone, nowhere], [server, here]] = [await started(), await started()];
   gone.stop();
-  await using client = connect({ addresses: `${nowhere}, http://${here}` });
+  await using client = connect({ addresses: [nowhere, `http://${here}`] });
   await client.admin.getServerInfo({});
   assert.equal(server.count, 1);
-  await using alone = connect({ addresses: nowhere, callTimeoutMs: 100 });
+  await using alone = connect({ addresses: [nowhere], callTimeoutMs: 100 });
   await assert.rejects(alone.admin.getServerInfo({}), (error: HeadwayError) => error.code === Code.Unavailable);
 });
 
 test("a client that is closed makes no more calls", async () => {
   const [server, here] = await started();
-  const client = connect({ addresses: here });
+  const client = connect({ addresses: [here] });
   await client.close();
   const isCancelled = (error: unknown) => error instanceof HeadwayError && error.code === Code.Canceled;
   await assert.rejects(client.admin.getServerInfo({}), isCancelled);

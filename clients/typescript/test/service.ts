@@ -7,13 +7,10 @@ import { Client, ErrorReason } from "@headway/client";
 import { type DeliverySchema, QueueService } from "@headway/client/v1";
 import { ErrorInfoSchema, RetryInfoSchema } from "#dist/gen/google/rpc/error_details_pb.js";
 
-/** What the layer said behind the scenes. */
-export const said: string[] = [];
-
 /** A client of a service that has only the calls given. */
 export function clientOf(calls: Partial<ServiceImpl<typeof QueueService>>, callTimeoutMs?: number): Client {
   const transport = createRouterTransport(({ service }) => service(QueueService, calls));
-  return new Client(transport, { callTimeoutMs, log: (text) => said.push(text) });
+  return new Client(transport, callTimeoutMs);
 }
 
 /** An error as the service sends it. */

@@ -3,27 +3,19 @@ import { readFileSync } from "node:fs";
 import { createInterface } from "node:readline";
 import { create, type DescMessage, fromJson, type JsonValue, type Message, toJson } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
-import { createContextValues } from "@connectrpc/connect";
 import { createWritableIterable, type WritableIterable } from "@connectrpc/connect/protocol";
-import {
-  type Client,
-  Code,
-  connect,
-  ErrorReason,
-  HeadwayError,
-  type Lease,
-  mostTries,
-  type Queue,
-} from "@headway/client";
+import { type Client, Code, connect, ErrorReason, HeadwayError, type Lease, type Queue } from "@headway/client";
 import * as v1 from "@headway/client/v1";
-import { context, createTraceState, ROOT_CONTEXT, trace } from "@opentelemetry/api";
+import { context, createTraceState, propagation, ROOT_CONTEXT, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
+import { W3CTraceContextPropagator } from "@opentelemetry/core";
 
 // biome-ignore lint/suspicious/noExplicitAny: a line holds what its operation is documented to hold
 type Line = Record<string, any>;
 type Done = Line | undefined;
 
 const { version } = JSON.parse(readFileSync(new URL(import.meta.resolve("@headway/client/package.json")), "utf8"));
+propagation.setGlobalPropagator(new W3CTraceContextPropagator());
 context.setGlobalContextManager(new AsyncLocalStorageContextManager().enable());
 
 /** What a handler, or a lease's scope, throws when it is told to fail. */
@@ -133,7 +125,7 @@ class Working extends Handle {
       }
       return bytes(end.result);
     };
-    const options = { concurrency, leaseMs: lease_ms, stop: this.stop.signal, signal: this.ending.signal };
+    const options = { concurrency, leaseMs: lease_ms, stop: this.stop.signal };
     const ended = (error: unknown) => tell({ event: "ended", handle: name, error });
     queue.work(handler, options).then(
       () => ended(null),
@@ -142,10 +134,7 @@ class Working extends Handle {
   }
 
   override async close(): Promise<void> {
-    this.ending.abort();
-    for (const told of this.handling.values()) {
-      told.reject(this.ending.signal.reason); // a lease that was lost does not hear of the signal
-    }
+    this.stop.abort(); // what is held goes back when the client is closed
   }
 }
 
@@ -160,8 +149,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
     features: "call stream lease work watch trace".split(" "),
   }),
   connect: ({ client, addresses, options }) => {
-    const log = (text: string, error: unknown) => console.error(`${text}: ${error}`);
-    clients.set(client, connect({ addresses, callTimeoutMs: options?.call_timeout_ms, log }));
+    clients.set(client, connect({ addresses, callTimeoutMs: options?.call_timeout_ms }));
     return {};
   },
   disconnect: async ({ client }) => {
@@ -178,8 +166,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
   },
   call: async (line, signal) => {
     const { method, stub } = rpcOf(line);
-    const contextValues = line.attempts ? createContextValues().set(mostTries, line.attempts) : undefined;
-    const options = { signal, timeoutMs: line.timeout_ms, contextValues };
+    const options = { signal, timeoutMs: line.timeout_ms }; // how often it is made the layer decides
     return { response: toJson(method.output, await stub(fromJson(method.input, line.request), options)) };
   },
   open: (line) => {
@@ -218,7 +205,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
       },
       available: delay_ms === undefined ? undefined : { case: "delay", value: durationFromMs(delay_ms) },
     }));
-    const put = () => queueOf(line).putAll(messages, { waitMs: line.wait_ms, signal });
+    const put = () => queueOf(line).put(messages, { waitMs: line.wait_ms, signal });
     const results = await context.with(contextOf(line), put);
     return { results: results.map((result) => toJson(v1.PutResultSchema, result)) };
   },
@@ -247,7 +234,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
     await (await leaseOf(line)).progress(line.fraction, line.note);
     return {};
   },
-  lease_is_lost: async (line) => ({ lost: (await leaseOf(line)).isLost }),
+  lease_is_lost: async (line) => ({ lost: isLost(await leaseOf(line)) }),
   work: (line) => {
     handles.set(keyOf(line), new Working(line.handle, queueOf(line), line));
     return {};
@@ -279,13 +266,17 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
 /** What a handler is told; fails when the work is to be given up, but not for a lease that was lost. */
 function unlessGivenUp(lease: Lease, told: Told<Line>, onGiveUp?: () => void): Promise<Line> {
   const giveUp = () => {
-    if (!lease.isLost) {
+    if (!isLost(lease)) {
       onGiveUp?.();
       told.reject(lease.signal.reason);
     }
   };
   lease.signal.addEventListener("abort", giveUp);
   return told.promise.finally(() => lease.signal.removeEventListener("abort", giveUp));
+}
+
+function isLost({ signal }: Lease): boolean {
+  return signal.reason instanceof HeadwayError && signal.reason.is(ErrorReason.LEASE_STALE, ErrorReason.LEASE_GONE);
 }
 
 // biome-ignore lint/suspicious/noExplicitAny: which of the stubs it is only the line knows
