@@ -26,7 +26,8 @@ export class Lease implements AsyncDisposable {
   readonly #named: { queue: string; leases: string[] };
   readonly #lost = new AbortController();
   readonly #over = new AbortController();
-  #settling: Promise<unknown> | undefined; // meanwhile, what Extend says does not count
+  /** Aborted with a HeadwayError when the lease is lost (LEASE_STALE, LEASE_GONE), or the client closed (Canceled). */
+  readonly signal = this.#lost.signal;
 
   /** Made by `Queue`. */
   constructor(
@@ -43,14 +44,9 @@ export class Lease implements AsyncDisposable {
     void this.#keepAlive();
   }
 
-  /** It was acked or given back through this handle, or found lost. */
+  /** It was acked or given back through this handle, be it in vain, or found lost: nothing extends it any more. */
   get isSettled(): boolean {
     return this.#over.signal.aborted;
-  }
-
-  /** Aborted with a HeadwayError when the lease is lost (LEASE_STALE, LEASE_GONE), or the client closed (Canceled). */
-  get signal(): AbortSignal {
-    return this.#lost.signal;
   }
 
   /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
@@ -76,14 +72,13 @@ export class Lease implements AsyncDisposable {
     await this.#extend({ fraction, note });
   }
 
-  /** Gives the message back, unless it is settled just now or was: for free, or with a reason to the backoff. Never throws. */
+  /** Gives the message back, unless it is settled: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {
     const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
     try {
-      await (this.isSettled || (this.#settling ?? this.delay(how)));
+      await (this.isSettled || this.delay(how));
     } catch (error) {
       console.warn("headway: could not give message %s back: %s", this.message.id, error);
-      this.#end();
     }
   }
 
@@ -94,46 +89,33 @@ export class Lease implements AsyncDisposable {
   async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
     const request = { ...this.#named, lease: span(this.spanMs), progress };
     const answer = await this.queue.client.queues.extend(request, { timeoutMs });
-    if (!this.#settling && !this.isSettled) {
-      this.#book(answer);
-    }
+    await (this.isSettled || this.#book(answer));
   }
 
   async #keepAlive(): Promise<void> {
     const third = this.spanMs / 3;
-    for (let delay = third; await pause(delay, this.#over.signal); ) {
-      try {
-        await this.#extend(undefined, Math.max(third, 100));
-        delay = third;
-      } catch (error) {
-        console.warn("headway: could not extend the lease of message %s: %s", this.message.id, error);
-        delay = third / 10;
-      }
+    while (await pause(third, this.#over.signal)) {
+      const warn = (error: unknown) => console.warn("headway: could not extend a lease: %s", error);
+      await this.#extend(undefined, Math.max(third / 2, 100)).catch(warn); // if that fails there is time for another
     }
   }
 
   async #settle(call: Promise<{ results: SettleResult[] }>): Promise<SettleResult> {
-    this.#settling = call;
-    try {
-      return this.#book(await call);
-    } finally {
-      this.#settling = undefined;
-    }
+    this.#end();
+    return this.#book(await call);
   }
 
   /** Notes what the service said of this lease; throws if it has no say any more. */
   #book({ results }: { results: SettleResult[] }): SettleResult {
     const result = results[0] as SettleResult; // always sent
-    if (result.settled !== Settled.EXTENDED) {
-      this.#end();
-    }
     const isStale = result.settled === Settled.STALE;
     if (isStale || result.settled === Settled.GONE) {
       const code = isStale ? Code.FailedPrecondition : Code.NotFound;
       const reason = isStale ? ErrorReason.LEASE_STALE : ErrorReason.LEASE_GONE;
-      const metadata = { queue: this.queue.name };
-      this.#lost.abort(new HeadwayError("the lease has no say any more", code, reason, metadata));
-      throw this.signal.reason;
+      const error = new HeadwayError("the lease has no say any more", code, reason, { queue: this.queue.name });
+      this.#lost.abort(error);
+      this.#end();
+      throw error;
     }
     return result;
   }

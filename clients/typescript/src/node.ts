@@ -4,13 +4,11 @@ import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-no
 import { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 
-/** How to connect. */
-export interface ConnectOptions {
-  /** `host:port`, or `https://host:port`. Unset: HEADWAY_ADDRESS (comma separated), else 127.0.0.1:7420. */
-  addresses?: readonly string[];
-  /** How long a call may take beyond the `wait` that it asks for, in milliseconds. Unset: 10,000. */
-  callTimeoutMs?: number;
-}
+/**
+ * Where to connect, `host:port` or `https://host:port` (unset: HEADWAY_ADDRESS, comma separated, else 127.0.0.1:7420),
+ * and how many milliseconds a call may take beyond the `wait` that it asks for (unset: 10,000).
+ */
+export type ConnectOptions = { addresses?: readonly string[]; callTimeoutMs?: number };
 
 /**
  * A client for the service at these addresses. Connects with the first call, so it does not fail.

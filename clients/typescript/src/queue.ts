@@ -1,7 +1,6 @@
 /** A queue by its name: puts, leases, works and watches. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
-import { Code } from "@connectrpc/connect";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
@@ -11,21 +10,16 @@ import { type Handler, handle, Lease } from "./lease.js";
 import { backoffMs, pause, span } from "./timing.js";
 import { currentHeaders } from "./trace.js";
 
-/** How long a call waits, and how it is ended. */
-export interface CallOptions {
-  /** How long to wait for room, or for a message, in milliseconds. Unset: not at all. */
-  waitMs?: number;
-  /** Cancels the call. Of `withLease` also the work: if the handler throws then, the message goes back for free. */
-  signal?: AbortSignal;
-}
+/**
+ * How many milliseconds to wait for room, or for a message (unset: not at all), and what cancels the call. Aborted while
+ * the handler of `withLease` works, the signal makes the message go back for free if the handler throws then.
+ */
+export type CallOptions = { waitMs?: number; signal?: AbortSignal };
 
-/** How a message is leased. */
-export interface LeaseOptions extends CallOptions {
-  /** How long the lease lasts when nothing extends it, in milliseconds. Unset: the queue's policy. */
-  leaseMs?: number;
-}
+/** How long a lease lasts when nothing extends it, in milliseconds (unset: the queue's policy). */
+export type LeaseOptions = CallOptions & { leaseMs?: number };
 
-/** How a queue is worked through: how long a lease lasts, and how many messages are worked on at once. Unset: 1. */
+/** How many messages are worked on at once (unset: 1), and what stops that: nothing more is leased, but all finished. */
 export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: AbortSignal };
 
 /** How messages are watched: whoever leaves while `attended` withdraws those that still wait or are delayed. */
@@ -45,10 +39,9 @@ export class Queue {
   /** Puts a batch, in order; one result for each, with `error` set if it was refused. Throws if all were, for one reason. */
   async put(messages: MessageInitShape<typeof MessageSchema>[], options: CallOptions = {}): Promise<PutResult[]> {
     const traced = await currentHeaders();
-    const made = messages.map((each) => {
-      const isTraced = "traceparent" in (each.headers ?? {});
-      return isTraced ? each : { ...each, headers: { ...each.headers, ...traced } };
-    });
+    const made = messages.map((each) =>
+      each.headers?.traceparent ? each : { ...each, headers: { ...each.headers, ...traced } },
+    );
     const request = { queue: this.name, messages: made, wait: span(options.waitMs) };
     return (await this.client.queues.put(request, { signal: options.signal })).results;
   }
@@ -119,26 +112,27 @@ export class Queue {
     const left = new Set(ids);
     const leaving = new AbortController(); // Connect does not end a stream whose loop is left
     const ending = AbortSignal.any([leaving.signal, ...(signal ? [signal] : [])]);
+    let retryAfterMs: number | undefined;
     try {
-      for (let failures = 1; left.size > 0; failures++) {
-        let failure = new HeadwayError("the stream ended before its last message", Code.Unavailable);
+      for (let failures = 0; left.size > 0; failures++) {
         try {
+          await (failures > 0 && pause(backoffMs(failures, retryAfterMs), ending));
           const subject = { case: "messages" as const, value: { ids: [...left], attended } };
           const request = { queue: this.name, subject };
           for await (const answer of this.client.queues.watchPosition(request, { signal: ending })) {
-            failures = 1;
+            failures = 0;
             yield answer;
             if (answer.event.case === "finished") {
               left.delete(answer.event.value.id);
             }
           }
         } catch (caught) {
-          failure = HeadwayError.from(caught, ending);
+          const error = HeadwayError.from(caught, ending);
+          if (!error.isPassing) {
+            throw error;
+          }
+          retryAfterMs = error.retryAfterMs;
         }
-        if (left.size > 0 && !failure.isPassing) {
-          throw failure;
-        }
-        await (left.size > 0 && pause(backoffMs(failures, failure.retryAfterMs), ending));
       }
     } finally {
       leaving.abort();

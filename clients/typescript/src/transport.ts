@@ -35,12 +35,10 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
           const delay = backoffMs(failures, error.retryAfterMs);
-          if (error.code !== Code.Unavailable) {
-            throw error;
-          }
-          lost ??= error.isOutcomeUnknown ? error : undefined;
-          if (!isSafe(method, request, error) || Date.now() + delay >= deadline) {
-            throw lost ?? error;
+          const isAway = error.code === Code.Unavailable;
+          lost ??= isAway && error.isOutcomeUnknown ? error : undefined;
+          if (!isAway || !isSafe(method, request, error) || Date.now() + delay >= deadline) {
+            throw (isAway && lost) || error;
           }
           await pause(delay, signal);
         }
