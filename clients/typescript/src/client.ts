@@ -1,6 +1,5 @@
 /** The client: the generated stubs over a dependable transport, and handles for queues. Knows neither Node nor browser. */
-import { Code, createClient, type Client as Stub, type Transport } from "@connectrpc/connect";
-import { HeadwayError } from "./errors.js";
+import { createClient, type Client as Stub, type Transport } from "@connectrpc/connect";
 import { AdminService } from "./gen/headway/v1/admin_service_pb.js";
 import { QueueService } from "./gen/headway/v1/queue_service_pb.js";
 import type { Lease } from "./lease.js";
@@ -38,7 +37,7 @@ export class Client implements AsyncDisposable {
 
   /** Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. */
   async close(): Promise<void> {
-    this.closing.abort(new HeadwayError("the client is closed", Code.Canceled));
+    this.closing.abort();
     await Promise.all([...this.held].map((lease) => lease.giveBack()));
     this.transport.close?.();
   }

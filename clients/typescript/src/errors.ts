@@ -58,8 +58,7 @@ export class HeadwayError extends Error {
     const reason = ErrorReason[info?.reason as keyof typeof ErrorReason];
     const delay = failed.findDetails(RetryInfoSchema)[0]?.retryDelay;
     const violations = failed.findDetails(BadRequestSchema).flatMap((each) => each.fieldViolations);
-    const retryAfterMs = delay && durationMs(delay);
-    const code = codeOf(failed, signal);
+    const [code, retryAfterMs] = [codeOf(failed, signal), delay && durationMs(delay)];
     return new HeadwayError(failed.rawMessage, code, reason, info?.metadata, retryAfterMs, violations, error);
   }
 }

@@ -1,13 +1,14 @@
 /** A message in my hands: settles it, and keeps its lease alive while I work on it. */
+import { durationMs, timestampMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import { type Delivery, type Message, type Progress, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
 import type { Queue } from "./queue.js";
-import { pause, span } from "./timing.js";
+import { pause, span, warn } from "./timing.js";
 import { contextOf, type TraceContext } from "./trace.js";
 
-/** How a message is given back: `delayMs` unset means by the queue's backoff, `keepAttempt` that it spends no attempt. */
+/** How a message is given back: `delayMs` unset: by the queue's backoff; `keepAttempt`: it spends no attempt. */
 export type DelayOptions = { delayMs?: number; reason?: string; keepAttempt?: boolean };
 
 /** Works on one message; what it returns is the message's result. It is to end soon when `lease.signal` is aborted. */
@@ -16,17 +17,15 @@ export type Handler = (lease: Lease) => Promise<Uint8Array | void>;
 
 /**
  * The right to work on one message until a deadline; Extend at a third of its span keeps it alive until it is settled.
- *
- * At the end of an `await using` scope a message that was not settled goes back to the head, now and for free: a scope
- * cannot see whether it was left by an exception. `Queue.withLease` acks at the end.
+ * `Queue.withLease` settles it in the end; who asked for it by `Queue.lease` does so itself.
  */
-export class Lease implements AsyncDisposable {
+export class Lease {
   /** The message itself. `delivery` tells the rest: its attempt, its ticket, when it was put. */
   readonly message: Message;
   readonly #named: { queue: string; leases: string[] };
   readonly #lost = new AbortController();
-  readonly #over = new AbortController();
-  /** Aborted with a HeadwayError when the lease is lost (LEASE_STALE, LEASE_GONE), or the client closed (Canceled). */
+  readonly #over = new AbortController(); // settled, be it in vain, or found lost: nothing extends it any more
+  /** Aborted when the lease is lost (with the HeadwayError: LEASE_STALE, LEASE_GONE), or the client is closed. */
   readonly signal = this.#lost.signal;
 
   /** Made by `Queue`. */
@@ -37,16 +36,9 @@ export class Lease implements AsyncDisposable {
   ) {
     this.#named = { queue: queue.name, leases: [delivery.lease] };
     this.message = delivery.message as Message; // always sent
-    const { held, closing } = queue.client;
-    held.add(this);
-    const giveUp = () => this.#lost.abort(closing.signal.reason);
-    closing.signal.addEventListener("abort", giveUp, { signal: this.#over.signal });
+    queue.client.held.add(this);
+    queue.client.closing.signal.addEventListener("abort", () => this.#lost.abort(), { signal: this.#over.signal });
     void this.#keepAlive();
-  }
-
-  /** It was acked or given back through this handle, be it in vain, or found lost: nothing extends it any more. */
-  get isSettled(): boolean {
-    return this.#over.signal.aborted;
   }
 
   /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
@@ -54,7 +46,7 @@ export class Lease implements AsyncDisposable {
     return contextOf(this.message.headers);
   }
 
-  /** Settles the message for good; `result` (at most 4096 bytes) goes to who watches it. Throws LEASE_STALE, LEASE_GONE. */
+  /** Settles the message for good, with a result (at most 4096 bytes) for watchers. Throws LEASE_STALE, LEASE_GONE. */
   ack(result?: Uint8Array): Promise<SettleResult> {
     const timeoutMs = Math.max(this.spanMs, this.queue.client.callTimeoutMs); // tried while the lease may live
     return this.#settle(this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs }));
@@ -75,27 +67,18 @@ export class Lease implements AsyncDisposable {
   /** Gives the message back, unless it is settled: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {
     const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
-    try {
-      await (this.isSettled || this.delay(how));
-    } catch (error) {
-      console.warn("headway: could not give message %s back: %s", this.message.id, error);
-    }
-  }
-
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.giveBack();
+    await (this.#over.signal.aborted || this.delay(how).catch(warn));
   }
 
   async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
     const request = { ...this.#named, lease: span(this.spanMs), progress };
     const answer = await this.queue.client.queues.extend(request, { timeoutMs });
-    await (this.isSettled || this.#book(answer));
+    await (this.#over.signal.aborted || this.#book(answer));
   }
 
   async #keepAlive(): Promise<void> {
     const third = this.spanMs / 3;
     while (await pause(third, this.#over.signal)) {
-      const warn = (error: unknown) => console.warn("headway: could not extend a lease: %s", error);
       await this.#extend(undefined, Math.max(third / 2, 100)).catch(warn); // if that fails there is time for another
     }
   }
@@ -120,22 +103,28 @@ export class Lease implements AsyncDisposable {
     return result;
   }
 
+  /** Works on the message and settles it, for `Queue`; `cancel` says whether what is thrown is to cost nothing. */
+  async handle(handler: Handler, cancel?: AbortSignal): Promise<void> {
+    try {
+      const result = await handler(this);
+      this.signal.throwIfAborted();
+      await (this.#over.signal.aborted || this.ack(result ?? undefined));
+    } catch (error) {
+      // The error's kind and not its text, which may hold secrets, is kept with the message.
+      const reason = error instanceof Error ? error.name : typeof error;
+      await this.giveBack(cancel?.aborted || this.signal.aborted ? undefined : reason);
+      throw error;
+    }
+  }
+
   #end(): void {
     this.#over.abort();
     this.queue.client.held.delete(this);
   }
 }
 
-/** Works on a message and settles it; see `Queue.withLease`. */
-export async function handle(lease: Lease, handler: Handler, cancel?: AbortSignal): Promise<void> {
-  try {
-    const result = await handler(lease);
-    lease.signal.throwIfAborted();
-    await (lease.isSettled || lease.ack(result ?? undefined));
-  } catch (error) {
-    // The error's kind and not its text, which may hold secrets, is kept with the message.
-    const reason = error instanceof Error ? error.name : typeof error;
-    await lease.giveBack(cancel?.aborted || lease.signal.aborted ? undefined : reason);
-    throw error;
-  }
+/** How long the policy's lease lasts, by the store's clock; the shortest there is where nobody knows. */
+export function policyMs({ leaseExpiresAt, putAt, waited }: Delivery): number {
+  const isKnown = leaseExpiresAt && putAt && waited;
+  return isKnown ? Math.max(1_000, timestampMs(leaseExpiresAt) - timestampMs(putAt) - durationMs(waited)) : 1_000;
 }

@@ -24,14 +24,11 @@ export function connect({ addresses, callTimeoutMs }: ConnectOptions = {}): Clie
 // The service allows pings every 10 s and more.
 const KEEPALIVE = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory: 64 }; // batches of megabytes
-const RETRY_MS = 1_000; // while others are connected, those that are not are tried again after this time
 
 /** A transport to several hosts in turn: Connect has none. */
 class Hosts implements Transport {
-  readonly #hosts: readonly { manager: Http2SessionManager; transport: Transport }[];
+  readonly #hosts: { manager: Http2SessionManager; transport: Transport }[]; // none: it is closed
   #turn = 0;
-  #triedAt = 0;
-  #isClosed = false;
 
   constructor(urls: readonly string[]) {
     this.#hosts = urls.map((baseUrl) => {
@@ -45,23 +42,20 @@ class Hosts implements Transport {
   stream: Transport["stream"] = async (method, ...rest) => this.#next().stream(method, ...rest);
 
   close(): void {
-    this.#isClosed = true;
-    for (const { manager } of this.#hosts) {
+    for (const { manager } of this.#hosts.splice(0)) {
       manager.abort();
     }
   }
 
   /** The next in turn of those that are connected, or of all if none is; the others are tried behind the scenes. */
   #next(): Transport {
-    if (this.#isClosed) {
+    const connected = this.#hosts.filter(({ manager }) => ["open", "idle", "verifying"].includes(manager.state()));
+    void Promise.all(this.#hosts.map(({ manager }) => manager.connect())); // what fails is told to whose call needs it
+    const hosts = connected.length > 0 ? connected : this.#hosts;
+    const host = hosts[this.#turn++ % hosts.length];
+    if (host === undefined) {
       throw new HeadwayError("the client is closed", Code.Canceled);
     }
-    const connected = this.#hosts.filter(({ manager }) => ["open", "idle", "verifying"].includes(manager.state()));
-    if (connected.length === 0 || Date.now() - this.#triedAt > RETRY_MS) {
-      this.#triedAt = Date.now();
-      void Promise.all(this.#hosts.map(({ manager }) => manager.connect())); // it fails where a call needs it
-    }
-    const hosts = connected.length > 0 ? connected : this.#hosts;
-    return (hosts[this.#turn++ % hosts.length] as (typeof hosts)[0]).transport;
+    return host.transport;
   }
 }

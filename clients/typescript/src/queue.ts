@@ -1,25 +1,24 @@
 /** A queue by its name: puts, leases, works and watches. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { durationFromMs, durationMs } from "@bufbuild/protobuf/wkt";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import type { MessageSchema, PutResult } from "./gen/headway/v1/message_pb.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
-import { type Handler, handle, Lease } from "./lease.js";
-import { backoffMs, pause, span } from "./timing.js";
+import { type Handler, Lease, policyMs } from "./lease.js";
+import { backoffMs, pause, span, warn } from "./timing.js";
 import { currentHeaders } from "./trace.js";
 
 /**
- * How many milliseconds to wait for room, or for a message (unset: not at all), and what cancels the call. Aborted while
- * the handler of `withLease` works, the signal makes the message go back for free if the handler throws then.
+ * How many milliseconds to wait for room, or for a message (unset: not at all), and what cancels the call. If it is
+ * aborted while the handler of `withLease` works, and the handler throws then, the message goes back for free.
  */
 export type CallOptions = { waitMs?: number; signal?: AbortSignal };
 
 /** How long a lease lasts when nothing extends it, in milliseconds (unset: the queue's policy). */
 export type LeaseOptions = CallOptions & { leaseMs?: number };
 
-/** How many messages are worked on at once (unset: 1), and what stops that: nothing more is leased, but all finished. */
+/** How many messages are worked on at once (unset: 1), and what stops that: what is held is finished first. */
 export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: AbortSignal };
 
 /** How messages are watched: whoever leaves while `attended` withdraws those that still wait or are delayed. */
@@ -29,14 +28,12 @@ const IDLE_WAIT_MS = 30_000; // one waiting Get of a worker; longer saves calls,
 
 /** One queue; made by `Client.queue`, at no cost. */
 export class Queue {
-  #spanMs: number | undefined; // of the policy
-
   constructor(
     readonly client: Client,
     readonly name: string,
   ) {}
 
-  /** Puts a batch, in order; one result for each, with `error` set if it was refused. Throws if all were, for one reason. */
+  /** Puts a batch, in order; one result each, with `error` set if it was refused. Throws if all were for one reason. */
   async put(messages: MessageInitShape<typeof MessageSchema>[], options: CallOptions = {}): Promise<PutResult[]> {
     const traced = await currentHeaders();
     const made = messages.map((each) =>
@@ -46,13 +43,11 @@ export class Queue {
     return (await this.client.queues.put(request, { signal: options.signal })).results;
   }
 
-  /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay`, or `await using`. */
+  /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay` or `giveBack`. */
   async lease({ waitMs, leaseMs, signal }: LeaseOptions = {}): Promise<Lease | undefined> {
-    const spanMs = leaseMs ?? (await this.#policySpanMs(signal));
-    const spans = { wait: span(waitMs), lease: span(spanMs) };
-    const request = { ...spans, queue: this.name, attemptId: crypto.randomUUID() };
+    const request = { queue: this.name, attemptId: crypto.randomUUID(), wait: span(waitMs), lease: span(leaseMs) };
     const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
-    return delivery && new Lease(this, delivery, spanMs);
+    return delivery && new Lease(this, delivery, leaseMs ?? policyMs(delivery));
   }
 
   /**
@@ -64,7 +59,7 @@ export class Queue {
    */
   async withLease(handler: Handler, options: LeaseOptions = {}): Promise<boolean> {
     const lease = await this.lease(options);
-    await (lease && handle(lease, handler, options.signal));
+    await lease?.handle(handler, options.signal);
     return lease !== undefined;
   }
 
@@ -79,19 +74,19 @@ export class Queue {
     }
     const ending = new AbortController();
     const signal = AbortSignal.any([ending.signal, this.client.closing.signal, ...(stop ? [stop] : [])]);
-    let failure: HeadwayError | undefined;
-    const warn = (error: unknown) => console.warn("headway: queue %s: %s", this.name, error);
     const slot = async () => {
       for (let failures = 0; !signal.aborted; ) {
         try {
           const lease = await this.lease({ waitMs: IDLE_WAIT_MS, leaseMs, signal });
           failures = 0;
-          await (lease && handle(lease, handler).catch(warn));
+          await lease?.handle(handler).catch(warn);
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
+          if (signal.aborted || error.is(ErrorReason.QUEUE_DRAINED)) {
+            return;
+          }
           if (!error.isPassing) {
-            failure ??= signal.aborted || error.is(ErrorReason.QUEUE_DRAINED) ? undefined : error;
-            return ending.abort(); // the other slots stop too
+            return ending.abort(error); // the other slots stop too
           }
           warn(error);
           await pause(backoffMs(++failures, error.retryAfterMs), signal);
@@ -99,9 +94,7 @@ export class Queue {
       }
     };
     await Promise.all(Array.from({ length: concurrency }, slot));
-    if (failure) {
-      throw failure;
-    }
+    ending.signal.throwIfAborted();
   }
 
   /**
@@ -109,7 +102,7 @@ export class Queue {
    * that are left stand is told once more. Throws QUEUE_NOT_FOUND.
    */
   async *watch(ids: readonly string[], { attended, signal }: WatchOptions = {}): AsyncGenerator<WatchPositionResponse> {
-    const left = new Set(ids);
+    const [queues, left] = [this.client.queues, new Set(ids)];
     const leaving = new AbortController(); // Connect does not end a stream whose loop is left
     const ending = AbortSignal.any([leaving.signal, ...(signal ? [signal] : [])]);
     let retryAfterMs: number | undefined;
@@ -118,8 +111,7 @@ export class Queue {
         try {
           await (failures > 0 && pause(backoffMs(failures, retryAfterMs), ending));
           const subject = { case: "messages" as const, value: { ids: [...left], attended } };
-          const request = { queue: this.name, subject };
-          for await (const answer of this.client.queues.watchPosition(request, { signal: ending })) {
+          for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending })) {
             failures = 0;
             yield answer;
             if (answer.event.case === "finished") {
@@ -137,11 +129,5 @@ export class Queue {
     } finally {
       leaving.abort();
     }
-  }
-
-  async #policySpanMs(signal?: AbortSignal): Promise<number> {
-    const describe = () => this.client.queues.describe({ queue: this.name }, { signal });
-    this.#spanMs ??= durationMs((await describe()).queue?.policy?.lease ?? durationFromMs(30_000));
-    return this.#spanMs;
   }
 }

@@ -19,6 +19,9 @@ export function backoffMs(failures: number, retryAfterMs = 0): number {
   return Math.max(Math.min(5_000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), retryAfterMs);
 }
 
+/** Tells of what went wrong where nobody waits for it. */
+export const warn = (error: unknown) => console.warn("headway: behind the scenes:", error);
+
 /** Milliseconds as the wire has them, rounded up to whole ones; the service judges ranges. */
 export function span(ms: number | undefined): Duration | undefined {
   return ms === undefined ? undefined : durationFromMs(Math.ceil(ms));

@@ -24,7 +24,7 @@ export async function currentHeaders(): Promise<Record<string, string>> {
   return headers;
 }
 
-/** OpenTelemetry's context of whoever put a message: its root if the headers name none. Undefined without OpenTelemetry. */
+/** OpenTelemetry's context of whoever put a message, the root if none is named; undefined without OpenTelemetry. */
 export async function contextOf(headers: Record<string, string>): Promise<TraceContext | undefined> {
   const found = await load();
   return found?.propagation.extract(found.ROOT_CONTEXT, headers);

@@ -9,16 +9,14 @@ import { GetRequestSchema, PutRequestSchema } from "./gen/headway/v1/queue_servi
 import { backoffMs, pause } from "./timing.js";
 
 // Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md).
-const SAFE =
-  "Create Describe List Update Peek Ack Delay Extend Withdraw Pause Resume ListDead Check GetServerInfo".split(" ");
+const SAFE = /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Pause|Resume|ListDead|Check|GetServerInfo)$/;
 
 /** Whether a call that failed may be made again. A Put that may have happened would meet its own messages. */
 function isSafe(method: DescMethod, request: Message, { isOutcomeUnknown }: HeadwayError): boolean {
   if (isMessage(request, PutRequestSchema)) {
-    const isRefusedNever = !isOutcomeUnknown || request.onDuplicate === OnDuplicate.KEEP;
-    return isRefusedNever && request.messages.every((message) => message.id !== "");
+    return request.messages.every(({ id }) => id) && (!isOutcomeUnknown || request.onDuplicate === OnDuplicate.KEEP);
   }
-  return isMessage(request, GetRequestSchema) ? request.attemptId !== "" : SAFE.includes(method.name);
+  return isMessage(request, GetRequestSchema) ? request.attemptId !== "" : SAFE.test(method.name);
 }
 
 /** The transport with HeadwayError, repeats and deadlines: a call without one gets `callTimeoutMs` and its `wait`. */

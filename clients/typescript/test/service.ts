@@ -31,6 +31,9 @@ export function broken(): ConnectError {
 export const DELIVERY = {
   message: { id: "m", payload: new Uint8Array([1]) },
   lease: "token",
+  leaseExpiresAt: { seconds: 40n },
+  putAt: { seconds: 8n },
+  waited: { seconds: 2n },
   attempt: 1,
 } satisfies MessageInitShape<typeof DeliverySchema>;
 
