@@ -3,23 +3,22 @@
 use std::error::Error;
 use std::time::Duration;
 
+use headway::Message;
 use headway::v1::{CreateRequest, DeleteRequest, Policy};
-use headway::{LeaseOptions, Message, PutOptions};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let client = headway::connect(Default::default())?; // HEADWAY_ADDRESS, else 127.0.0.1:7420
+    let client = headway::connect(None)?; // HEADWAY_ADDRESS, else 127.0.0.1:7420
     let policy = Policy { bound: 1000, ..Default::default() };
     client.call(CreateRequest { queue: "rust-first".into(), policy: Some(policy) }).await?;
 
     let queue = client.queue("rust-first");
     let message = Message { id: "welcome-ada".into(), payload: "Hello, Ada".into(), ..Default::default() };
-    let put = queue.put(message, PutOptions::default()).await?;
-    println!("position {}", put.position);
+    let put = queue.put([message], Duration::ZERO).await?; // how long it may wait for room
+    println!("position {}", put[0].position);
 
-    let options = LeaseOptions { wait: Duration::from_secs(5), ..Default::default() };
-    if let Some(lease) = queue.lease(&options).await? {
-        println!("{}", String::from_utf8_lossy(&lease.message().payload));
+    if let Some(lease) = queue.lease(Duration::from_secs(5), None).await? {
+        println!("{}", String::from_utf8_lossy(&lease.message.payload));
         lease.ack("sent").await?; // without it, the message goes back to the head of the line when the lease is dropped
     }
 

@@ -1,36 +1,30 @@
 //! The client: one for the service, with its stubs and the calls on them.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::{env, sync::Arc, time::Duration};
+use std::{env, time::Duration};
 
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
-use tonic::{Code, Request, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
 use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
-use crate::{error::Error, queue::Queue, transport::Transport};
+use crate::{error::Error, queue::Queue};
 
 const MAX_RECEIVE_BYTES: usize = 64 * 1024 * 1024;
+const KEEPALIVE: Duration = Duration::from_secs(20); // the service allows pings every 10 s and more
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
-pub(crate) const ATTEMPTS: u32 = 5;
+const ATTEMPTS: u32 = 5;
 
 // Done twice, these do harm (Put and Get unless they carry ids), or fail by rule, or their second answer tells only its
 // own part.
 const UNSAFE: [&str; 6] = ["/Put", "/Get", "/Close", "/Delete", "/Purge", "/Repair"];
-
-/// Where the service is, and how long a call may take.
-#[derive(Clone, Debug, Default)]
-pub struct ConnectOptions {
-    /// "host:port" each, used in turn, as are all addresses of a name. Empty: the environment's HEADWAY_ADDRESS, where
-    /// commas separate several, else 127.0.0.1:7420.
-    pub addresses: Vec<String>,
-    /// How long a call may take beyond the `wait` that it asks for, all its attempts together. `None`: 10 s.
-    pub call_timeout: Option<Duration>,
-}
 
 /// The request of a unary call, for [`Client::call`].
 pub trait Call: prost::Message + Clone + 'static {
@@ -39,138 +33,116 @@ pub trait Call: prost::Message + Clone + 'static {
     /// The call's name on the wire.
     const PATH: &'static str;
 
-    /// How long it asks the service to wait, if it can ask for that.
-    fn wait(&mut self) -> Option<&mut Option<prost_types::Duration>> {
+    /// How long it asks the service to wait.
+    fn wait(&self) -> Option<prost_types::Duration> {
         None
     }
 }
 
-/// A client of the service. Cheap to clone; all clones share the connections.
+/// A client of the service. Cheap to clone; all clones share the connections, and each has settings of its own.
 #[derive(Clone, Debug)]
 pub struct Client {
-    transport: Transport,
-    pub(crate) call_timeout: Duration,
+    /// How long a call may take, all its attempts together. `None`: 10 s and what it asks the service to wait.
+    pub call_timeout: Option<Duration>,
+    /// How often a call is made while the service is UNAVAILABLE, where that is safe: 5.
+    pub attempts: u32,
+    channel: Channel,
     pub(crate) runtime: Handle,
-    pub(crate) left_behind: TaskTracker, // as long as its tokens or tasks live, `settled` waits
+    pub(crate) left_behind: TaskTracker, // as long as its tasks live, `settled` waits
 }
 
-/// A client of the service. Connects with the first call and not before.
+/// A client of the service at these addresses, "host:port" each and commas between them; calls go to all of them.
+/// `None`: those in the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Connects with the first call and not before.
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a reason if an address is none.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn connect(options: ConnectOptions) -> Result<Client, Error> {
+pub fn connect(addresses: Option<&str>) -> Result<Client, Error> {
     let told = env::var("HEADWAY_ADDRESS").ok().filter(|told| !told.is_empty());
-    let told = told.unwrap_or_else(|| "127.0.0.1:7420".to_owned());
-    let told = told.split(',').map(|address| address.trim().to_owned());
-    let names = if options.addresses.is_empty() { told.collect() } else { options.addresses };
-    let transport = Transport::new(names).map_err(|error| Error::own(Code::InvalidArgument, &error.to_string()))?;
-    let call_timeout = options.call_timeout.unwrap_or(CALL_TIMEOUT).min(LONGEST_SPAN);
-    Ok(Client { transport, call_timeout, runtime: Handle::current(), left_behind: TaskTracker::new() })
+    let told = addresses.or(told.as_deref()).unwrap_or("127.0.0.1:7420");
+    let endpoints = told.split(',').map(|address| endpoint(address.trim())).collect::<Result<Vec<_>, _>>()?;
+    let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
+    Ok(Client { call_timeout: None, attempts: ATTEMPTS, channel, runtime, left_behind: TaskTracker::new() })
+}
+
+fn endpoint(address: &str) -> Result<Endpoint, Status> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok().filter(|each| each.uri().port().is_some());
+    let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
+    let endpoint = endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT))
 }
 
 impl Client {
     /// A handle on the queue of this name; calls nothing, and the queue need not exist.
     pub fn queue(&self, name: impl Into<String>) -> Queue {
-        Queue { client: self.clone(), name: name.into(), policy_lease: Arc::default() }
+        Queue { client: self.clone(), name: name.into() }
     }
 
     /// The stub of the calls of producers, workers and watchers. Its calls have no deadline and are not repeated; their
     /// `Status` becomes an [`Error`] by `From`.
-    pub fn queues(&self) -> QueueServiceClient<Transport> {
-        QueueServiceClient::new(self.transport.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
+    pub fn queues(&self) -> QueueServiceClient<Channel> {
+        QueueServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
     /// The stub of the calls of operators; see [`Client::queues`].
-    pub fn admin(&self) -> AdminServiceClient<Transport> {
-        AdminServiceClient::new(self.transport.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
+    pub fn admin(&self) -> AdminServiceClient<Channel> {
+        AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
-    /// Makes a unary call, which one its request says, with a deadline: the client's `call_timeout` and what the request
-    /// asks the service to wait. It is made again if it was not served, up to five times within that time, where that is
-    /// safe: calls that read, that settle, or that make the same of a queue. Dropping it cancels it.
+    /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made again
+    /// until then, but not more than `attempts` times, where that is safe: calls that read, that settle, or that make the
+    /// same of a queue, and what was never sent. Dropping it cancels it.
     ///
     /// # Errors
     /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached.
     pub async fn call<R: Call>(&self, request: R) -> Result<R::Response, Error> {
-        self.call_with(request, None, ATTEMPTS).await
-    }
-
-    /// The same, with a time for all of it and a number of attempts of its own.
-    ///
-    /// # Errors
-    /// As [`Client::call`].
-    pub async fn call_with<R: Call>(
-        &self,
-        request: R,
-        timeout: Option<Duration>,
-        attempts: u32,
-    ) -> Result<R::Response, Error> {
         let is_safe = !UNSAFE.iter().any(|name| R::PATH.ends_with(name));
-        let attempts = if is_safe { attempts } else { 1 };
-        Ok(self.repeat(request, timeout, attempts, is_safe, |_| ()).await?.0)
+        self.repeat(request, is_safe, |_| ()).await
     }
 
-    /// Waits until workers have ended and dropped leases are given back: call it before the runtime ends.
+    /// Waits until handlers have ended and dropped leases are given back: call it before the runtime ends.
     pub async fn settled(&self) {
         self.left_behind.close();
         self.left_behind.wait().await;
     }
 
-    /// Makes a call, again while it is not served. Tells too whether an earlier attempt may have taken effect; once one
-    /// may, `on_lost` may change the request.
+    /// Makes a call, again while it is not served; `on_lost` may change the request once it may have taken effect.
     pub(crate) async fn repeat<R: Call>(
         &self,
         mut request: R,
-        timeout: Option<Duration>,
-        attempts: u32,
         is_safe: bool,
         on_lost: impl Fn(&mut R),
-    ) -> Result<(R::Response, bool), Error> {
-        let wait = request.wait().and_then(|wait| Duration::try_from((*wait)?).ok()).unwrap_or_default();
-        let wait_until = Instant::now() + wait.min(LONGEST_SPAN);
-        let deadline = timeout.map_or(wait_until + self.call_timeout, |span| Instant::now() + span.min(LONGEST_SPAN));
-        let mut lost = None;
-        for attempt in 1.. {
-            // An answer that never comes leaves time for another attempt; the service answers within 2 s after a wait.
-            let share = wait_until.max(Instant::now()) + self.call_timeout / 2;
-            let until = if attempts > 1 && is_safe { share.min(deadline) } else { deadline };
-            let error = match timeout_at(until, self.send(&request, until)).await {
-                Ok(Ok(response)) => return Ok((response, lost.is_some())),
-                Ok(Err(error)) => error,
-                Err(_) => late(),
+    ) -> Result<R::Response, Error> {
+        let wait = request.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
+        let deadline = Instant::now() + self.call_timeout.unwrap_or(wait + CALL_TIMEOUT).min(LONGEST_SPAN);
+        let mut failures = 0;
+        loop {
+            let late = |_| Err(Status::deadline_exceeded("no answer came in time"));
+            let error = match timeout_at(deadline, self.send(&request, deadline)).await.unwrap_or_else(late) {
+                Ok(response) => return Ok(response),
+                Err(status) => Error::from(status),
             };
-            let pause = backoff(attempt, error.retry_after);
-            let is_over = attempt >= attempts || Instant::now() + pause >= deadline || !error.is_unserved();
-            if is_over || (error.outcome_unknown && !is_safe) {
-                return Err(lost.filter(|_| error.is_unserved()).unwrap_or(error));
+            failures += 1;
+            let pause = backoff(failures, &error);
+            let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
+            if is_over || error.code != Code::Unavailable || !(is_safe || error.never_sent) {
+                return Err(error);
             }
             if error.outcome_unknown {
                 on_lost(&mut request);
-                lost = Some(error);
             }
             sleep(pause).await;
-            if let Some(Some(wait)) = request.wait() {
-                *wait = span(wait_until - Instant::now());
-            }
         }
-        unreachable!("the attempts are bounded")
     }
 
-    /// One attempt. What a connection did not send any more, because it had broken before, is sent on another one.
-    async fn send<R: Call>(&self, message: &R, until: Instant) -> Result<R::Response, Error> {
-        let mut grpc = Grpc::new(self.transport.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES);
-        let mut send = async || -> Result<R::Response, Error> {
-            let mut request = Request::new(message.clone());
-            request.set_timeout(until - Instant::now());
-            Ok(grpc.unary(request, PathAndQuery::from_static(R::PATH), ProstCodec::default()).await?.into_inner())
-        };
-        match send().await {
-            Err(error) if error.never_sent => send().await,
-            answer => answer,
-        }
+    async fn send<R: Call>(&self, message: &R, deadline: Instant) -> Result<R::Response, Status> {
+        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES);
+        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
+        let mut request = Request::new(message.clone());
+        request.set_timeout(deadline - Instant::now());
+        Ok(grpc.unary(request, PathAndQuery::from_static(R::PATH), ProstCodec::default()).await?.into_inner())
     }
 }
 
@@ -180,23 +152,14 @@ pub fn span(span: Duration) -> prost_types::Duration {
     prost_types::Duration { seconds: whole.as_secs() as i64, nanos: whole.subsec_nanos() as i32 }
 }
 
-pub(crate) fn late() -> Error {
-    Error::own(Code::DeadlineExceeded, "no answer came in time")
-}
-
 /// The wait after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never before `retry_after`.
-pub(crate) fn backoff(failures: u32, retry_after: Option<Duration>) -> Duration {
+pub(crate) fn backoff(failures: u32, error: &Error) -> Duration {
     let span = Duration::from_millis(100 << (failures - 1).min(16)).min(LONGEST_BACKOFF);
     let jitter = 0.5 + random() as f64 / u64::MAX as f64 / 2.0;
-    span.mul_f64(jitter).max(retry_after.unwrap_or_default())
-}
-
-/// A name for one Get that no other Get has.
-pub(crate) fn new_attempt_id() -> String {
-    format!("{:016x}{:016x}", random(), random())
+    span.mul_f64(jitter).max(error.retry_after.unwrap_or_default())
 }
 
 /// The standard library's hash keys come from the system's source of randomness.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     RandomState::new().build_hasher().finish()
 }

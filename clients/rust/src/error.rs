@@ -5,9 +5,9 @@ use std::{collections::HashMap, fmt, time::Duration};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::{FieldViolation, StatusExt};
 
-use crate::v1::{self, ErrorReason};
+use crate::v1::ErrorReason;
 
-const DOMAIN: &str = "headway.v1";
+pub(crate) const DOMAIN: &str = "headway.v1";
 const PREFIX: &str = "ERROR_REASON_";
 
 /// A call, or one message of a batch, that failed.
@@ -48,27 +48,6 @@ impl Error {
         !matches!(self.code, NotFound | InvalidArgument | Unauthenticated | PermissionDenied | Unimplemented)
             && !matches!(self.reason, ErrorReason::QueueClosed | ErrorReason::QueueDrained)
     }
-
-    /// The call was not served, or its answer did not come; but for a cancellation, which is somebody's will.
-    pub(crate) fn is_unserved(&self) -> bool {
-        self.code == Code::Unavailable || (self.outcome_unknown && self.code != Code::Cancelled)
-    }
-
-    pub(crate) fn new(code: Code, reason: ErrorReason, metadata: HashMap<String, String>, text: &str) -> Self {
-        use Code::{Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
-        let is_silent = matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);
-        let outcome_unknown = match reason {
-            ErrorReason::Unspecified => is_silent,
-            reason => reason == ErrorReason::OutcomeUnknown,
-        };
-        let (text, violations) = (text.to_owned(), Vec::new());
-        Error { code, reason, metadata, retry_after: None, violations, outcome_unknown, text, never_sent: false }
-    }
-
-    /// One that the service did not name.
-    pub(crate) fn own(code: Code, text: &str) -> Self {
-        Self::new(code, ErrorReason::Unspecified, HashMap::new(), text)
-    }
 }
 
 impl fmt::Display for Error {
@@ -83,30 +62,29 @@ impl std::error::Error for Error {}
 impl From<Status> for Error {
     /// The typed error of a failed call; details that cannot be read leave the canonical code to speak.
     fn from(status: Status) -> Self {
+        use Code::{Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
         let details = status.get_error_details();
         let named = details.error_info().filter(|named| named.domain == DOMAIN);
         let reason = named.and_then(|named| ErrorReason::from_str_name(&format!("{PREFIX}{}", named.reason)));
-        let metadata = named.map(|named| named.metadata.clone()).unwrap_or_default();
         // A status with a source was not sent by the service: the connection failed, or tonic's own clock ran out.
         let cause = std::error::Error::source(&status);
         let code = match cause {
-            Some(cause) if has::<TimeoutExpired>(cause) => Code::DeadlineExceeded,
-            Some(_) => Code::Unavailable,
+            Some(cause) if has::<TimeoutExpired>(cause) => DeadlineExceeded,
+            Some(_) => Unavailable,
             None => status.code(),
         };
+        let reason = reason.unwrap_or_default();
+        let is_silent = matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);
         Error {
+            code,
+            reason,
+            metadata: named.map(|named| named.metadata.clone()).unwrap_or_default(),
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
             violations: details.bad_request().map(|bad| bad.field_violations.clone()).unwrap_or_default(),
+            outcome_unknown: reason == ErrorReason::OutcomeUnknown || (reason == ErrorReason::Unspecified && is_silent),
+            text: status.message().to_owned(),
             never_sent: cause.is_some_and(has::<ConnectError>),
-            ..Self::new(code, reason.unwrap_or_default(), metadata, status.message())
         }
-    }
-}
-
-impl From<v1::Status> for Error {
-    /// The typed error of one message of a batch.
-    fn from(status: v1::Status) -> Self {
-        Self::new(Code::from_i32(status.code), status.reason(), status.metadata, &status.message)
     }
 }
 

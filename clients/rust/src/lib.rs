@@ -14,7 +14,6 @@ mod lease;
 mod queue;
 #[cfg(feature = "opentelemetry")]
 mod trace;
-mod transport;
 mod watch;
 mod work;
 
@@ -25,15 +24,13 @@ pub mod v1 {
     include!("generated/calls.rs");
 }
 
-pub use client::{Call, Client, ConnectOptions, connect, span};
+pub use client::{Call, Client, connect, span};
 pub use error::Error;
 pub use lease::Lease;
-pub use queue::{LeaseOptions, PutOptions, Queue};
+pub use queue::Queue;
 pub use tonic_types::FieldViolation;
-pub use transport::Transport;
 pub use v1::{ErrorReason, Message};
 pub use watch::Watch;
-pub use work::WorkOptions;
 
 /// The version of this client.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -4,13 +4,8 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use headway::v1::{DescribeRequest, GetRequest};
-use headway::{Client, ConnectOptions, connect, span};
+use headway::{connect, span};
 use tonic::Code;
-
-fn client(addresses: &[&str], call_timeout: Duration) -> Result<Client, headway::Error> {
-    let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
-    connect(ConnectOptions { addresses, call_timeout: Some(call_timeout) })
-}
 
 /// An address where nobody listens.
 fn nobody() -> String {
@@ -35,18 +30,18 @@ fn a_span_is_rounded_up_to_whole_milliseconds() {
 #[tokio::test]
 async fn what_is_no_address_is_refused() {
     for address in ["", "localhost", "a b:1", "127.0.0.1:many"] {
-        let error = client(&[address], Duration::from_secs(1)).unwrap_err();
+        let error = connect(Some(address)).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{address:?}");
     }
 }
 
 #[tokio::test]
 async fn nobody_there_is_unavailable() {
-    let (one, two) = (nobody(), nobody());
-    let client = client(&[&one, &two], Duration::from_secs(10)).unwrap();
-    let error = client.call_with(DescribeRequest { queue: "q".into() }, None, 1).await.unwrap_err();
+    let mut client = connect(Some(&format!("{}, {}", nobody(), nobody()))).unwrap();
+    client.attempts = 2;
+    let error = client.call(DescribeRequest { queue: "q".into() }).await.unwrap_err();
     assert_eq!((error.code, error.reason_name()), (Code::Unavailable, None));
-    let error = client.queue("q").lease(&Default::default()).await.unwrap_err();
+    let error = client.queue("q").lease(Duration::ZERO, None).await.unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
 }
 
@@ -54,7 +49,8 @@ async fn nobody_there_is_unavailable() {
 async fn a_call_that_nobody_answers_ends_at_its_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap(); // connections wait in its backlog
     let address = silent.local_addr().unwrap().to_string();
-    let client = client(&[&address], Duration::from_millis(100)).unwrap();
+    let mut client = connect(Some(&address)).unwrap();
+    client.call_timeout = Some(Duration::from_millis(100));
     let error = client.call(GetRequest { queue: "q".into(), ..Default::default() }).await.unwrap_err();
     assert_eq!((error.code, error.outcome_unknown), (Code::DeadlineExceeded, true));
 }

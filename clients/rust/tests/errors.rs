@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use headway::{Error, ErrorReason, v1};
+use headway::{Error, ErrorReason};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -60,17 +60,4 @@ fn the_outcome_is_unknown_without_a_reason_only_where_no_answer_came() {
 fn details_that_cannot_be_read_leave_the_code_to_speak() {
     let error = Error::from(Status::with_details(Code::AlreadyExists, "there", b"\xff\xff"[..].to_owned().into()));
     assert_eq!((error.code, error.reason), (Code::AlreadyExists, ErrorReason::Unspecified));
-}
-
-#[test]
-fn a_status_of_one_message_is_an_error_like_that_of_a_call() {
-    let status = v1::Status {
-        code: Code::AlreadyExists.into(),
-        message: "known".to_owned(),
-        reason: ErrorReason::DuplicateMessage.into(),
-        metadata: metadata(&[("id", "a")]),
-    };
-    let error = Error::from(status);
-    assert!(error.is(ErrorReason::DuplicateMessage));
-    assert_eq!((error.code, &*error.metadata["id"]), (Code::AlreadyExists, "a"));
 }

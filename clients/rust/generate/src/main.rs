@@ -38,8 +38,8 @@ fn calls(described: &FileDescriptorSet) -> Result<String, Box<dyn Error>> {
             let (package, service, name) = (file.package(), service.name(), method.name());
             writeln!(text, "    const PATH: &'static str = \"/{package}.{service}/{name}\";")?;
             if has_wait(file, &request) {
-                writeln!(text, "    fn wait(&mut self) -> Option<&mut Option<::prost_types::Duration>> {{")?;
-                writeln!(text, "        Some(&mut self.wait)")?;
+                writeln!(text, "    fn wait(&self) -> Option<::prost_types::Duration> {{")?;
+                writeln!(text, "        self.wait")?;
                 writeln!(text, "    }}")?;
             }
             writeln!(text, "}}")?;

@@ -46,29 +46,29 @@ impl crate::Call for UpdateRequest {
 impl crate::Call for CloseRequest {
     type Response = CloseResponse;
     const PATH: &'static str = "/headway.v1.QueueService/Close";
-    fn wait(&mut self) -> Option<&mut Option<::prost_types::Duration>> {
-        Some(&mut self.wait)
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        self.wait
     }
 }
 impl crate::Call for DeleteRequest {
     type Response = DeleteResponse;
     const PATH: &'static str = "/headway.v1.QueueService/Delete";
-    fn wait(&mut self) -> Option<&mut Option<::prost_types::Duration>> {
-        Some(&mut self.wait)
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        self.wait
     }
 }
 impl crate::Call for PutRequest {
     type Response = PutResponse;
     const PATH: &'static str = "/headway.v1.QueueService/Put";
-    fn wait(&mut self) -> Option<&mut Option<::prost_types::Duration>> {
-        Some(&mut self.wait)
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        self.wait
     }
 }
 impl crate::Call for GetRequest {
     type Response = GetResponse;
     const PATH: &'static str = "/headway.v1.QueueService/Get";
-    fn wait(&mut self) -> Option<&mut Option<::prost_types::Duration>> {
-        Some(&mut self.wait)
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        self.wait
     }
 }
 impl crate::Call for AckRequest {

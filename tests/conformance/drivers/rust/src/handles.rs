@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use headway::v1::*;
-use headway::{Client, Error, Lease, Queue, Watch, WorkOptions};
+use headway::{Client, Error, Lease, Queue, Watch};
 use prost::Message;
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -24,7 +25,7 @@ pub struct Handle {
 
 pub enum Part {
     /// A lease's scope, and what tells it how to end.
-    Lease(Lease, Mutex<Option<oneshot::Sender<Value>>>),
+    Lease(Arc<Lease>, Mutex<Option<oneshot::Sender<Value>>>),
     /// A worker's handlers by the names of their leases, each waiting to be told how to end; and the stop.
     Work(Handling, Arc<Notify>),
     /// What a stream or a watch told and nobody read yet; and the name of its requests and where they go.
@@ -144,10 +145,10 @@ impl Handle {
     }
 
     /// A lease's scope, open until it is told how to end.
-    pub fn scope(lease: Lease) -> Self {
+    pub fn scope(lease: Arc<Lease>) -> Self {
         let (end, told) = oneshot::channel();
         let held = lease.clone();
-        let task = tokio::spawn(held.scope(|_| async { ending(&told.await.unwrap_or_default()) }));
+        let task = tokio::spawn(async move { Ok(held.finish(ending(&told.await.unwrap_or_default())).await?) });
         Self::new(task, Part::Lease(lease, Mutex::new(Some(end))))
     }
 
@@ -161,17 +162,14 @@ impl Handle {
         let (end, task) = (end.lock().unwrap().take(), self.task.lock().unwrap().take());
         let (Some(end), Some(task)) = (end, task) else { return Err(Fault::Own("it has ended".into())) };
         let _ = end.send(told.clone());
-        match task.await.expect("a scope does not panic") {
-            Err(Fault::Layer(error)) => Err(error.into()),
-            _ => Ok(json!({})), // as it was told
-        }
+        task.await.expect("a scope does not panic").map(|()| json!({}))
     }
 
     /// A worker loop, whose handlers wait until they are told how to end.
-    pub fn work(queue: Queue, options: WorkOptions, name: String, schema: Schema) -> Self {
+    pub fn work(queue: Queue, concurrency: usize, lasts: Option<Duration>, name: String, schema: Schema) -> Self {
         let (handling, stopping, count) = (Handling::default(), Arc::<Notify>::default(), AtomicU64::new(1));
         let (waiting, stop, worker) = (handling.clone(), stopping.clone(), name.clone());
-        let handler = move |lease: Lease| {
+        let handler = move |lease: Arc<Lease>| {
             let own = format!("{name}/{}", count.fetch_add(1, Ordering::Relaxed));
             let (finish, finished) = oneshot::channel();
             waiting.lock().unwrap().insert(own.clone(), finish);
@@ -186,7 +184,7 @@ impl Handle {
             }
         };
         let task = tokio::spawn(async move {
-            let ended = queue.work(options, stop.notified(), handler).await;
+            let ended = queue.work(concurrency, lasts, stop.notified(), handler).await;
             let error = ended.err().map(|error| Fault::from(error).told());
             tell(&json!({"event": "ended", "handle": worker, "error": error}));
             Ok(())

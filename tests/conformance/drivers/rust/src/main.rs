@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use headway::v1::*;
-use headway::{Client, ConnectOptions, LeaseOptions, PutOptions, Queue, WorkOptions, connect};
+use headway::{Client, Queue, connect};
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
 use serde_json::{Value, json};
@@ -60,9 +60,11 @@ macro_rules! call {
     ($driver:ident, $request:ident, $rpc:ident, $($name:literal: $kind:ident),*) => {
         match $rpc {
             $($name => {
-                let (timeout, attempts) = (millis(&$request["timeout_ms"]), $request["attempts"].as_u64().unwrap_or(5));
+                let mut client = $driver.client($request)?;
+                client.call_timeout = millis(&$request["timeout_ms"]).or(client.call_timeout);
+                client.attempts = $request["attempts"].as_u64().map_or(client.attempts, |attempts| attempts as u32);
                 let message: $kind = $driver.schema.parse(stringify!($kind), &$request["request"])?;
-                let response = $driver.client($request)?.call_with(message, timeout, attempts as u32).await?;
+                let response = client.call(message).await?;
                 Ok(json!({"response": $driver.schema.print(concat!($name, "Response"), &response)}))
             })*
             other => Err(Fault::Own(format!("no RPC {other}"))),
@@ -80,10 +82,9 @@ impl Driver {
             }
             "connect" => {
                 let addresses = request["addresses"].as_array().into_iter().flatten();
-                let addresses = addresses.map(|each| text(each).to_owned()).collect();
-                let call_timeout = millis(&request["options"]["call_timeout_ms"]);
-                let options = ConnectOptions { addresses, call_timeout };
-                self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), connect(options)?);
+                let mut client = connect(Some(&addresses.map(text).collect::<Vec<_>>().join(",")))?;
+                client.call_timeout = millis(&request["options"]["call_timeout_ms"]);
+                self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), client);
                 done
             }
             "disconnect" => self.disconnect(text(&request["client"])).await,
@@ -110,8 +111,7 @@ impl Driver {
             "put" => self.put(request).await,
             "lease" => {
                 let (wait, lease) = (millis(&request["wait_ms"]).unwrap_or_default(), millis(&request["lease_ms"]));
-                let options = LeaseOptions { wait, lease, ..Default::default() };
-                let Some(lease) = self.queue(request)?.lease(&options).await? else {
+                let Some(lease) = self.queue(request)?.lease(wait, lease).await? else {
                     return Ok(json!({"empty": true}));
                 };
                 let told = self.schema.lease(&lease);
@@ -138,13 +138,12 @@ impl Driver {
                 self.handle(request)?.lease()?.progress(fraction, note).await?;
                 done
             }
-            "lease_is_lost" => Ok(json!({"lost": self.handle(request)?.lease()?.is_lost()})),
+            "lease_is_lost" => Ok(json!({"lost": self.handle(request)?.lease()?.lost.is_cancelled()})),
             "work" => {
                 let (concurrency, lease) =
                     (request["concurrency"].as_u64().unwrap_or(1) as usize, millis(&request["lease_ms"]));
-                let options = WorkOptions { concurrency, lease, ..Default::default() };
                 let name = text(&request["handle"]).to_owned();
-                self.keep(request, Handle::work(self.queue(request)?, options, name, self.schema.clone()))
+                self.keep(request, Handle::work(self.queue(request)?, concurrency, lease, name, self.schema.clone()))
             }
             "finish" => self.handle(request)?.finish(request),
             "work_stop" => self.handle(request)?.stop(),
@@ -172,10 +171,8 @@ impl Driver {
             message.time_to_live = millis(&each["ttl_ms"]).map(headway::span);
             message
         });
-        let options = PutOptions { wait: millis(&request["wait_ms"]).unwrap_or_default(), ..Default::default() };
-        let queue = self.queue(request)?;
-        let put = queue.put_many(messages.collect(), options).with_context(span(request));
-        let results = put.await?;
+        let (queue, wait) = (self.queue(request)?, millis(&request["wait_ms"]).unwrap_or_default());
+        let results = queue.put(messages, wait).with_context(span(request)).await?;
         Ok(json!({"results": results.iter().map(|each| self.schema.print("PutResult", each)).collect::<Vec<_>>()}))
     }
 

@@ -94,11 +94,11 @@ impl Schema {
     }
 
     pub fn lease(&self, lease: &Lease) -> Value {
-        let span = lease.message().trace_context().span().span_context().clone();
+        let span = lease.message.trace_context().span().span_context().clone();
         let parent = format!("00-{}-{}-{:02x}", span.trace_id(), span.span_id(), span.trace_flags().to_u8());
-        let (message, ticket) = (self.print("Message", lease.message()), lease.ticket.to_string());
+        let (message, ticket) = (self.print("Message", &lease.message), lease.delivery.ticket.to_string());
         let parent = span.is_valid().then_some(parent);
-        json!({"message": message, "attempt": lease.attempt, "ticket": ticket, "traceparent": parent})
+        json!({"message": message, "attempt": lease.delivery.attempt, "ticket": ticket, "traceparent": parent})
     }
 
     pub fn event(&self, told: &WatchPositionResponse) -> Value {
