@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use headway::v1::{CreateRequest, DeleteRequest, Policy};
-use headway::{Error, ErrorReason};
+use headway::{Error, ErrorReason, Message};
 
 #[tokio::main]
 async fn main() -> Result<(), Error> {
@@ -11,17 +11,17 @@ async fn main() -> Result<(), Error> {
     let policy = Policy { bound: 1, ..Default::default() };
     client.call(CreateRequest { queue: "rust-errors".into(), policy: Some(policy) }).await?;
     let queue = client.queue("rust-errors");
-    queue.put(["one"], Duration::ZERO).await?;
+    queue.put(vec![Message::default()], Duration::ZERO).await?;
 
-    match queue.put(["two"], Duration::ZERO).await {
+    match queue.put(vec![Message::default()], Duration::ZERO).await {
         Err(error) if error.is(ErrorReason::QueueFull) => {
             println!("{:?}: the bound of {} is {}", error.code, error.metadata["queue"], error.metadata["bound"]);
             println!("again after {:?}; did it happen? {}", error.retry_after, error.outcome_unknown);
         }
         other => drop(other?),
     }
-    let error = client.queue("a:x:y").put(["three"], Duration::ZERO).await.unwrap_err();
-    println!("{:?}: {}", error.reason_name(), error.violations[0].field);
+    let error = client.queue("a:x:y").put(vec![Message::default()], Duration::ZERO).await.unwrap_err();
+    println!("{:?}: {}", error.reason, error.violations[0].field);
 
     client.call(DeleteRequest { queue: "rust-errors".into(), ..Default::default() }).await?;
     Ok(())

@@ -14,7 +14,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let queue = client.queue("rust-first");
     let message = Message { id: "welcome-ada".into(), payload: "Hello, Ada".into(), ..Default::default() };
-    let put = queue.put([message], Duration::ZERO).await?; // how long it may wait for room
+    let put = queue.put(vec![message], Duration::ZERO).await?; // how long it may wait for room
     println!("position {}", put[0].position);
 
     if let Some(lease) = queue.lease(Duration::from_secs(5), None).await? {

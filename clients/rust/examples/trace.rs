@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use headway::Message;
 use headway::v1::{CreateRequest, DeleteRequest};
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
@@ -16,7 +17,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // A span that a tracer of yours would have begun.
     let span = SpanContext::new(7.into(), 9.into(), TraceFlags::SAMPLED, false, Default::default());
     let current = Context::new().with_remote_span_context(span);
-    queue.put(["job"], Duration::ZERO).with_context(current).await?;
+    queue.put(vec![Message::default()], Duration::ZERO).with_context(current).await?;
 
     if let Some(lease) = queue.lease(Duration::ZERO, None).await? {
         println!("{}", lease.message.headers["traceparent"]);

@@ -13,7 +13,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let client = headway::connect(None)?;
     client.call(CreateRequest { queue: "rust-watch".into(), ..Default::default() }).await?;
     let queue = client.queue("rust-watch");
-    queue.put([Message { id: "picture".into(), ..Default::default() }], Duration::ZERO).await?;
+    queue.put(vec![Message { id: "picture".into(), ..Default::default() }], Duration::ZERO).await?;
 
     let mut lease = None;
     let mut watch = queue.watch(["picture"], false); // it goes on over a restart of the service

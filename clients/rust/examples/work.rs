@@ -4,8 +4,8 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use headway::Lease;
 use headway::v1::{CloseRequest, CreateRequest, DeleteRequest, DescribeRequest};
+use headway::{Lease, Message};
 
 async fn handle(lease: Arc<Lease>) -> Result<Vec<u8>, Box<dyn Error + Send + Sync>> {
     let name = std::str::from_utf8(&lease.message.payload)?; // an error: the queue's backoff, and another attempt
@@ -19,7 +19,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     client.call(CreateRequest { queue: "rust-work".into(), ..Default::default() }).await?;
     let queue = client.queue("rust-work");
     for name in ["Ada", "Grace", "Barbara"] {
-        queue.put([name], Duration::ZERO).await?;
+        let message = Message { payload: name.into(), ..Default::default() };
+        queue.put(vec![message], Duration::ZERO).await?;
     }
     client.call(CloseRequest { queue: "rust-work".into(), ..Default::default() }).await?;
 

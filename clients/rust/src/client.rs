@@ -7,31 +7,33 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status, client::Grpc, codegen::http::uri::PathAndQuery};
-use tonic_prost::ProstCodec;
+use tonic::{Code, Request, Response, Status};
 
 use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
 use crate::{error::Error, queue::Queue};
 
 const MAX_RECEIVE_BYTES: usize = 64 * 1024 * 1024;
 const KEEPALIVE: Duration = Duration::from_secs(20); // the service allows pings every 10 s and more
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(10); // so long to connect, or to answer a ping
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(5);
 const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
-const ATTEMPTS: u32 = 5;
 
 // Done twice, these do harm (Put and Get unless they carry ids), or fail by rule, or their second answer tells only its
 // own part.
-const UNSAFE: [&str; 6] = ["/Put", "/Get", "/Close", "/Delete", "/Purge", "/Repair"];
+const UNSAFE: [&str; 6] = ["Put", "Get", "Close", "Delete", "Purge", "Repair"];
 
 /// The request of a unary call, for [`Client::call`].
 pub trait Call: prost::Message + Clone + 'static {
     /// What answers it.
     type Response: prost::Message + Default + 'static;
-    /// The call's name on the wire.
-    const PATH: &'static str;
+    /// The call's name.
+    const NAME: &'static str;
+
+    /// Makes the call, once, by the client's stub.
+    fn send(
+        client: &Client,
+        request: Request<Self>,
+    ) -> impl Future<Output = Result<Response<Self::Response>, Status>> + Send;
 
     /// How long it asks the service to wait.
     fn wait(&self) -> Option<prost_types::Duration> {
@@ -64,14 +66,14 @@ pub fn connect(addresses: Option<&str>) -> Result<Client, Error> {
     let told = addresses.or(told.as_deref()).unwrap_or("127.0.0.1:7420");
     let endpoints = told.split(',').map(|address| endpoint(address.trim())).collect::<Result<Vec<_>, _>>()?;
     let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
-    Ok(Client { call_timeout: None, attempts: ATTEMPTS, channel, runtime, left_behind: TaskTracker::new() })
+    Ok(Client { call_timeout: None, attempts: 5, channel, runtime, left_behind: TaskTracker::new() })
 }
 
 fn endpoint(address: &str) -> Result<Endpoint, Status> {
     let endpoint = Endpoint::from_shared(format!("http://{address}")).ok().filter(|each| each.uri().port().is_some());
     let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
-    let endpoint = endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT))
+    let endpoint = endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(SILENCE);
+    Ok(endpoint.connect_timeout(SILENCE))
 }
 
 impl Client {
@@ -98,8 +100,8 @@ impl Client {
     /// # Errors
     /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached.
     pub async fn call<R: Call>(&self, request: R) -> Result<R::Response, Error> {
-        let is_safe = !UNSAFE.iter().any(|name| R::PATH.ends_with(name));
-        self.repeat(request, is_safe, |_| ()).await
+        let again: fn(&mut R) = |_| (); // as it is
+        self.repeat(request, (!UNSAFE.contains(&R::NAME)).then_some(again)).await
     }
 
     /// Waits until handlers have ended and dropped leases are given back: call it before the runtime ends.
@@ -108,41 +110,37 @@ impl Client {
         self.left_behind.wait().await;
     }
 
-    /// Makes a call, again while it is not served; `on_lost` may change the request once it may have taken effect.
+    /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where an
+    /// attempt may have taken effect.
     pub(crate) async fn repeat<R: Call>(
         &self,
         mut request: R,
-        is_safe: bool,
-        on_lost: impl Fn(&mut R),
+        again: Option<fn(&mut R)>,
     ) -> Result<R::Response, Error> {
         let wait = request.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
         let deadline = Instant::now() + self.call_timeout.unwrap_or(wait + CALL_TIMEOUT).min(LONGEST_SPAN);
         let mut failures = 0;
         loop {
-            let late = |_| Err(Status::deadline_exceeded("no answer came in time"));
-            let error = match timeout_at(deadline, self.send(&request, deadline)).await.unwrap_or_else(late) {
-                Ok(response) => return Ok(response),
-                Err(status) => Error::from(status),
-            };
+            let answer = self.send(&request, deadline).await.map_err(Error::from);
+            let Err(error) = &answer else { return answer };
             failures += 1;
-            let pause = backoff(failures, &error);
+            let pause = backoff(failures, error);
             let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
-            if is_over || error.code != Code::Unavailable || !(is_safe || error.never_sent) {
-                return Err(error);
+            if is_over || error.code != Code::Unavailable || !(again.is_some() || error.never_sent) {
+                return answer;
             }
-            if error.outcome_unknown {
-                on_lost(&mut request);
+            if let Some(again) = again.filter(|_| error.outcome_unknown) {
+                again(&mut request);
             }
             sleep(pause).await;
         }
     }
 
     async fn send<R: Call>(&self, message: &R, deadline: Instant) -> Result<R::Response, Status> {
-        let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES);
-        grpc.ready().await.map_err(|error| Status::from_error(error.into()))?;
         let mut request = Request::new(message.clone());
         request.set_timeout(deadline - Instant::now());
-        Ok(grpc.unary(request, PathAndQuery::from_static(R::PATH), ProstCodec::default()).await?.into_inner())
+        let late = |_| Status::deadline_exceeded("no answer came in time");
+        Ok(timeout_at(deadline, R::send(self, request)).await.map_err(late)??.into_inner())
     }
 }
 
@@ -154,7 +152,7 @@ pub fn span(span: Duration) -> prost_types::Duration {
 
 /// The wait after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never before `retry_after`.
 pub(crate) fn backoff(failures: u32, error: &Error) -> Duration {
-    let span = Duration::from_millis(100 << (failures - 1).min(16)).min(LONGEST_BACKOFF);
+    let span = Duration::from_millis(100 << (failures - 1).min(16)).min(Duration::from_secs(5));
     let jitter = 0.5 + random() as f64 / u64::MAX as f64 / 2.0;
     span.mul_f64(jitter).max(error.retry_after.unwrap_or_default())
 }

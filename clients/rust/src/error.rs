@@ -1,6 +1,6 @@
 //! What can go wrong: one typed error, and how a failed call or a refused message becomes one.
 
-use std::{collections::HashMap, fmt, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::{FieldViolation, StatusExt};
@@ -11,8 +11,8 @@ pub(crate) const DOMAIN: &str = "headway.v1";
 const PREFIX: &str = "ERROR_REASON_";
 
 /// A call, or one message of a batch, that failed.
-#[derive(Debug)]
-#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+#[error("{code:?}, {reason:?}: {text}")]
 pub struct Error {
     /// The canonical gRPC status.
     pub code: Code,
@@ -37,11 +37,6 @@ impl Error {
         self.reason == reason
     }
 
-    /// The reason in words, for example "QUEUE_FULL"; `None` if the answer named none.
-    pub fn reason_name(&self) -> Option<&'static str> {
-        self.reason.as_str_name().strip_prefix(PREFIX).filter(|_| self.reason != ErrorReason::Unspecified)
-    }
-
     /// The same call may succeed later without anybody changing it: the service is away, busy or paused.
     pub(crate) fn is_passing(&self) -> bool {
         use Code::{InvalidArgument, NotFound, PermissionDenied, Unauthenticated, Unimplemented};
@@ -49,15 +44,6 @@ impl Error {
             && !matches!(self.reason, ErrorReason::QueueClosed | ErrorReason::QueueDrained)
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let code = format!("{:?}", self.code);
-        write!(to, "{}: {}", self.reason_name().unwrap_or(&code), self.text)
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<Status> for Error {
     /// The typed error of a failed call; details that cannot be read leave the canonical code to speak.
@@ -74,7 +60,8 @@ impl From<Status> for Error {
             None => status.code(),
         };
         let reason = reason.unwrap_or_default();
-        let is_silent = matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);
+        let never_sent = cause.is_some_and(has::<ConnectError>);
+        let is_silent = !never_sent && matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);
         Error {
             code,
             reason,
@@ -83,7 +70,7 @@ impl From<Status> for Error {
             violations: details.bad_request().map(|bad| bad.field_violations.clone()).unwrap_or_default(),
             outcome_unknown: reason == ErrorReason::OutcomeUnknown || (reason == ErrorReason::Unspecified && is_silent),
             text: status.message().to_owned(),
-            never_sent: cause.is_some_and(has::<ConnectError>),
+            never_sent,
         }
     }
 }

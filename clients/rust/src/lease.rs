@@ -20,6 +20,8 @@ use crate::v1::{SettleResult, Settled, delay_request::Available};
 const SHORTEST_POLICY: Duration = Duration::from_secs(1); // no queue's leases last shorter
 const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
 
+type Results<R> = fn(<R as Call>::Response) -> Vec<SettleResult>;
+
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
 ///
 /// It keeps itself alive (Extend at a third of its span). When it is dropped and was not settled, the message is given
@@ -102,25 +104,20 @@ impl Lease {
     }
 
     /// Makes a call on the lease, unless it is settled.
-    async fn call<R: Call>(
-        &self,
-        request: R,
-        settles: bool,
-        results: fn(R::Response) -> Vec<SettleResult>,
-    ) -> Result<(), Error> {
+    async fn call<R: Call>(&self, request: R, settles: bool, results: Results<R>) -> Result<(), Error> {
         let mut is_settled = self.is_settled.lock().await;
         if *is_settled {
             return Ok(());
         }
-        let results = results(self.queue.client.call(request).await?);
-        let (code, reason, text) = match results.first().map(SettleResult::settled) {
-            Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
-            Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
-            _ => {
-                *is_settled = settles;
-                return Ok(());
-            }
-        };
+        let (code, reason, text) =
+            match results(self.queue.client.call(request).await?).first().map(SettleResult::settled) {
+                Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
+                Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
+                _ => {
+                    *is_settled = settles;
+                    return Ok(());
+                }
+            };
         self.lost.cancel();
         let told = [("queue".to_owned(), self.queue.name.clone())];
         Err(Status::with_error_details(code, text, ErrorDetails::with_error_info(reason, DOMAIN, told)).into())
@@ -132,10 +129,8 @@ impl Drop for Lease {
         if *self.is_settled.get_mut() || self.lost.is_cancelled() {
             return;
         }
-        let request = match thread::panicking() {
-            true => self.giving_back(None, "the work on it panicked", false),
-            false => self.giving_back(Some(Duration::ZERO), "", true),
-        };
+        let (is_free, reason) = if thread::panicking() { (false, "the work on it panicked") } else { (true, "") };
+        let request = self.giving_back(is_free.then_some(Duration::ZERO), reason, is_free);
         let client = self.queue.client.clone();
         let give_back = async move { client.call(request).await.inspect_err(|error| warn!(%error, "a lease is left")) };
         self.queue.client.left_behind.spawn_on(give_back, &self.queue.client.runtime);

@@ -14,8 +14,6 @@ mod lease;
 mod queue;
 #[cfg(feature = "opentelemetry")]
 mod trace;
-mod watch;
-mod work;
 
 /// The generated messages and stubs of `headway.v1`.
 #[allow(missing_docs, clippy::all, rustdoc::all)]
@@ -25,12 +23,9 @@ pub mod v1 {
 }
 
 pub use client::{Call, Client, connect, span};
-pub use error::Error;
-pub use lease::Lease;
-pub use queue::Queue;
-pub use tonic_types::FieldViolation;
+pub use queue::{Queue, Watch};
 pub use v1::{ErrorReason, Message};
-pub use watch::Watch;
+pub use {error::Error, lease::Lease};
 
 /// The version of this client.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,10 +1,23 @@
-//! One queue, seen by a client: puts into it, and leases from it.
+//! One queue, seen by a client: puts into it, leases from it, works through it, and watches what is in it.
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt::Display, pin::Pin, pin::pin, sync::Arc, time::Duration};
 
-use crate::client::{Client, random, span};
-use crate::v1::{GetRequest, Message, OnDuplicate, PutRequest, PutResult};
+use async_stream::try_stream;
+use tokio::{select, task::JoinSet, time::sleep};
+use tokio_stream::Stream;
+use tonic::Status;
+use tracing::warn;
+
+use crate::client::{Client, backoff, random, span};
+use crate::v1::{ErrorReason, GetRequest, Message, MessageIds, OnDuplicate, PutRequest, PutResult};
+use crate::v1::{WatchPositionRequest, WatchPositionResponse};
+use crate::v1::{watch_position_request::Subject, watch_position_response::Event};
 use crate::{error::Error, lease::Lease};
+
+const IDLE_WAIT: Duration = Duration::from_secs(30); // one waiting Get; shorter notices a lost service sooner
+
+/// What a watch tells, one answer of the service after the other; dropping it ends the watch.
+pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchPositionResponse, Error>> + Send>>;
 
 /// A handle on the queue of one name. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -14,7 +27,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Puts messages, or payloads, at most `Limits.max_batch_messages`, in order, and waits so long for room; ids that are
+    /// Puts messages, at most `Limits.max_batch_messages`, in order, and waits so long for room; ids that are
     /// known are refused. One result per message, where `error` says why one was refused. If all have ids it is made
     /// again where its answer was lost; what it has put then stays. While a span of OpenTelemetry is current (feature
     /// `opentelemetry`), its context goes into the headers.
@@ -22,18 +35,13 @@ impl Queue {
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, STORE_FULL; QUEUE_FULL, DUPLICATE_MESSAGE and TOO_LARGE, if every
     /// message was refused for the same reason.
-    pub async fn put(
-        &self,
-        messages: impl IntoIterator<Item = impl Into<Message>>,
-        wait: Duration,
-    ) -> Result<Vec<PutResult>, Error> {
-        let messages: Vec<_> = messages.into_iter().map(Into::into).collect();
+    pub async fn put(&self, messages: Vec<Message>, wait: Duration) -> Result<Vec<PutResult>, Error> {
         #[cfg(feature = "opentelemetry")]
         let messages = crate::trace::inject(messages);
         let is_safe = messages.iter().all(|message| !message.id.is_empty());
+        let keep: fn(&mut PutRequest) = |put| put.set_on_duplicate(OnDuplicate::Keep);
         let request = PutRequest { queue: self.name.clone(), messages, wait: Some(span(wait)), ..Default::default() };
-        let keep = |put: &mut PutRequest| put.set_on_duplicate(OnDuplicate::Keep);
-        Ok(self.client.repeat(request, is_safe, keep).await?.results)
+        Ok(self.client.repeat(request, is_safe.then_some(keep)).await?.results)
     }
 
     /// Leases one message; `None` if none came within `wait`. `lasts`: how long the lease lasts if nothing extends it, as
@@ -45,13 +53,101 @@ impl Queue {
         let (wait, lease) = (Some(span(wait)), lasts.map(span));
         let attempt_id = format!("{:016x}{:016x}", random(), random()); // no other Get has it
         let request = GetRequest { queue: self.name.clone(), wait, lease, attempt_id, ..Default::default() };
-        let delivery = self.client.repeat(request, true, |_| ()).await?.deliveries.pop();
+        let delivery = self.client.repeat(request, Some(|_| ())).await?.deliveries.pop();
         Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lasts)))
+    }
+
+    /// Calls `handler` with a lease for each message, at most `concurrency` at a time, until the queue is drained. `lasts`
+    /// is as in [`Queue::lease`].
+    ///
+    /// Each lease is kept alive while its handler runs, and then settled, unless the handler did: `Ok` acks it with these
+    /// bytes as its result (none: empty); an `Err` gives it to the queue's backoff with the error's text as the reason, and
+    /// so does a panic. When `stop` completes it leases no more, finishes what it holds and returns; use
+    /// `std::future::pending()` for never. When it is dropped the handlers are, and their messages are given back for
+    /// free. While the service is away or busy it waits and goes on.
+    ///
+    /// # Errors
+    /// What would not go away by itself, such as QUEUE_NOT_FOUND and QUEUE_DELETED, after finishing what it holds.
+    pub async fn work<F: Future<Output = Result<Vec<u8>, E>> + Send + 'static, E: Display + 'static>(
+        &self,
+        concurrency: usize,
+        lasts: Option<Duration>,
+        stop: impl Future<Output = ()>,
+        handler: impl Fn(Arc<Lease>) -> F,
+    ) -> Result<(), Error> {
+        let (mut stop, mut handlers) = (pin!(stop), JoinSet::new());
+        let ended = loop {
+            while handlers.try_join_next().is_some() {} // they have ended
+            let is_free = handlers.len() < concurrency.max(1);
+            let leased = select! {
+                biased; // an answer that is there is taken, whatever else happens
+                leased = self.lease(IDLE_WAIT, lasts), if is_free => leased,
+                _ = handlers.join_next(), if !is_free => continue,
+                () = &mut stop => break Ok(()),
+            };
+            match leased {
+                Ok(lease) => {
+                    let handling = lease.map(|lease| handle(lease.clone(), handler(lease)));
+                    handling.map(|handling| handlers.spawn(self.client.left_behind.track_future(handling)));
+                }
+                Err(error) if error.is(ErrorReason::QueueDrained) => break Ok(()),
+                Err(error) if !error.is_passing() => break Err(error),
+                Err(error) => {
+                    warn!(queue = self.name, %error, "trying again until it works");
+                    sleep(backoff(5, &error)).await; // the call itself was made again sooner
+                }
+            }
+        };
+        while handlers.join_next().await.is_some() {}
+        ended
+    }
+
+    /// Tells where messages are, each at once and then whenever that changes, until the last of them is finished.
+    ///
+    /// `attended`: ending the watch, also by a broken connection, withdraws those that still wait. It asks anew when the
+    /// stream breaks, for as long as the service is away; then each is told at once again, also how it ended, while that
+    /// is remembered. A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
+    ///
+    /// Fails with what would not go away by itself, such as QUEUE_NOT_FOUND.
+    pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
+        let queue = self.clone();
+        let mut left = MessageIds { ids: ids.into_iter().map(Into::into).collect(), attended };
+        let (mut answers, mut failures) = (None, 0);
+        Box::pin(try_stream! {
+            while !left.ids.is_empty() {
+                let told = async {
+                    if answers.is_none() {
+                        let subject = Some(Subject::Messages(left.clone()));
+                        let request = WatchPositionRequest { queue: queue.name.clone(), subject };
+                        answers = Some(queue.client.queues().watch_position(request).await?.into_inner());
+                    }
+                    let told = answers.as_mut().expect("it is open").message().await?;
+                    told.ok_or_else(|| Status::unavailable("the stream ended before its last message"))
+                };
+                match told.await.map_err(Error::from) {
+                    Ok(told) => {
+                        failures = 0;
+                        if let Some(Event::Finished(end)) = &told.event {
+                            left.ids.retain(|id| *id != end.id);
+                        }
+                        yield told;
+                    }
+                    Err(error) if !error.is_passing() => Err(error)?,
+                    Err(error) => {
+                        (answers, failures) = (None, failures + 1);
+                        warn!(queue = queue.name, %error, "the watch is broken, and opened again");
+                        sleep(backoff(failures, &error)).await;
+                    }
+                }
+            }
+        })
     }
 }
 
-impl<T: Into<Vec<u8>>> From<T> for Message {
-    fn from(payload: T) -> Self {
-        Message { payload: payload.into(), ..Default::default() }
+async fn handle<E: Display>(lease: Arc<Lease>, work: impl Future<Output = Result<Vec<u8>, E>>) {
+    let done = work.await.map_err(|error| error.to_string());
+    if let Err(error) = lease.finish(done).await {
+        warn!(id = lease.message.id, %error, "a message was handled, but could not be settled");
+        let _ = lease.delay(None, &error.to_string()).await; // perhaps it was its result that is refused
     }
 }

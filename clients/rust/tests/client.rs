@@ -40,7 +40,7 @@ async fn nobody_there_is_unavailable() {
     let mut client = connect(Some(&format!("{}, {}", nobody(), nobody()))).unwrap();
     client.attempts = 2;
     let error = client.call(DescribeRequest { queue: "q".into() }).await.unwrap_err();
-    assert_eq!((error.code, error.reason_name()), (Code::Unavailable, None));
+    assert_eq!((error.code, error.outcome_unknown), (Code::Unavailable, false));
     let error = client.queue("q").lease(Duration::ZERO, None).await.unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
 }

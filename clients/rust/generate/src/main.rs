@@ -35,8 +35,14 @@ fn calls(described: &FileDescriptorSet) -> Result<String, Box<dyn Error>> {
             let (request, response) = (own(method.input_type())?, own(method.output_type())?);
             writeln!(text, "impl crate::Call for {request} {{")?;
             writeln!(text, "    type Response = {response};")?;
-            let (package, service, name) = (file.package(), service.name(), method.name());
-            writeln!(text, "    const PATH: &'static str = \"/{package}.{service}/{name}\";")?;
+            let (stub, name) = (if service.name() == "AdminService" { "admin" } else { "queues" }, method.name());
+            writeln!(text, "    const NAME: &'static str = \"{name}\";")?;
+            writeln!(text, "    async fn send(")?;
+            writeln!(text, "        client: &crate::Client,")?;
+            writeln!(text, "        request: tonic::Request<Self>,")?;
+            writeln!(text, "    ) -> Result<tonic::Response<{response}>, tonic::Status> {{")?;
+            writeln!(text, "        client.{stub}().{}(request).await", snake_case(name))?;
+            writeln!(text, "    }}")?;
             if has_wait(file, &request) {
                 writeln!(text, "    fn wait(&self) -> Option<::prost_types::Duration> {{")?;
                 writeln!(text, "        self.wait")?;
@@ -46,6 +52,14 @@ fn calls(described: &FileDescriptorSet) -> Result<String, Box<dyn Error>> {
         }
     }
     Ok(text)
+}
+
+/// A method's name as the stubs have it.
+fn snake_case(name: &str) -> String {
+    name.chars().enumerate().fold(String::new(), |text, (at, letter)| {
+        let between = if letter.is_ascii_uppercase() && at > 0 { "_" } else { "" };
+        format!("{text}{between}{}", letter.to_ascii_lowercase())
+    })
 }
 
 fn has_wait(file: &FileDescriptorProto, request: &str) -> bool {

@@ -172,7 +172,7 @@ impl Driver {
             message
         });
         let (queue, wait) = (self.queue(request)?, millis(&request["wait_ms"]).unwrap_or_default());
-        let results = queue.put(messages, wait).with_context(span(request)).await?;
+        let results = queue.put(messages.collect(), wait).with_context(span(request)).await?;
         Ok(json!({"results": results.iter().map(|each| self.schema.print("PutResult", each)).collect::<Vec<_>>()}))
     }
 

@@ -6,7 +6,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use headway::v1::WatchPositionResponse;
 use headway::v1::watch_position_response::Event;
-use headway::{Error, Lease};
+use headway::{Error, ErrorReason, Lease};
 use opentelemetry::trace::TraceContextExt;
 use prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage};
@@ -27,11 +27,13 @@ impl Fault {
             Fault::Layer(error) => error,
             Fault::Own(text) => &Error::from(Status::invalid_argument(text)),
         };
+        let reason = Some(error.reason).filter(|reason| *reason != ErrorReason::Unspecified);
+        let reason = reason.and_then(|reason| reason.as_str_name().strip_prefix("ERROR_REASON_"));
         let violations = error.violations.iter();
         let violations = violations.map(|each| json!({"field": each.field, "description": each.description}));
         json!({
             "code": if matches!(self, Fault::Own(_)) { "DRIVER".to_owned() } else { code_name(error.code) },
-            "reason": error.reason_name(),
+            "reason": reason,
             "metadata": error.metadata,
             "retry_after_ms": error.retry_after.map(|span| span.as_millis() as u64),
             "violations": violations.collect::<Vec<_>>(),
