@@ -54,7 +54,8 @@ pub struct Client {
 }
 
 /// A client of the service at these addresses, "host:port" each and commas between them; calls go to all of them.
-/// `None`: those in the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Connects with the first call and not before.
+/// `None`: those in the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Connects with the first call and not
+/// before.
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a reason if an address is none.
@@ -93,9 +94,9 @@ impl Client {
         AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
-    /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made again
-    /// until then, but not more than `attempts` times, where that is safe: calls that read, that settle, or that make the
-    /// same of a queue, and what was never sent. Dropping it cancels it.
+    /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made
+    /// again until then, but not more than `attempts` times, where that is safe: calls that read, that settle, or that
+    /// make the same of a queue, and what was never sent. Dropping it cancels it.
     ///
     /// # Errors
     /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached.
@@ -110,8 +111,8 @@ impl Client {
         self.left_behind.wait().await;
     }
 
-    /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where an
-    /// attempt may have taken effect.
+    /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where
+    /// an attempt may have taken effect.
     pub(crate) async fn repeat<R: Call>(
         &self,
         mut request: R,

@@ -33,7 +33,8 @@ pub struct Lease {
     pub message: Message,
     /// What the service told of it, but for the message: which attempt this is, its ticket, and more.
     pub delivery: Delivery,
-    /// Cancelled when the service says that somebody else has, or had, the message: what is done with it now has no say.
+    /// Cancelled when the service says that somebody else has, or had, the message: what is done with it now has no
+    /// say.
     pub lost: CancellationToken,
     queue: Queue,
     lasts: Option<Duration>, // None: as the queue's policy says
@@ -68,8 +69,8 @@ impl Lease {
         self.call(self.giving_back(delay, reason, false), true, |answer| answer.results).await
     }
 
-    /// Settles the message by how the work on it ended, unless the work did: `Ok` acks it with these bytes as its result
-    /// (none: empty), `Err` gives it to the queue's backoff with the error's text as the reason.
+    /// Settles the message by how the work on it ended, unless the work did: `Ok` acks it with these bytes as its
+    /// result (none: empty), `Err` gives it to the queue's backoff with the error's text as the reason.
     ///
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.

@@ -1,10 +1,10 @@
 //! The client of Headway, the queue service that tells everyone where they stand.
 //!
-//! It is a thin layer over the generated stubs in [`v1`]: [`connect`] gives a [`Client`], whose [`Client::call`] makes any
-//! unary call with a deadline, a typed [`Error`], and repeats where they are safe; [`Client::queue`] gives a [`Queue`]
-//! with [`Queue::put`], [`Queue::lease`], [`Queue::work`] and [`Queue::watch`]. Streams are the stubs' own, which
-//! [`Client::queues`] and [`Client::admin`] hand out as they are. What the service promises stands in `docs/protocol.md`
-//! of the repository.
+//! It is a thin layer over the generated stubs in [`v1`]: [`connect`] gives a [`Client`], whose [`Client::call`] makes
+//! any unary call with a deadline, a typed [`Error`], and repeats where they are safe; [`Client::queue`] gives a
+//! [`Queue`] with [`Queue::put`], [`Queue::lease`], [`Queue::work`] and [`Queue::watch`]. Streams are the stubs' own,
+//! which [`Client::queues`] and [`Client::admin`] hand out as they are. What the service promises stands in
+//! `docs/protocol.md` of the repository.
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
 

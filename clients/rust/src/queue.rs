@@ -44,8 +44,8 @@ impl Queue {
         Ok(self.client.repeat(request, is_safe.then_some(keep)).await?.results)
     }
 
-    /// Leases one message; `None` if none came within `wait`. `lasts`: how long the lease lasts if nothing extends it, as
-    /// when this process dies; `None`: as the queue's policy says. Dropping the call gives back what it leased.
+    /// Leases one message; `None` if none came within `wait`. `lasts`: how long the lease lasts if nothing extends it,
+    /// as when this process dies; `None`: as the queue's policy says. Dropping the call gives back what it leased.
     ///
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED, ROLE_IN_USE.
@@ -57,12 +57,12 @@ impl Queue {
         Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lasts)))
     }
 
-    /// Calls `handler` with a lease for each message, at most `concurrency` at a time, until the queue is drained. `lasts`
-    /// is as in [`Queue::lease`].
+    /// Calls `handler` with a lease for each message, at most `concurrency` at a time, until the queue is drained.
+    /// `lasts` is as in [`Queue::lease`].
     ///
-    /// Each lease is kept alive while its handler runs, and then settled, unless the handler did: `Ok` acks it with these
-    /// bytes as its result (none: empty); an `Err` gives it to the queue's backoff with the error's text as the reason, and
-    /// so does a panic. When `stop` completes it leases no more, finishes what it holds and returns; use
+    /// Each lease is kept alive while its handler runs, and then settled, unless the handler did: `Ok` acks it with
+    /// these bytes as its result (none: empty); an `Err` gives it to the queue's backoff with the error's text as the
+    /// reason, and so does a panic. When `stop` completes it leases no more, finishes what it holds and returns; use
     /// `std::future::pending()` for never. When it is dropped the handlers are, and their messages are given back for
     /// free. While the service is away or busy it waits and goes on.
     ///
@@ -104,9 +104,9 @@ impl Queue {
 
     /// Tells where messages are, each at once and then whenever that changes, until the last of them is finished.
     ///
-    /// `attended`: ending the watch, also by a broken connection, withdraws those that still wait. It asks anew when the
-    /// stream breaks, for as long as the service is away; then each is told at once again, also how it ended, while that
-    /// is remembered. A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
+    /// `attended`: ending the watch, also by a broken connection, withdraws those that still wait. It asks anew when
+    /// the stream breaks, for as long as the service is away; then each is told at once again, also how it ended, while
+    /// that is remembered. A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
     ///
     /// Fails with what would not go away by itself, such as QUEUE_NOT_FOUND.
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
