@@ -3,23 +3,25 @@ import dev.headway.Headway;
 import dev.headway.v1.CreateRequest;
 import dev.headway.v1.DeleteRequest;
 import dev.headway.v1.Message;
+import dev.headway.v1.QueueServiceGrpc;
 import java.time.Duration;
 
 /** Puts a message and works on it. */
 public final class First {
     public static void main(String[] arguments) throws Exception {
-        try (var headway = Headway.connect()) {
-            headway.queues().create(CreateRequest.newBuilder().setQueue("java-first").build());
-            var queue = headway.queue("java-first");
+        try (var headway = new Headway(Duration.ofSeconds(10))) {
+            var queues = QueueServiceGrpc.newBlockingStub(headway); // the generated stub
+            queues.create(CreateRequest.newBuilder().setQueue("java-first").build());
             var hello = Message.newBuilder().setId("hello").setPayload(ByteString.copyFromUtf8("hello, world"));
-            var put = queue.put(hello.build(), Duration.ZERO);
+            var put = headway.put("java-first", Duration.ZERO, hello.build()).get(0);
             System.out.println("put " + put.getId() + " at place " + put.getPosition());
 
-            try (var lease = queue.lease(Duration.ofSeconds(5)).orElseThrow()) { // kept alive until it is closed
-                System.out.println("got " + lease.message().getPayload().toStringUtf8());
-                lease.ack(); // without it the message goes back to the head of the line
+            var got = headway.lease("java-first", Duration.ofSeconds(5), Duration.ofSeconds(30));
+            try (var lease = got.orElseThrow()) { // kept alive until it is closed
+                System.out.println("got " + lease.delivery().getMessage().getPayload().toStringUtf8());
+                lease.ack(null); // without it the message goes back to the head of the line
             }
-            headway.queues().delete(DeleteRequest.newBuilder().setQueue("java-first").build());
+            queues.delete(DeleteRequest.newBuilder().setQueue("java-first").build());
         }
     }
 }

@@ -1,31 +1,37 @@
 import com.google.protobuf.ByteString;
 import dev.headway.Headway;
+import dev.headway.Watch;
+import dev.headway.Worker;
 import dev.headway.v1.CreateRequest;
 import dev.headway.v1.DeleteRequest;
 import dev.headway.v1.Message;
+import dev.headway.v1.QueueServiceGrpc;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 
 /** Watches a message from its place in line to its end, while a worker in the same program works on it. */
 public final class Follow {
     public static void main(String[] arguments) {
-        try (var headway = Headway.connect()) {
-            headway.queues().create(CreateRequest.newBuilder().setQueue("java-follow").build());
-            var queue = headway.queue("java-follow");
+        try (var headway = new Headway(Duration.ofSeconds(10))) {
+            var queues = QueueServiceGrpc.newBlockingStub(headway); // the generated stub
+            queues.create(CreateRequest.newBuilder().setQueue("java-follow").build());
             var picture = Message.newBuilder().setId("picture").setPayload(ByteString.copyFromUtf8("<svg/>"));
-            queue.put(picture.build(), Duration.ZERO);
+            headway.put("java-follow", Duration.ZERO, picture.build());
 
             var isSeen = new CountDownLatch(1);
-            try (var watch = queue.watch("picture")) { // many ids may be on one stream
+            // Many ids may be on one stream.
+            try (var watch = new Watch(headway, "java-follow", List.of("picture"), false)) {
                 var first = watch.next().getPosition();
                 System.out.println("number " + first.getPosition() + " of " + first.getLength());
-                var worker = queue.work(1, lease -> {
+                var worker = new Worker(headway, "java-follow", 1, Duration.ofSeconds(30), lease -> {
                     lease.progress(0.5, "half of it");
                     isSeen.await();
                     return "thumbnail".getBytes(StandardCharsets.UTF_8);
                 });
-                for (var news : watch) { // ends after the last word on the last id
+                while (watch.hasNext()) { // until the last word on the last id
+                    var news = watch.next();
                     if (news.getLeased().hasProgress()) {
                         System.out.println(news.getLeased().getProgress().getNote());
                         isSeen.countDown();
@@ -34,9 +40,10 @@ public final class Follow {
                         System.out.println(end.getOutcome() + " " + end.getResult().toStringUtf8());
                     }
                 }
-                worker.close(); // leases no more, and waits for what it holds
+                worker.stop(); // leases no more, and finishes what it holds
+                worker.done().join();
             }
-            headway.queues().delete(DeleteRequest.newBuilder().setQueue("java-follow").build());
+            queues.delete(DeleteRequest.newBuilder().setQueue("java-follow").build());
         }
     }
 }

@@ -1,327 +1,202 @@
 package dev.headway;
 
+import static io.grpc.ConnectivityState.TRANSIENT_FAILURE;
 import static java.util.concurrent.TimeUnit.NANOSECONDS;
 import static java.util.concurrent.TimeUnit.SECONDS;
 
-import com.google.protobuf.Message;
-import dev.headway.v1.AdminServiceGrpc;
-import dev.headway.v1.AdminServiceGrpc.AdminServiceBlockingStub;
+import dev.headway.v1.GetRequest;
+import dev.headway.v1.Message;
+import dev.headway.v1.OnDuplicate;
+import dev.headway.v1.PutRequest;
+import dev.headway.v1.PutResult;
 import dev.headway.v1.QueueServiceGrpc;
-import dev.headway.v1.QueueServiceGrpc.QueueServiceBlockingStub;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
-import io.grpc.ChannelCredentials;
 import io.grpc.ClientCall;
-import io.grpc.ClientInterceptor;
-import io.grpc.ClientInterceptors;
-import io.grpc.ConnectivityState;
-import io.grpc.Grpc;
-import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
 import io.grpc.MethodDescriptor;
 import io.grpc.MethodDescriptor.MethodType;
-import io.grpc.NameResolverRegistry;
+import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
-import java.util.Map;
-import java.util.Objects;
+import java.util.Optional;
 import java.util.Set;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.RejectedExecutionException;
-import java.util.concurrent.Future;
+import java.util.UUID;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
-import java.util.concurrent.ThreadFactory;
+import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
- * A connection to the service, and the queues seen through it. Safe for many threads; one for each process is enough.
+ * A connection to the service: a gRPC channel, so that the generated stubs are made of it, as {@code
+ * QueueServiceGrpc.newBlockingStub(headway)}. Safe for many threads; one for each process is enough.
  *
  * <p>It connects with the first call and not before, spreads calls over all addresses in turn, and finds its way back
- * when the service was away. Calls that are safe to send again are, if the service is not there: see {@code README.md}.
+ * when the service was away. A unary call that has no deadline gets the call timeout; streams have none, for nobody
+ * knows how long the work takes: pings find out if the other side is gone.
  *
- * <p>Calls block their thread. Interrupting it cancels the call, which then fails with the code {@code CANCELLED}.
+ * <p>Calls block their thread. Interrupting it, or the end of its gRPC context, cancels the call, which then fails with
+ * the code {@code CANCELLED}.
  */
-public final class Headway implements AutoCloseable {
-    /** The service's address if neither the program nor the environment names one. */
-    public static final String DEFAULT_ADDRESS = "127.0.0.1:7420";
-
-    /** The variable of the environment that holds the addresses, comma separated, if the program names none. */
-    public static final String ADDRESS_VARIABLE = "HEADWAY_ADDRESS";
-
+public final class Headway extends Channel implements AutoCloseable {
     private static final int MOST_RESPONSE_BYTES = 64 * 1024 * 1024;
-    private static final Duration CALL_TIMEOUT = Duration.ofSeconds(10);
-    private static final long CLOSE_SECONDS = 5;
+    private static final int EXTENDERS = 16; // threads, each made when it is first needed
 
-    // Calls that gRPC may send again by itself: they do no harm when done twice, and their answer says the same. Put,
-    // Get, Ack, Delay and Extend are repeated by Repeating, which can tell whether an earlier try may have taken
-    // effect. Never repeated: Close and Delete (the second fails by rule), Withdraw, Purge and Repair (the second's
-    // answer tells its own part only), and streams.
-    private static final Map<String, List<String>> REPEATABLE = Map.of(
-            QueueServiceGrpc.SERVICE_NAME, List.of("Create", "Describe", "List", "Update", "Peek"),
-            AdminServiceGrpc.SERVICE_NAME, List.of("Check", "GetServerInfo", "ListDead", "Pause", "Resume"));
+    // They do no harm when done twice, and the second answer says the same.
+    private static final Set<String> REPEATABLE = Set.of(
+            "Create", "Describe", "List", "Update", "Peek", "Ack", "Extend",
+            "Check", "GetServerInfo", "ListDead", "Pause", "Resume");
 
-    static {
-        NameResolverRegistry.getDefaultRegistry().register(new Addresses());
-    }
-
-    private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, daemons("headway-timer"));
-    final ExecutorService threads = Executors.newCachedThreadPool(daemons("headway"));
-    private final Set<Runnable> open = ConcurrentHashMap.newKeySet(); // what close() ends first
-    private final ManagedChannel managed;
-    private final Channel channel;
+    final ScheduledThreadPoolExecutor extenders = new ScheduledThreadPoolExecutor(EXTENDERS);
     private final Duration callTimeout;
-    private volatile Future<?> reconnecting = CompletableFuture.completedFuture(null);
-
-    private Headway(ManagedChannelBuilder<?> builder, Duration callTimeout) {
-        this.callTimeout = callTimeout;
-        managed = builder.defaultLoadBalancingPolicy("round_robin")
-                .defaultServiceConfig(serviceConfig())
-                .enableRetry()
-                .keepAliveTime(20, SECONDS) // the service allows pings every 10 s and more
-                .keepAliveTimeout(10, SECONDS)
-                .maxInboundMessageSize(MOST_RESPONSE_BYTES)
-                .build();
-        channel = ClientInterceptors.intercept(managed, new ClientInterceptor() {
-            @Override
-            public <Q, R> ClientCall<Q, R> interceptCall(MethodDescriptor<Q, R> rpc, CallOptions told, Channel next) {
-                // Streams have no deadline, for nobody knows how long the work takes: pings find out if the other side
-                // is gone.
-                boolean needsOne = told.getDeadline() == null && rpc.getType() == MethodType.UNARY;
-                var options = needsOne ? told.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : told;
-                return next.newCall(rpc, options);
-            }
-        });
-        timer.setRemoveOnCancelPolicy(true); // most leases end before they are to be extended
-        seeToConnection();
-    }
-
-    /**
-     * A client of the service at the environment's {@code HEADWAY_ADDRESS}, or {@code 127.0.0.1:7420}.
-     *
-     * @return the client, to be closed
-     */
-    public static Headway connect() {
-        return builder().build();
-    }
+    private final List<ManagedChannel> channels;
+    private final AtomicInteger turn = new AtomicInteger();
 
     /**
      * A client of the service at these addresses.
      *
-     * @param addresses each {@code host:port}, where a host may be a DNS name with many addresses; one alone may be any
-     *     gRPC target
-     * @return the client, to be closed
+     * @param callTimeout how long a call may take beyond what it asks the service to wait
+     * @param addresses each {@code host:port}, where a host may be a DNS name with many addresses, or another gRPC
+     *     target; none: those of the environment's {@code HEADWAY_ADDRESS}, comma separated, else {@code
+     *     127.0.0.1:7420}
      */
-    public static Headway connect(String... addresses) {
-        return builder().addresses(addresses).build();
+    public Headway(Duration callTimeout, String... addresses) {
+        this.callTimeout = callTimeout;
+        var told = System.getenv().getOrDefault("HEADWAY_ADDRESS", "127.0.0.1:7420").split(",");
+        channels = Arrays.stream(addresses.length == 0 ? told : addresses).map(Headway::channel).toList();
+        extenders.setRemoveOnCancelPolicy(true);
     }
 
     /**
-     * Begins a client with other settings.
+     * Puts a batch, and puts it again if the service was not there and every message has an id: what a first try
+     * accepted whose answer was lost is then answered {@code deduplicated}, and {@code body_differs} says that another
+     * message had the id. The current span goes into the headers, where the application has OpenTelemetry.
      *
-     * @return a builder with the defaults
+     * @param queue the queue's name
+     * @param wait how long to wait for room, 0 to 1 h
+     * @param messages what to put
+     * @return one result for each message, in order; one that was refused has its {@code error}
+     * @throws HeadwayException if every message was refused for the same reason, or if nothing can be said of any
      */
-    public static Builder builder() {
-        return new Builder();
+    public List<PutResult> put(String queue, Duration wait, Message... messages) {
+        var put = PutRequest.newBuilder().setQueue(queue).setWait(wire(wait));
+        Arrays.stream(messages).map(Headway::traced).forEach(put::addMessages);
+        boolean isNamed = Arrays.stream(messages).noneMatch(message -> message.getId().isEmpty());
+        var first = put.build();
+        var again = isNamed ? put.setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
+        return call(QueueServiceGrpc.getPutMethod(), first, again, wait).getResultsList();
     }
 
     /**
-     * A handle on the queue of this name; calls nothing, and the queue need not exist.
+     * Leases the message at the head of the line, and keeps the lease alive until it is closed.
      *
-     * @param name the queue's name
-     * @return the handle
+     * @param queue the queue's name
+     * @param wait how long to wait for a message, 0 to 1 h
+     * @param span how long the lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h
+     * @return the lease, to be closed; empty if no message came
+     * @throws HeadwayException QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_PAUSED and so on
      */
-    public HeadwayQueue queue(String name) {
-        return new HeadwayQueue(this, name);
+    public Optional<Lease> lease(String queue, Duration wait, Duration span) {
+        var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
+        var named = get.setAttemptId(UUID.randomUUID().toString()).build(); // a repeat gives what a lost answer gave
+        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, wait);
+        return answer.getDeliveriesList().stream().findFirst().map(told -> new Lease(this, queue, told, span));
     }
 
     /**
-     * The generated stub for everything about queues, as it is. A call without a deadline gets the call timeout; the
-     * service cuts a longer {@code wait} short.
-     *
-     * @return the blocking stub; it throws {@link StatusRuntimeException}, see {@link #call} and {@link
-     *     HeadwayException#from(Throwable)}
-     */
-    public QueueServiceBlockingStub queues() {
-        return QueueServiceGrpc.newBlockingStub(channel);
-    }
-
-    /**
-     * The generated stub for what operators do, as it is. Deadlines are as those of {@link #queues()}.
-     *
-     * @return the blocking stub; it throws {@link StatusRuntimeException}, see {@link #call}
-     */
-    public AdminServiceBlockingStub admin() {
-        return AdminServiceGrpc.newBlockingStub(channel);
-    }
-
-    /**
-     * The channel, for stubs of other kinds. Deadlines are as those of {@link #queues()}.
-     *
-     * @return the channel that every call goes through
-     */
-    public Channel channel() {
-        return channel;
-    }
-
-    /**
-     * Makes one call with its error typed, and with time for the {@code wait} that its request asks for: {@code
-     * headway.call(QueueServiceGrpc.getDescribeMethod(), request)}.
+     * Makes one call with its error typed, and again if the service was not there and it does no harm when done twice.
      *
      * @param <Q> what it asks
      * @param <R> what it answers
-     * @param rpc the call
+     * @param rpc the call, for example {@code QueueServiceGrpc.getDescribeMethod()}
      * @param request what to ask
      * @return its answer
      * @throws HeadwayException if it failed
      */
-    public <Q extends Message, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
-        return call(rpc, request, callTimeout.plus(Repeating.waitOf(request)));
+    public <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
+        return call(rpc, request, REPEATABLE.contains(rpc.getBareMethodName()) ? request : null, Duration.ZERO);
     }
 
-    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Duration timeout) {
-        try {
-            var options = CallOptions.DEFAULT.withDeadlineAfter(timeout.toNanos(), NANOSECONDS);
-            return ClientCalls.blockingUnaryCall(channel, rpc, options, request);
-        } catch (StatusRuntimeException error) {
-            throw HeadwayException.from(error);
+    /** {@code again}: what to ask after a try that was not served, or whose answer was lost; null: nothing. */
+    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration wait) {
+        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait).toNanos(), NANOSECONDS);
+        for (int failures = 0; ; failures++) {
+            try {
+                return ClientCalls.blockingUnaryCall(this, rpc, options, failures == 0 ? request : again);
+            } catch (StatusRuntimeException thrown) {
+                var error = HeadwayException.from(thrown);
+                if (again == null || error.code() != Code.UNAVAILABLE || options.getDeadline().isExpired()) {
+                    throw error;
+                }
+                pause(failures, error);
+            }
         }
     }
 
     /**
-     * Ends the connection: cancels what workers are doing, ends watches, gives back at once and for free what is
-     * leased, and then cancels every other call. Takes 5 s at most.
+     * Waits before the next try, doubling from 0.1 s to 3.2 s and never less than the service asks. Then connects at
+     * once where a connection failed: gRPC alone waits up to two minutes.
+     */
+    void pause(int failures, HeadwayException error) {
+        long backoff = 100L << Math.min(failures, 5);
+        long asked = error.retryAfter().map(Duration::toMillis).orElse(0L);
+        if (channels.get(0).isShutdown()) {
+            throw error;
+        }
+        try {
+            Thread.sleep(Math.max(asked, ThreadLocalRandom.current().nextLong(backoff / 2, backoff)));
+        } catch (InterruptedException interrupted) {
+            Thread.currentThread().interrupt();
+            throw error;
+        }
+        channels.forEach(ManagedChannel::resetConnectBackoff);
+    }
+
+    /**
+     * Ends the connection, and cancels every call. Close leases, workers and watches before, as nested {@code try} do.
      */
     @Override
     public void close() {
-        var ends = open.stream().map(end -> CompletableFuture.runAsync(end, threads));
-        CompletableFuture.allOf(ends.toArray(CompletableFuture[]::new))
-                .completeOnTimeout(null, CLOSE_SECONDS, SECONDS)
-                .join();
-        managed.shutdownNow();
-        threads.shutdownNow();
-        timer.shutdownNow();
+        extenders.shutdownNow();
+        channels.forEach(ManagedChannel::shutdownNow);
     }
 
-    Duration callTimeout() {
-        return callTimeout;
+    @Override
+    public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> rpc, CallOptions told) {
+        boolean needsDeadline = told.getDeadline() == null && rpc.getType() == MethodType.UNARY;
+        var options = needsDeadline ? told.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : told;
+        var able = channels.stream().filter(each -> each.getState(true) != TRANSIENT_FAILURE).toList();
+        var among = able.isEmpty() ? channels : able;
+        return among.get(Math.floorMod(turn.getAndIncrement(), among.size())).newCall(rpc, options);
     }
 
-    /** Has this run by close(), unless it is forgotten before. */
-    void onClose(Runnable end) {
-        open.add(end);
+    @Override
+    public String authority() {
+        return channels.get(0).authority();
     }
 
-    void forget(Runnable end) {
-        open.remove(end);
-    }
-
-    /** Does something quick in a while, unless it is cancelled or the client closed before. */
-    Future<?> later(Duration pause, Runnable work) {
+    private static Message traced(Message message) {
         try {
-            return timer.schedule(work, pause.toNanos(), NANOSECONDS);
-        } catch (RejectedExecutionException closed) {
-            return CompletableFuture.completedFuture(null);
+            return Traces.inject(message);
+        } catch (NoClassDefFoundError absent) { // the application does without OpenTelemetry
+            return message;
         }
     }
 
-    // gRPC for Java waits up to two minutes before it connects again, and has no setting for that.
-    private void seeToConnection() {
-        managed.notifyWhenStateChanged(managed.getState(false), this::seeToConnection);
-        reconnecting.cancel(false);
-        reconnectSoon(1);
+    static com.google.protobuf.Duration wire(Duration span) {
+        return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
     }
 
-    private void reconnectSoon(int failures) {
-        if (managed.getState(false) == ConnectivityState.TRANSIENT_FAILURE) {
-            reconnecting = later(Repeating.backoff(failures), () -> {
-                managed.resetConnectBackoff();
-                reconnectSoon(failures + 1);
-            });
-        }
-    }
-
-    private static Map<String, ?> serviceConfig() {
-        var names = REPEATABLE.entrySet().stream()
-                .flatMap(service -> service.getValue().stream()
-                        .map(method -> Map.of("service", service.getKey(), "method", method)))
-                .toList();
-        var retryPolicy = Map.of(
-                "maxAttempts", 4.0,
-                "initialBackoff", "0.1s",
-                "maxBackoff", "2s",
-                "backoffMultiplier", 2.0,
-                "retryableStatusCodes", List.of("UNAVAILABLE"));
-        return Map.of("methodConfig", List.of(Map.of("name", names, "retryPolicy", retryPolicy)));
-    }
-
-    private static ThreadFactory daemons(String name) {
-        var numbers = new AtomicInteger();
-        return work -> {
-            var thread = new Thread(work, name + "-" + numbers.incrementAndGet());
-            thread.setDaemon(true);
-            return thread;
-        };
-    }
-
-    /** Settings of a client. */
-    public static final class Builder {
-        private List<String> addresses = List.of();
-        private ChannelCredentials credentials = InsecureChannelCredentials.create();
-        private Duration callTimeout = CALL_TIMEOUT;
-
-        private Builder() {}
-
-        /**
-         * Where the service is.
-         *
-         * @param addresses as in {@link Headway#connect(String...)}; none: as in {@link Headway#connect()}
-         * @return this builder
-         */
-        public Builder addresses(String... addresses) {
-            this.addresses = List.of(addresses);
-            return this;
-        }
-
-        /**
-         * How to make sure who is at the other side.
-         *
-         * @param credentials for example {@link io.grpc.TlsChannelCredentials}; default plain text
-         * @return this builder
-         */
-        public Builder credentials(ChannelCredentials credentials) {
-            this.credentials = Objects.requireNonNull(credentials);
-            return this;
-        }
-
-        /**
-         * How long a call may take beyond the {@code wait} that it asks for.
-         *
-         * @param callTimeout default 10 s
-         * @return this builder
-         */
-        public Builder callTimeout(Duration callTimeout) {
-            this.callTimeout = Objects.requireNonNull(callTimeout);
-            return this;
-        }
-
-        /**
-         * Makes the client.
-         *
-         * @return the client, to be closed
-         */
-        public Headway build() {
-            var named = addresses;
-            if (named.isEmpty()) {
-                var told = System.getenv(ADDRESS_VARIABLE);
-                named = List.of((told == null || told.isEmpty() ? DEFAULT_ADDRESS : told).split(","));
-            }
-            return new Headway(Grpc.newChannelBuilder(Addresses.target(named), credentials), callTimeout);
-        }
+    private static ManagedChannel channel(String address) {
+        return ManagedChannelBuilder.forTarget(address)
+                .usePlaintext()
+                .defaultLoadBalancingPolicy("round_robin") // over all that a DNS name has
+                .keepAliveTime(20, SECONDS) // the service allows pings every 10 s and more
+                .keepAliveTimeout(10, SECONDS)
+                .maxInboundMessageSize(MOST_RESPONSE_BYTES)
+                .build();
     }
 }

@@ -6,67 +6,47 @@ import dev.headway.v1.DelayRequest;
 import dev.headway.v1.Delivery;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.ExtendRequest;
-import dev.headway.v1.Message;
 import dev.headway.v1.Progress;
 import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.SettleResult;
 import dev.headway.v1.Settled;
-import io.grpc.Status;
-import java.lang.System.Logger;
+import dev.headway.v1.Status;
+import io.grpc.Status.Code;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
-import java.util.EnumSet;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
-import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Future;
-import java.util.concurrent.locks.ReentrantLock;
-import java.util.function.IntPredicate;
+import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
  * The right to work on one message, kept alive until it is settled or closed.
  *
  * <p>In {@code try (lease)} the message is given back at once and for free, unless it was settled before: so say
- * {@link #ack()} when the work is done. {@link #run} does that by itself. Safe for many threads.
+ * {@link #ack} when the work is done. {@link #run} does that by itself. Safe for many threads.
  */
 public final class Lease implements AutoCloseable {
-    private static final Logger LOG = System.getLogger("dev.headway");
-    private static final Set<Settled> NO_SAY = EnumSet.of(Settled.SETTLED_STALE, Settled.SETTLED_GONE);
-    private static final Duration LEAST_TIMEOUT = Duration.ofMillis(100); // of an extension
+    private static final System.Logger LOG = System.getLogger("dev.headway");
 
-    private final HeadwayQueue queue;
+    private final Headway headway;
+    private final String queue;
     private final Delivery delivery;
     private final Duration span;
-    private final Runnable end = this::close;
-    private final ReentrantLock settling = new ReentrantLock(); // held by whoever makes a call that may end it
-    private final CompletableFuture<HeadwayException> lost = new CompletableFuture<>();
-    private volatile Settled settled;
-    private volatile boolean isKept = true; // alive
-    private volatile Future<?> nextExtension;
-    private int failures; // of extensions, in a row
+    private final Future<?> extending;
+    private volatile boolean isHeld = true;
+    private volatile boolean isLost;
 
-    /** {@code isOld}: it was given to an earlier try of the call that brought it, so it may lapse sooner. */
-    Lease(HeadwayQueue queue, Delivery delivery, Duration span, boolean isOld) {
+    Lease(Headway headway, String queue, Delivery delivery, Duration span) {
+        this.headway = headway;
         this.queue = queue;
         this.delivery = delivery;
         this.span = span;
-        queue.headway.onClose(end);
-        extendIn(isOld ? Duration.ZERO : span.dividedBy(3));
+        Runnable keep = () -> quietly(() -> extend(ExtendRequest.newBuilder())); // if it fails there is a next time
+        long third = span.toMillis() / 3;
+        extending = headway.extenders.scheduleWithFixedDelay(keep, third, third, TimeUnit.MILLISECONDS);
     }
 
     /**
-     * The message in hand.
-     *
-     * @return as it was put
-     */
-    public Message message() {
-        return delivery.getMessage();
-    }
-
-    /**
-     * The message with its lease, ticket, attempt and times.
+     * The message in hand, with its ticket, attempt and times.
      *
      * @return as the service told it
      */
@@ -80,79 +60,33 @@ public final class Lease implements AutoCloseable {
      * @return true from then on
      */
     public boolean isLost() {
-        return lost.isDone();
-    }
-
-    /**
-     * Tells as soon as it is known that the lease was lost.
-     *
-     * @return completes with LEASE_STALE or LEASE_GONE, or never
-     */
-    public CompletableFuture<HeadwayException> lost() {
-        return lost.copy();
-    }
-
-    /**
-     * Settles the message for good.
-     *
-     * @return what the service said: ACKED or ALREADY_ACKED, or DEAD if it came too late
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
-     */
-    public SettleResult ack() {
-        return ack(new byte[0]);
+        return isLost;
     }
 
     /**
      * Settles the message for good, with a word to those who watch it.
      *
-     * @param result at most 4096 bytes
-     * @return what the service said: ACKED or ALREADY_ACKED, or DEAD if it came too late
+     * @param result at most 4096 bytes; null: none
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
      */
-    public SettleResult ack(byte[] result) {
-        var request = AckRequest.newBuilder()
-                .setQueue(queue.name())
-                .addLeases(delivery.getLease())
-                .setResult(ByteString.copyFrom(result))
-                .build();
-        return settle(() -> book(queue.repeating
-                .call(QueueServiceGrpc.getAckMethod(), request)
-                .response()
-                .getResults(0)));
-    }
-
-    /**
-     * Gives the message to the queue's backoff, at the cost of an attempt.
-     *
-     * @param reason kept with the message, at most 1024 bytes
-     * @return what the service said: DELAYED, RELEASED or DEAD. If an answer was lost and the call made again, STALE or
-     *     GONE means that the first try most likely did it.
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
-     */
-    public SettleResult delay(String reason) {
-        return delay(DelayRequest.newBuilder().setReason(reason));
+    public void ack(byte[] result) {
+        var request = AckRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
+        request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result));
+        tell(() -> headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0));
     }
 
     /**
      * Gives the message back for a while, at the cost of an attempt.
      *
-     * @param delay when it joins the line again, 0 to 366 days; 0 is now, at the head
+     * @param delay when it joins the line again, 0 to 366 days, where 0 is now, at the head; null: as the queue's
+     *     backoff says
      * @param reason kept with the message, at most 1024 bytes
-     * @return as {@link #delay(String)}
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
+     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more, perhaps because an earlier
+     *     try of this call did it, whose answer was lost
      */
-    public SettleResult delay(Duration delay, String reason) {
-        return delay(DelayRequest.newBuilder().setDelay(Spans.write(delay)).setReason(reason));
-    }
-
-    /**
-     * Gives the message back to the head of the line, now and for free: it was not worked on.
-     *
-     * @return as {@link #delay(String)}
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
-     */
-    public SettleResult release() {
-        return delay(DelayRequest.newBuilder().setDelay(Spans.write(Duration.ZERO)).setKeepAttempt(true));
+    public void delay(Duration delay, String reason) {
+        var request = DelayRequest.newBuilder().setReason(reason);
+        delay(delay == null ? request : request.setDelay(Headway.wire(delay)));
     }
 
     /**
@@ -160,16 +94,10 @@ public final class Lease implements AutoCloseable {
      *
      * @param fraction 0.0 to 1.0
      * @param note for people, at most 1024 bytes
-     * @return what the service said: EXTENDED
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
      */
-    public SettleResult progress(double fraction, String note) {
-        var progress = Progress.newBuilder().setFraction(fraction).setNote(note);
-        var request = extension().setProgress(progress).build();
-        return book(queue.repeating
-                .call(QueueServiceGrpc.getExtendMethod(), request)
-                .response()
-                .getResults(0));
+    public void progress(double fraction, String note) {
+        extend(ExtendRequest.newBuilder().setProgress(Progress.newBuilder().setFraction(fraction).setNote(note)));
     }
 
     /**
@@ -181,26 +109,15 @@ public final class Lease implements AutoCloseable {
      * @throws Exception what the work threw
      */
     public void run(Handler handler) throws Exception {
-        run(handler, failures -> false);
-    }
-
-    /** {@code isPatient}: whether to try the ack again after the n-th failure in passing. */
-    void run(Handler handler, IntPredicate isPatient) throws Exception {
-        boolean isDone = false;
         try {
-            byte[] result = handler.handle(this);
-            isDone = true;
-            if (isLost()) {
-                throw lost.join();
-            }
-            if (settled == null) {
-                Repeating.uninterrupted(() -> finish(result == null ? new byte[0] : result, isPatient));
+            var result = handler.handle(this);
+            if (isHeld || isLost) {
+                ack(result);
             }
         } catch (Throwable error) { // whatever it is, it is this message's failure
-            boolean isCancelled = error instanceof InterruptedException || Thread.currentThread().isInterrupted();
-            boolean isUntold = isDone && error instanceof HeadwayException ack && ack.isPassing();
-            if (!isCancelled && !isUntold) {
-                quietly(() -> delay(error.getClass().getName())); // its text may hold secrets
+            if (!(error instanceof InterruptedException || Thread.currentThread().isInterrupted())) {
+                quietly(() -> delay(null, error.getClass().getName())); // its text may hold secrets
+                isHeld = false; // if that failed it lapses
             }
             throw error;
         } finally {
@@ -211,125 +128,63 @@ public final class Lease implements AutoCloseable {
     /** Gives the message back at once and for free, unless it is settled; if that fails the lease lapses by itself. */
     @Override
     public void close() {
-        quietly(this::release);
-        stopExtending();
-    }
-
-    private SettleResult finish(byte[] result, IntPredicate isPatient) {
-        for (int tries = 1; ; tries++) {
-            try {
-                return ack(result);
-            } catch (HeadwayException error) {
-                if (isLost() || !error.isPassing() || !isPatient.test(tries)) {
-                    throw error;
-                }
-                Repeating.sleep(Repeating.pauseAfter(tries, error));
-            }
+        var free = DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true);
+        boolean wasInterrupted = Thread.interrupted();
+        quietly(() -> delay(free));
+        isHeld = false;
+        extending.cancel(false);
+        if (wasInterrupted) {
+            Thread.currentThread().interrupt();
         }
     }
 
-    private void quietly(Supplier<SettleResult> giveBack) {
+    private void extend(ExtendRequest.Builder told) {
+        var request = told.setQueue(queue).addLeases(delivery.getLease()).setLease(Headway.wire(span)).build();
+        tell(() -> headway.call(QueueServiceGrpc.getExtendMethod(), request).getResults(0));
+    }
+
+    private void delay(DelayRequest.Builder told) {
+        var request = told.setQueue(queue).addLeases(delivery.getLease()).build();
+        var rpc = QueueServiceGrpc.getDelayMethod();
+        tell(() -> headway.call(rpc, request, request, Duration.ZERO).getResults(0));
+    }
+
+    /** Makes a call and notes what the service says. */
+    private synchronized void tell(Supplier<SettleResult> call) {
+        var settled = call.get().getSettled();
+        isHeld = settled == Settled.SETTLED_EXTENDED;
+        boolean isStale = settled == Settled.SETTLED_STALE;
+        isLost = isStale || settled == Settled.SETTLED_GONE;
+        if (isLost) {
+            throw HeadwayException.from(Status.newBuilder()
+                    .setCode((isStale ? Code.FAILED_PRECONDITION : Code.NOT_FOUND).value())
+                    .setReason(isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE)
+                    .setMessage("the lease has no say any more")
+                    .build());
+        }
+    }
+
+    // One call at a time: an Ack that overtakes an Extend would make it look lost.
+    private synchronized void quietly(Runnable call) {
         try {
-            settle(() -> settled == null ? Repeating.uninterrupted(giveBack) : null);
+            if (isHeld) {
+                call.run();
+            }
         } catch (HeadwayException error) {
-            LOG.log(Level.WARNING, "could not give message {0} back: {1}", message().getId(), error.getMessage());
+            LOG.log(Level.WARNING, "message {0}: {1}", delivery.getMessage().getId(), error.getMessage());
         }
     }
 
-    private SettleResult delay(DelayRequest.Builder told) {
-        var request = told.setQueue(queue.name()).addLeases(delivery.getLease()).build();
-        return settle(() -> {
-            var answer = queue.repeating.call(QueueServiceGrpc.getDelayMethod(), request);
-            var result = answer.response().getResults(0);
-            if (answer.isAgain() && NO_SAY.contains(result.getSettled())) {
-                end(result.getSettled());
-                return result;
-            }
-            return book(result);
-        });
-    }
-
-    // While somebody settles it there is nothing to extend: an Ack that overtakes would make it look lost.
-    private SettleResult settle(Supplier<SettleResult> call) {
-        settling.lock();
-        try {
-            return call.get();
-        } finally {
-            settling.unlock();
-        }
-    }
-
-    /** Notes what the service said; throws if this lease has no say any more. */
-    private SettleResult book(SettleResult result) {
-        var said = result.getSettled();
-        if (said == Settled.SETTLED_EXTENDED) {
-            return result;
-        }
-        end(said);
-        if (NO_SAY.contains(said)) {
-            boolean isStale = said == Settled.SETTLED_STALE;
-            var code = isStale ? Status.FAILED_PRECONDITION : Status.NOT_FOUND;
-            var reason = isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE;
-            var text = "the lease of message " + message().getId() + " has no say any more";
-            lost.complete(new HeadwayException(
-                    code.withDescription(text), reason, Map.of("queue", queue.name()), List.of()));
-            throw lost.join();
-        }
-        return result;
-    }
-
-    private void end(Settled said) {
-        settled = said;
-        stopExtending();
-    }
-
-    private void stopExtending() {
-        isKept = false;
-        queue.headway.forget(end);
-        nextExtension.cancel(false);
-    }
-
-    private ExtendRequest.Builder extension() {
-        return ExtendRequest.newBuilder()
-                .setQueue(queue.name())
-                .addLeases(delivery.getLease())
-                .setLease(Spans.write(span));
-    }
-
-    private void extendIn(Duration pause) {
-        nextExtension = queue.headway.later(pause, () -> queue.headway.threads.execute(this::extend));
-        if (!isKept) {
-            nextExtension.cancel(false);
-        }
-    }
-
-    private void extend() {
-        var pause = span.dividedBy(3);
-        try {
-            if (!settling.isLocked()) {
-                var timeout = pause.compareTo(LEAST_TIMEOUT) > 0 ? pause : LEAST_TIMEOUT;
-                var rpc = QueueServiceGrpc.getExtendMethod();
-                hear(queue.headway.call(rpc, extension().build(), timeout).getResults(0));
-            }
-            failures = 0;
-            extendIn(pause);
-        } catch (HeadwayException error) {
-            if (isKept) {
-                var text = "could not extend the lease of message {0}: {1}";
-                LOG.log(Level.WARNING, text, message().getId(), error.getMessage());
-            }
-            var backoff = Repeating.pauseAfter(++failures, error);
-            extendIn(backoff.compareTo(pause) < 0 ? backoff : pause);
-        }
-    }
-
-    private void hear(SettleResult result) {
-        if (!settling.isLocked() && settled == null) {
-            try {
-                book(result);
-            } catch (HeadwayException error) {
-                LOG.log(Level.WARNING, error.getMessage());
-            }
-        }
+    /** The work on a message. */
+    @FunctionalInterface
+    public interface Handler {
+        /**
+         * Works on one message, whose lease is kept alive meanwhile.
+         *
+         * @param lease the message in hand; it may be settled here
+         * @return a small result for those who watch the message, at most 4096 bytes; null if there is none
+         * @throws Exception if the work failed
+         */
+        byte[] handle(Lease lease) throws Exception;
     }
 }

@@ -1,7 +1,6 @@
 package dev.headway;
 
 import dev.headway.v1.Message;
-import io.opentelemetry.api.trace.Span;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
 import io.opentelemetry.context.propagation.TextMapGetter;
@@ -14,8 +13,6 @@ import io.opentelemetry.context.propagation.TextMapGetter;
  * themselves, unless the message has a {@code traceparent} already.
  */
 public final class Traces {
-    private static final String PARENT = "traceparent";
-
     private static final TextMapGetter<Message> HEADERS = new TextMapGetter<>() {
         @Override
         public Iterable<String> keys(Message message) {
@@ -24,7 +21,7 @@ public final class Traces {
 
         @Override
         public String get(Message message, String key) {
-            return message == null ? null : message.getHeadersMap().get(key);
+            return message.getHeadersMap().get(key);
         }
     };
 
@@ -42,12 +39,11 @@ public final class Traces {
 
     /** The message with the current span in its headers, if there is one and the caller set none. */
     static Message inject(Message message) {
-        if (!Span.current().getSpanContext().isValid() || message.containsHeaders(PARENT)) {
+        if (message.containsHeaders("traceparent")) {
             return message;
         }
-        var builder = message.toBuilder();
-        W3CTraceContextPropagator.getInstance()
-                .inject(Context.current(), builder, (carrier, key, value) -> carrier.putHeaders(key, value));
-        return builder.build();
+        var traced = message.toBuilder();
+        W3CTraceContextPropagator.getInstance().inject(Context.current(), traced, Message.Builder::putHeaders);
+        return traced.build();
     }
 }

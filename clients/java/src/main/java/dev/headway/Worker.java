@@ -1,67 +1,46 @@
 package dev.headway;
 
 import dev.headway.v1.ErrorReason;
-import java.lang.System.Logger;
+import io.grpc.Context;
 import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.HashMap;
-import java.util.Map;
-import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.CompletionException;
-import java.util.function.Supplier;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Works through a queue, some messages at a time, until the queue is drained or the worker is stopped.
  *
  * <p>It works by Get and Ack, so that leases live on over a broken connection and a restart of the service. While the
- * service is away or busy it waits and goes on, and says so in the log {@code dev.headway}.
+ * service is away or busy it waits and goes on, and says so in the log {@code dev.headway}. See {@link Lease#run} for
+ * what becomes of the messages.
  */
 public final class Worker implements AutoCloseable {
-    private static final Logger LOG = System.getLogger("dev.headway");
+    private static final System.Logger LOG = System.getLogger("dev.headway");
     private static final Duration IDLE_WAIT = Duration.ofSeconds(30); // of one Get
-    private static final int FINAL_ACK_TRIES = 5; // after a stop; then the lease is left to lapse
 
-    private final HeadwayQueue queue;
-    private final Duration span;
-    private final Handler handler;
-    private final Runnable end = this::cutOff;
-    private final Map<Thread, Boolean> slots = new HashMap<>(); // and whether each is idle; guarded by this
+    private final Context.CancellableContext idle = Context.ROOT.withCancellation(); // of what waits for messages
+    private final ExecutorService threads;
     private final CompletableFuture<Void> done;
-    private volatile boolean isStopping;
-    private volatile boolean isCancelled;
-    private HeadwayException failure; // guarded by this
 
-    /** {@code span} null: the policy's. */
-    Worker(HeadwayQueue queue, int concurrency, Duration span, Handler handler) {
-        if (concurrency < 1) {
-            throw new IllegalArgumentException("concurrency is at least 1");
-        }
-        this.queue = queue;
-        this.span = span;
-        this.handler = handler;
-        queue.headway.onClose(end);
-        var ends = new CompletableFuture<?>[concurrency];
-        Arrays.setAll(ends, slot -> CompletableFuture.runAsync(this::slot, queue.headway.threads));
-        done = CompletableFuture.allOf(ends).thenRun(this::finish);
-    }
-
-    /** Leases no more, and lets the handlers finish what they hold. Returns at once; see {@link #join}. */
-    public synchronized void stop() {
-        isStopping = true;
-        slots.forEach((thread, isIdle) -> {
-            if (isIdle) {
-                thread.interrupt();
-            }
-        });
-    }
-
-    /** Interrupts the handlers, whose messages are given back at once and for free. Returns at once. */
-    public synchronized void cancel() {
-        isStopping = true;
-        isCancelled = true;
-        slots.keySet().forEach(Thread::interrupt);
+    /**
+     * Begins to work.
+     *
+     * @param headway the connection
+     * @param queue the queue's name
+     * @param concurrency how many messages to work on at a time, at least 1
+     * @param span how long a lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h
+     * @param handler the work; called by many threads at once
+     */
+    public Worker(Headway headway, String queue, int concurrency, Duration span, Lease.Handler handler) {
+        threads = Executors.newFixedThreadPool(concurrency);
+        var work = idle.wrap(() -> slot(headway, queue, span, handler));
+        var slots = new CompletableFuture<?>[concurrency];
+        Arrays.setAll(slots, slot -> CompletableFuture.runAsync(work, threads));
+        done = CompletableFuture.allOf(slots);
+        done.whenComplete((nothing, error) -> threads.shutdown());
     }
 
     /**
@@ -74,143 +53,44 @@ public final class Worker implements AutoCloseable {
         return done.copy();
     }
 
-    /**
-     * Waits for the worker's end.
-     *
-     * @throws HeadwayException if it ended because of an error that would not go away, as QUEUE_NOT_FOUND
-     */
-    public void join() {
-        try {
-            done.join();
-        } catch (CompletionException error) {
-            throw HeadwayException.from(error.getCause());
-        }
+    /** Leases no more, and lets the handlers finish what they hold. Returns at once; see {@link #done}. */
+    public void stop() {
+        idle.cancel(null);
     }
 
-    /** Stops, and waits for the end as {@link #join} does. */
+    /** Interrupts the handlers, whose messages are given back at once and for free. Waits at most 5 s for that. */
     @Override
     public void close() {
         stop();
-        join();
+        threads.shutdownNow();
+        done.handle((nothing, error) -> null).completeOnTimeout(null, 5, TimeUnit.SECONDS).join();
     }
 
-    private void cutOff() {
-        cancel();
-        done.exceptionally(error -> null).join();
-    }
-
-    private synchronized void finish() {
-        queue.headway.forget(end);
-        if (failure != null) {
-            throw failure;
-        }
-    }
-
-    private void slot() {
-        var attempt = HeadwayQueue.newAttemptId();
-        boolean isAgain = false; // a Get of this name may have leased something unknown to us
-        int failures = 0;
-        try {
-            while (!isStopping) {
-                try {
-                    var name = attempt;
-                    var wasLost = isAgain;
-                    var lease = whileIdle(() -> queue.fetch(IDLE_WAIT, span(), name, wasLost));
-                    attempt = HeadwayQueue.newAttemptId();
-                    isAgain = false;
-                    failures = 0;
-                    lease.ifPresent(this::handle);
-                } catch (HeadwayException error) {
-                    if (isStopping) {
-                        break;
-                    }
-                    if (!error.isPassing()) {
-                        fail(error);
-                        return;
-                    }
-                    isAgain |= error.isOutcomeUnknown();
-                    pause(++failures, error);
+    private void slot(Headway headway, String queue, Duration span, Lease.Handler handler) {
+        for (int failures = 0; !idle.isCancelled(); ) {
+            try {
+                var lease = headway.lease(queue, IDLE_WAIT, span);
+                lease.ifPresent(held -> Context.ROOT.run(() -> work(held, handler)));
+                failures = 0;
+            } catch (HeadwayException error) {
+                if (idle.isCancelled() || error.reason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
+                    return;
                 }
-            }
-            if (isAgain) {
-                returnLost(attempt);
-            }
-        } finally {
-            leave();
-        }
-    }
-
-    private Duration span() {
-        return span == null ? queue.policyLease() : span;
-    }
-
-    private void handle(Lease lease) {
-        if (isStopping) {
-            lease.close();
-            return;
-        }
-        try {
-            lease.run(handler, tries -> !isStopping || tries < FINAL_ACK_TRIES);
-        } catch (Throwable error) { // the loop's guard: what a handler throws is its message's failure
-            if (!isCancelled) {
-                LOG.log(Level.WARNING, "the work on message " + lease.message().getId() + " failed", error);
-            }
-        }
-    }
-
-    private void pause(int failures, HeadwayException error) {
-        if (failures == 1) {
-            LOG.log(Level.WARNING, "queue {0}: {1}; trying again until it works", queue.name(), error.getMessage());
-        }
-        try {
-            whileIdle(() -> {
-                Repeating.sleep(Repeating.pauseAfter(failures, error));
-                return Optional.empty();
-            });
-        } catch (HeadwayException stopped) {
-            // The loop sees that.
-        }
-    }
-
-    /** Gives back for free what a Get leased whose answer never came. */
-    private void returnLost(String attempt) {
-        try {
-            Repeating.uninterrupted(() -> queue.fetch(Duration.ZERO, span(), attempt, true)).ifPresent(Lease::close);
-        } catch (HeadwayException error) {
-            LOG.log(Level.WARNING, "queue {0}: a message may be left leased until its lease lapses: {1}", queue.name(),
-                    error.getMessage());
-        }
-    }
-
-    private synchronized void fail(HeadwayException error) {
-        if (!error.is(ErrorReason.ERROR_REASON_QUEUE_DRAINED) && failure == null) {
-            failure = error;
-        }
-        stop();
-    }
-
-    /** Waits for something that a stop interrupts; empty if the stop came first. */
-    private <T> Optional<T> whileIdle(Supplier<Optional<T>> waiting) {
-        synchronized (this) {
-            if (isStopping) {
-                return Optional.empty();
-            }
-            slots.put(Thread.currentThread(), true);
-        }
-        try {
-            return waiting.get();
-        } finally {
-            synchronized (this) {
-                slots.put(Thread.currentThread(), false);
-                if (!isCancelled) {
-                    Thread.interrupted(); // it was the stop's, or nobody's
+                if (!error.isPassing()) {
+                    stop();
+                    throw error;
                 }
+                LOG.log(Level.WARNING, "queue {0}: {1}; trying again", queue, error.getMessage());
+                headway.pause(failures++, error);
             }
         }
     }
 
-    private synchronized void leave() {
-        slots.remove(Thread.currentThread());
-        Thread.interrupted(); // the thread goes back to others
+    private static void work(Lease lease, Lease.Handler handler) {
+        try {
+            lease.run(handler);
+        } catch (Throwable error) { // what a handler throws is its message's failure, and not the worker's
+            LOG.log(Level.WARNING, "the work on message " + lease.delivery().getMessage().getId() + " failed", error);
+        }
     }
 }

@@ -1,55 +1,25 @@
 package dev.headway;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import dev.headway.v1.GetRequest;
+import dev.headway.v1.GetResponse;
 import dev.headway.v1.QueueServiceGrpc;
-import io.grpc.EquivalentAddressGroup;
 import io.grpc.Status;
-import java.net.InetSocketAddress;
-import java.net.URI;
 import java.time.Duration;
+import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
 
 class ConnectTest {
     @Test
-    void oneAddressIsAnyTargetOfGrpc() {
-        assertEquals("dns:///headway:7420", Addresses.target(List.of("dns:///headway:7420")));
-    }
-
-    @Test
-    void severalAddressesAreOneTarget() {
-        assertEquals("headway:///127.0.0.1:1,localhost:2", Addresses.target(List.of("127.0.0.1:1", "localhost:2")));
-        assertEquals("/[::1]:1,a_b:2", URI.create(Addresses.target(List.of("[::1]:1", "a_b:2"))).getPath());
-    }
-
-    @Test
-    void whatIsNoAddressIsLeftOutAsLongAsAnotherIsFound() {
-        var found = Addresses.lookUp(List.of("127.0.0.1:1", "no port", "[::1]:3", "127.0.0.1:x")).getValue();
-        var addresses = found.stream().map(EquivalentAddressGroup::getAddresses).toList();
-        assertEquals(
-                List.of(List.of(new InetSocketAddress("127.0.0.1", 1)), List.of(new InetSocketAddress("::1", 3))),
-                addresses);
-    }
-
-    @Test
-    void noAddressAtAllIsUnavailable() {
-        var found = Addresses.lookUp(List.of("no port"));
-        assertFalse(found.hasValue());
-        assertEquals(Status.Code.UNAVAILABLE, found.getStatus().getCode());
-    }
-
-    @Test
     void aCallHasTheCallTimeoutBeyondItsWait() throws Exception {
         try (var service = new FakeService(); var headway = service.connect()) {
             service.gets.add(FakeService.delivery("a"));
-            var request = GetRequest.newBuilder().setQueue("q").setWait(Spans.write(Duration.ofMinutes(10)));
-            headway.call(QueueServiceGrpc.getGetMethod(), request.build());
+            headway.lease("q", Duration.ofMinutes(10), Duration.ofMinutes(1));
             long seconds = service.deadlines.take().timeRemaining(TimeUnit.SECONDS);
             assertTrue(seconds > 600 && seconds <= 660, "it has " + seconds + " s left");
         }
@@ -59,7 +29,7 @@ class ConnectTest {
     void aCallOfTheStubHasTheCallTimeout() throws Exception {
         try (var service = new FakeService(); var headway = service.connect()) {
             service.gets.add(FakeService.delivery("a"));
-            headway.queues().get(GetRequest.getDefaultInstance());
+            QueueServiceGrpc.newBlockingStub(headway).get(GetRequest.getDefaultInstance());
             assertTrue(service.deadlines.take().timeRemaining(TimeUnit.SECONDS) <= 60);
         }
     }
@@ -68,7 +38,8 @@ class ConnectTest {
     void aDeadlineOfTheCallersOwnStays() throws Exception {
         try (var service = new FakeService(); var headway = service.connect()) {
             service.gets.add(FakeService.delivery("a"));
-            headway.queues().withDeadlineAfter(1, TimeUnit.HOURS).get(GetRequest.getDefaultInstance());
+            var patient = QueueServiceGrpc.newBlockingStub(headway).withDeadlineAfter(1, TimeUnit.HOURS);
+            patient.get(GetRequest.getDefaultInstance());
             assertTrue(service.deadlines.take().timeRemaining(TimeUnit.MINUTES) >= 59);
         }
     }
@@ -86,9 +57,29 @@ class ConnectTest {
     }
 
     @Test
-    void spansGoOverTheWireAndBack() {
+    void callsGoRoundTheAddressesThatAreThere() throws Exception {
+        var gone = new FakeService();
+        var nobody = gone.address();
+        gone.close();
+        try (var first = new FakeService(); var second = new FakeService()) {
+            try (var headway = new Headway(FakeService.CALL_TIMEOUT, first.address(), nobody, second.address())) {
+                for (var service : List.of(first, second)) {
+                    service.gets.addAll(Collections.nCopies(100, GetResponse.getDefaultInstance()));
+                }
+                for (var service : List.of(first, second)) {
+                    while (service.asked.isEmpty()) {
+                        headway.lease("q", Duration.ZERO, Duration.ofMinutes(1));
+                    }
+                }
+            }
+        }
+    }
+
+    @Test
+    void spansGoOverTheWire() {
         for (var span : List.of(Duration.ZERO, Duration.ofMillis(1500), Duration.ofNanos(1), Duration.ofDays(366))) {
-            assertEquals(span, Spans.read(Spans.write(span)));
+            var told = Headway.wire(span);
+            assertEquals(span, Duration.ofSeconds(told.getSeconds(), told.getNanos()));
         }
     }
 }

@@ -55,8 +55,11 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     }
 
     Headway connect() {
-        var address = "127.0.0.1:" + server.getPort();
-        return Headway.builder().addresses(address).callTimeout(CALL_TIMEOUT).build();
+        return new Headway(CALL_TIMEOUT, address());
+    }
+
+    String address() {
+        return "127.0.0.1:" + server.getPort();
     }
 
     /** The next request of a kind; others before it are passed over. */

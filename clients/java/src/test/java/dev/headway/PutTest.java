@@ -18,9 +18,8 @@ import io.opentelemetry.context.Context;
 import java.io.File;
 import java.net.URL;
 import java.net.URLClassLoader;
+import java.time.Duration;
 import java.util.ArrayList;
-import java.util.concurrent.ExecutionException;
-import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -49,7 +48,7 @@ class PutTest {
     void aLostAnswerIsAskedForAgainIfTheMessageHasAnId() throws Exception {
         service.puts.add(Status.UNAVAILABLE.asRuntimeException());
         service.puts.add(response(PutResult.newBuilder().setId("a").setDeduplicated(true)));
-        var result = headway.queue("q").put(request(NAMED)).getResults(0);
+        var result = headway.put("q", Duration.ZERO, NAMED).get(0);
         assertTrue(result.getDeduplicated());
         assertEquals(OnDuplicate.ON_DUPLICATE_UNSPECIFIED, service.next(PutRequest.class).getOnDuplicate());
         assertEquals(OnDuplicate.ON_DUPLICATE_KEEP, service.next(PutRequest.class).getOnDuplicate());
@@ -58,18 +57,10 @@ class PutTest {
     @Test
     void aLostAnswerIsAnErrorIfAMessageHasNoId() throws Exception {
         service.puts.add(Status.UNAVAILABLE.asRuntimeException());
-        var error = assertThrows(HeadwayException.class, () -> headway.queue("q").put(new byte[0]));
+        var error = assertThrows(HeadwayException.class, () -> headway.put("q", Duration.ZERO, NAMELESS));
         assertTrue(error.isOutcomeUnknown());
         service.next(PutRequest.class);
         assertTrue(service.asked.isEmpty());
-    }
-
-    @Test
-    void aFutureFailsWithTheTypedError() {
-        service.puts.add(Status.NOT_FOUND.asRuntimeException());
-        var future = headway.queue("q").putAsync(request(NAMED));
-        var error = assertThrows(ExecutionException.class, () -> future.get(60, TimeUnit.SECONDS));
-        assertEquals(Status.Code.NOT_FOUND, HeadwayException.from(error.getCause()).code());
     }
 
     @Test
@@ -79,8 +70,7 @@ class PutTest {
         var parts = PARENT.split("-");
         var span = SpanContext.create(parts[1], parts[2], TraceFlags.getSampled(), state);
         var told = Message.newBuilder().putHeaders("traceparent", "mine").build();
-        var request = PutRequest.newBuilder().addMessages(NAMELESS).addMessages(told).build();
-        Context.root().with(Span.wrap(span)).wrap(() -> headway.queue("q").put(request)).call();
+        Context.root().with(Span.wrap(span)).wrap(() -> headway.put("q", Duration.ZERO, NAMELESS, told)).call();
 
         var put = service.next(PutRequest.class);
         assertEquals(PARENT, put.getMessages(0).getHeadersOrThrow("traceparent"));
@@ -93,7 +83,7 @@ class PutTest {
     @Test
     void withoutASpanAMessageStaysAsItIs() throws Exception {
         service.puts.add(response(PutResult.newBuilder()));
-        headway.queue("q").put(request(NAMELESS));
+        headway.put("q", Duration.ZERO, NAMELESS);
         assertEquals(NAMELESS, service.next(PutRequest.class).getMessages(0));
     }
 
@@ -108,10 +98,6 @@ class PutTest {
         // Never closed: threads of the connection outlive it for a moment.
         var loader = new URLClassLoader(urls.toArray(URL[]::new), ClassLoader.getPlatformClassLoader());
         ((Runnable) loader.loadClass(PutWithoutTraces.class.getName()).getConstructor().newInstance()).run();
-    }
-
-    private static PutRequest request(Message message) {
-        return PutRequest.newBuilder().addMessages(message).build();
     }
 
     private static PutResponse response(PutResult.Builder result) {

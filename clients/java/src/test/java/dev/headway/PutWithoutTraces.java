@@ -1,9 +1,11 @@
 package dev.headway;
 
+import com.google.protobuf.ByteString;
 import dev.headway.v1.Message;
 import dev.headway.v1.PutRequest;
 import dev.headway.v1.PutResponse;
 import dev.headway.v1.PutResult;
+import java.time.Duration;
 
 /** Puts a message where no OpenTelemetry is; PutTest has it made by a class loader of its own. */
 public final class PutWithoutTraces implements Runnable {
@@ -17,9 +19,10 @@ public final class PutWithoutTraces implements Runnable {
         }
         try (var service = new FakeService(); var headway = service.connect()) {
             service.puts.add(PutResponse.newBuilder().addResults(PutResult.newBuilder()).build());
-            headway.queue("q").put(new byte[] {7});
+            var sent = Message.newBuilder().setPayload(ByteString.copyFromUtf8("seven")).build();
+            headway.put("q", Duration.ZERO, sent);
             var put = service.next(PutRequest.class).getMessages(0);
-            if (!put.equals(Message.newBuilder().setPayload(put.getPayload()).build())) {
+            if (!put.equals(sent)) {
                 throw new AssertionError("it was changed: " + put);
             }
         } catch (Exception error) {

@@ -44,7 +44,7 @@ class WatchTest {
 
     private List<WatchPositionResponse> watch(String... ids) {
         var told = new ArrayList<WatchPositionResponse>();
-        try (var watch = headway.queue("q").watch(ids)) {
+        try (var watch = new Watch(headway, "q", List.of(ids), false)) {
             watch.forEachRemaining(told::add);
         }
         return told;
@@ -60,13 +60,6 @@ class WatchTest {
     }
 
     @Test
-    void whatItTellsOfAMessageNeverGoesBackInTime() {
-        service.watches.add(List.of(place("a", 1, 7), AWAY));
-        service.watches.add(List.of(place("a", 2, 6), finished("a", 8)));
-        assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
-    }
-
-    @Test
     void aStreamThatEndsBeforeItsLastWordIsBroken() {
         service.watches.add(List.of(place("a", 1, 7)));
         service.watches.add(List.of(finished("a", 8)));
@@ -77,19 +70,12 @@ class WatchTest {
     void aQueueThatIsNotThereIsAnError() {
         service.watches.add(List.of(NO_QUEUE));
         var error = assertThrows(HeadwayException.class, () -> watch("a"));
-        assertTrue(error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND));
-    }
-
-    @Test
-    void aQueueThatWentMeanwhileIsTheEndOfItsMessages() {
-        service.watches.add(List.of(place("a", 1, 7), AWAY));
-        service.watches.add(List.of(NO_QUEUE));
-        assertEquals(Outcome.OUTCOME_DELETED, watch("a").get(1).getFinished().getOutcome());
+        assertTrue(error.reason() == ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND);
     }
 
     @Test
     void noIdsAreNoNews() {
-        assertFalse(headway.queue("q").watch().hasNext());
+        assertFalse(new Watch(headway, "q", List.of(), false).hasNext());
     }
 
     private static WatchPositionResponse place(String id, long position, long second) {

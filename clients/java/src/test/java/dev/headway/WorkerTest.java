@@ -12,6 +12,7 @@ import dev.headway.v1.GetRequest;
 import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
 import java.time.Duration;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
@@ -37,8 +38,8 @@ class WorkerTest {
         service.close();
     }
 
-    private Worker work(Handler handler) {
-        return headway.queue("q").work(1, LONG, handler);
+    private Worker work(Lease.Handler handler) {
+        return new Worker(headway, "q", 1, LONG, handler);
     }
 
     @Test
@@ -46,7 +47,7 @@ class WorkerTest {
         service.gets.add(FakeService.delivery("a"));
         service.gets.add(FakeService.delivery("b"));
         service.gets.add(failure(Status.Code.FAILED_PRECONDITION, "QUEUE_DRAINED"));
-        work(lease -> lease.message().getIdBytes().toByteArray()).join();
+        work(lease -> lease.delivery().getMessage().getIdBytes().toByteArray()).done().join();
         assertEquals("a", service.next(AckRequest.class).getResult().toStringUtf8());
         assertEquals("b", service.next(AckRequest.class).getResult().toStringUtf8());
     }
@@ -80,7 +81,7 @@ class WorkerTest {
         isHandling.await();
         worker.stop();
         mayEnd.countDown();
-        worker.join();
+        worker.done().join();
         service.next(AckRequest.class);
     }
 
@@ -88,11 +89,12 @@ class WorkerTest {
     void aStopEndsAWaitingGet() throws Exception {
         var worker = work(lease -> null);
         service.next(GetRequest.class);
-        worker.close();
+        worker.stop();
+        worker.done().join();
     }
 
     @Test
-    void aCancelInterruptsTheHandlerAndGivesItsMessageBackForFree() throws Exception {
+    void aCloseInterruptsTheHandlerAndGivesItsMessageBackForFree() throws Exception {
         service.gets.add(FakeService.delivery("a"));
         var isHandling = new CountDownLatch(1);
         var worker = work(lease -> {
@@ -101,8 +103,7 @@ class WorkerTest {
             return null;
         });
         isHandling.await();
-        worker.cancel();
-        worker.join();
+        worker.close();
         assertTrue(service.next(DelayRequest.class).getKeepAttempt());
     }
 
@@ -111,7 +112,7 @@ class WorkerTest {
         service.gets.add(FakeService.delivery("a"));
         service.gets.add(FakeService.delivery("b"));
         try (var worker = work(lease -> {
-            if (lease.message().getId().equals("a")) {
+            if (lease.delivery().getMessage().getId().equals("a")) {
                 throw new AssertionError();
             }
             return null;
@@ -125,13 +126,13 @@ class WorkerTest {
     @Test
     void anErrorThatLastsEndsIt() {
         service.gets.add(failure(Status.Code.NOT_FOUND, "QUEUE_NOT_FOUND"));
-        var error = assertThrows(HeadwayException.class, () -> work(lease -> null).join());
-        assertTrue(error.is(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND));
+        var error = assertThrows(CompletionException.class, () -> work(lease -> null).done().join());
+        assertEquals(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, ((HeadwayException) error.getCause()).reason());
     }
 
     @Test
     void concurrencyIsAtLeastOne() {
-        assertThrows(IllegalArgumentException.class, () -> headway.queue("q").work(0, lease -> null));
+        assertThrows(IllegalArgumentException.class, () -> new Worker(headway, "q", 0, LONG, lease -> null));
     }
 
     private static StatusRuntimeException failure(Status.Code code, String reason) {

@@ -3,18 +3,18 @@ package dev.headway.driver;
 import com.google.gson.Gson;
 import com.google.gson.GsonBuilder;
 import com.google.gson.JsonArray;
+import com.google.gson.JsonElement;
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
 import com.google.protobuf.Message;
 import dev.headway.Headway;
 import dev.headway.HeadwayException;
-import dev.headway.HeadwayQueue;
+import dev.headway.Watch;
 import dev.headway.driver.Handles.Held;
 import dev.headway.driver.Handles.Stream;
 import dev.headway.driver.Handles.Watching;
 import dev.headway.driver.Handles.Working;
 import dev.headway.v1.AdminServiceGrpc;
-import dev.headway.v1.PutRequest;
 import dev.headway.v1.QueueServiceGrpc;
 import io.grpc.CallOptions;
 import io.grpc.MethodDescriptor;
@@ -44,6 +44,7 @@ import java.util.concurrent.TimeUnit;
 
 /** The conformance driver of Java: does what the lines on stdin ask, by the layer of {@code clients/java}. */
 public final class Driver {
+    static final Duration LEASE = Duration.ofSeconds(30);
     static final ExecutorService THREADS = Executors.newCachedThreadPool(work -> {
         var thread = new Thread(work);
         thread.setDaemon(true);
@@ -102,7 +103,7 @@ public final class Driver {
                     .progress(request.get("fraction").getAsDouble(), Json.text(request, "note", "")))),
             Map.entry("lease_is_lost", request -> Json.of("lost", handle(Held.class, request).lease().isLost())),
             Map.entry("work", quiet(request -> handles.put(key(request),
-                    new Working(request.get("handle").getAsString(), queue(request), request, Driver::tell)))),
+                    new Working(client(request), request, Driver::tell)))),
             Map.entry("finish", quiet(request -> handle(Working.class, request).finish(request))),
             Map.entry("work_stop", quiet(request -> handle(Working.class, request).stop())),
             Map.entry("watch", quiet(this::watch)),
@@ -174,15 +175,10 @@ public final class Driver {
     }
 
     private void connect(JsonObject request) {
-        var builder = Headway.builder();
-        builder.addresses(request.getAsJsonArray("addresses").asList().stream()
-                .map(each -> each.getAsString())
-                .toArray(String[]::new));
+        var addresses = request.getAsJsonArray("addresses").asList().stream().map(JsonElement::getAsString);
         var options = Json.has(request, "options") ? request.getAsJsonObject("options") : new JsonObject();
-        if (Json.has(options, "call_timeout_ms")) {
-            builder.callTimeout(Json.span(options, "call_timeout_ms"));
-        }
-        clients.put(request.get("client").getAsString(), builder.build());
+        var timeout = Json.span(options, "call_timeout_ms", Duration.ofSeconds(10));
+        clients.put(request.get("client").getAsString(), new Headway(timeout, addresses.toArray(String[]::new)));
     }
 
     private void disconnect(String client) {
@@ -211,7 +207,7 @@ public final class Driver {
             return Json.of("response", Json.write(client.call(rpc, message)));
         }
         try {
-            var response = ClientCalls.blockingUnaryCall(client.channel(), rpc, options(request), message);
+            var response = ClientCalls.blockingUnaryCall(client, rpc, options(request), message);
             return Json.of("response", Json.write(response));
         } catch (StatusRuntimeException error) {
             throw HeadwayException.from(error);
@@ -220,7 +216,7 @@ public final class Driver {
 
     private void open(JsonObject request) {
         var rpc = rpc(request);
-        var call = client(request).channel().newCall(rpc, options(request));
+        var call = client(request).newCall(rpc, options(request));
         var reading = new Reading.OfCall();
         if (Json.has(request, "request")) {
             ClientCalls.asyncServerStreamingCall(call, message(rpc, request), reading);
@@ -240,22 +236,19 @@ public final class Driver {
     }
 
     private JsonObject put(JsonObject request) {
-        var put = PutRequest.newBuilder();
-        request.getAsJsonArray("messages").forEach(each -> put.addMessages(Json.message(each.getAsJsonObject())));
-        if (Json.has(request, "wait_ms")) {
-            put.setWait(Json.wire(Json.span(request, "wait_ms")));
-        }
+        var messages = request.getAsJsonArray("messages").asList().stream().map(Json::message);
+        var put = messages.toArray(dev.headway.v1.Message[]::new);
+        var wait = Json.span(request, "wait_ms", Duration.ZERO);
         var context = W3CTraceContextPropagator.getInstance().extract(Context.root(), request, TEXTS);
-        var response = context.wrapSupplier(() -> queue(request).put(put.build())).get();
+        var told = context.wrapSupplier(() -> client(request).put(queue(request), wait, put)).get();
         var results = new JsonArray();
-        response.getResultsList().forEach(result -> results.add(Json.write(result)));
+        told.forEach(result -> results.add(Json.write(result)));
         return Json.of("results", results);
     }
 
     private JsonObject lease(JsonObject request) {
-        var wait = Json.has(request, "wait_ms") ? Json.span(request, "wait_ms") : Duration.ZERO;
-        var span = Json.span(request, "lease_ms");
-        var lease = span == null ? queue(request).lease(wait) : queue(request).lease(wait, span);
+        var wait = Json.span(request, "wait_ms", Duration.ZERO);
+        var lease = client(request).lease(queue(request), wait, Json.span(request, "lease_ms", LEASE));
         if (lease.isEmpty()) {
             return Json.of("empty", true);
         }
@@ -274,36 +267,30 @@ public final class Driver {
         try {
             held.scope().get();
         } catch (ExecutionException error) {
-            if (!(error.getCause() instanceof Handles.Failed)) {
-                throw HeadwayException.from(error.getCause());
+            if (error.getCause() instanceof HeadwayException untold) {
+                throw untold;
             }
         }
     }
 
     private void leaseDelay(JsonObject request) {
-        var lease = handle(Held.class, request).lease();
-        var reason = Json.text(request, "reason", "");
-        var delay = Json.span(request, "delay_ms");
-        if (delay == null) {
-            lease.delay(reason);
-        } else {
-            lease.delay(delay, reason);
-        }
+        var delay = Json.span(request, "delay_ms", null);
+        handle(Held.class, request).lease().delay(delay, Json.text(request, "reason", ""));
     }
 
     private void watch(JsonObject request) {
         var ids = new ArrayList<String>();
         request.getAsJsonArray("ids").forEach(id -> ids.add(id.getAsString()));
         boolean attended = Json.has(request, "attended") && request.get("attended").getAsBoolean();
-        handles.put(key(request), Watching.begin(queue(request).watch(ids, attended)));
+        handles.put(key(request), Watching.begin(new Watch(client(request), queue(request), ids, attended)));
     }
 
     private Headway client(JsonObject request) {
         return clients.get(request.get("client").getAsString());
     }
 
-    private HeadwayQueue queue(JsonObject request) {
-        return client(request).queue(request.get("queue").getAsString());
+    private static String queue(JsonObject request) {
+        return request.get("queue").getAsString();
     }
 
     private static List<String> key(JsonObject request) {
@@ -315,7 +302,7 @@ public final class Driver {
     }
 
     private static Duration timeout(JsonObject request) {
-        return Json.span(request, "timeout_ms");
+        return Json.span(request, "timeout_ms", null);
     }
 
     private static CallOptions options(JsonObject request) {

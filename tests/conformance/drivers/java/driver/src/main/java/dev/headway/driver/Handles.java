@@ -2,8 +2,8 @@ package dev.headway.driver;
 
 import com.google.gson.JsonObject;
 import com.google.protobuf.Message;
+import dev.headway.Headway;
 import dev.headway.HeadwayException;
-import dev.headway.HeadwayQueue;
 import dev.headway.Lease;
 import dev.headway.Traces;
 import dev.headway.Watch;
@@ -106,14 +106,12 @@ interface Handles extends AutoCloseable {
         private final AtomicInteger count = new AtomicInteger();
         private final Worker worker;
 
-        Working(String name, HeadwayQueue queue, JsonObject request, Consumer<JsonObject> tell) {
-            this.name = name;
+        Working(Headway client, JsonObject request, Consumer<JsonObject> tell) {
+            name = request.get("handle").getAsString();
             this.tell = tell;
             int concurrency = request.get("concurrency").getAsInt();
-            var span = Json.span(request, "lease_ms");
-            worker = span == null
-                    ? queue.work(concurrency, this::handle)
-                    : queue.work(concurrency, span, this::handle);
+            var span = Json.span(request, "lease_ms", Driver.LEASE);
+            worker = new Worker(client, request.get("queue").getAsString(), concurrency, span, this::handle);
             worker.done().whenComplete((nothing, error) -> {
                 var ended = event("ended");
                 ended.add("error", error == null ? null : Json.error(cause(error)));
@@ -131,8 +129,7 @@ interface Handles extends AutoCloseable {
 
         @Override
         public void close() {
-            worker.cancel();
-            worker.done().exceptionally(error -> null).join();
+            worker.close();
         }
 
         private byte[] handle(Lease lease) throws Exception {
@@ -175,12 +172,12 @@ interface Handles extends AutoCloseable {
 
     /** What the runner is told of a lease. */
     static JsonObject told(Lease lease) {
-        var told = Json.of("message", Json.write(lease.message()));
+        var told = Json.of("message", Json.write(lease.delivery().getMessage()));
         told.addProperty("attempt", lease.delivery().getAttempt());
         told.addProperty("ticket", String.valueOf(lease.delivery().getTicket()));
         var carrier = new HashMap<String, String>();
-        W3CTraceContextPropagator.getInstance()
-                .inject(Traces.context(lease.message()), carrier, (into, key, value) -> into.put(key, value));
+        var context = Traces.context(lease.delivery().getMessage());
+        W3CTraceContextPropagator.getInstance().inject(context, carrier, Map::put);
         told.addProperty("traceparent", carrier.get("traceparent"));
         return told;
     }

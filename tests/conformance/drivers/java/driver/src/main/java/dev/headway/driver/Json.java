@@ -9,6 +9,7 @@ import com.google.protobuf.ByteString;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.protobuf.MessageOrBuilder;
+import com.google.protobuf.util.Durations;
 import com.google.protobuf.util.JsonFormat;
 import dev.headway.HeadwayException;
 import dev.headway.v1.ErrorReason;
@@ -44,9 +45,9 @@ final class Json {
         return has(request, key) ? request.get(key).getAsString() : absent;
     }
 
-    /** A span, or null. */
-    static Duration span(JsonObject request, String key) {
-        return has(request, key) ? Duration.ofMillis(request.get(key).getAsLong()) : null;
+    /** A span, or what stands for one that is absent. */
+    static Duration span(JsonObject request, String key, Duration absent) {
+        return has(request, key) ? Duration.ofMillis(request.get(key).getAsLong()) : absent;
     }
 
     /** Bytes; none if they are absent. */
@@ -71,7 +72,8 @@ final class Json {
         }
     }
 
-    static dev.headway.v1.Message message(JsonObject told) {
+    static dev.headway.v1.Message message(JsonElement json) {
+        var told = json.getAsJsonObject();
         var message = dev.headway.v1.Message.newBuilder()
                 .setPayload(ByteString.copyFrom(bytes(told, "payload")))
                 .setId(text(told, "id", ""));
@@ -80,16 +82,16 @@ final class Json {
             headers.keySet().forEach(key -> message.putHeaders(key, headers.get(key).getAsString()));
         }
         if (has(told, "delay_ms")) {
-            message.setDelay(wire(span(told, "delay_ms")));
+            message.setDelay(wire(told, "delay_ms"));
         }
         if (has(told, "ttl_ms")) {
-            message.setTimeToLive(wire(span(told, "ttl_ms")));
+            message.setTimeToLive(wire(told, "ttl_ms"));
         }
         return message.build();
     }
 
-    static com.google.protobuf.Duration wire(Duration span) {
-        return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
+    private static com.google.protobuf.Duration wire(JsonObject told, String key) {
+        return Durations.fromMillis(told.get(key).getAsLong());
     }
 
     static JsonObject error(Throwable error) {

@@ -2,6 +2,7 @@ package dev.headway.driver;
 
 import com.google.gson.JsonObject;
 import dev.headway.HeadwayException;
+import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCallStreamObserver;
 import io.grpc.stub.ClientResponseObserver;
 import com.google.protobuf.Message;
@@ -39,7 +40,7 @@ class Reading {
 
     private JsonObject failed(Throwable error) throws Exception {
         fail(error);
-        throw HeadwayException.from(error);
+        throw error instanceof StatusRuntimeException told ? HeadwayException.from(told) : (Exception) error;
     }
 
     /** The answers of a call that streams. */
