@@ -1,8 +1,6 @@
 package dev.headway;
 
 import static io.grpc.ConnectivityState.TRANSIENT_FAILURE;
-import static java.util.concurrent.TimeUnit.NANOSECONDS;
-import static java.util.concurrent.TimeUnit.SECONDS;
 
 import dev.headway.v1.GetRequest;
 import dev.headway.v1.Message;
@@ -28,6 +26,7 @@ import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /**
@@ -122,7 +121,7 @@ public final class Headway extends Channel implements AutoCloseable {
 
     /** {@code again}: what to ask after a try that was not served, or whose answer was lost; null: nothing. */
     <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration wait) {
-        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait).toNanos(), NANOSECONDS);
+        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait).toNanos(), TimeUnit.NANOSECONDS);
         for (int failures = 0; ; failures++) {
             try {
                 return ClientCalls.blockingUnaryCall(this, rpc, options, failures == 0 ? request : again);
@@ -167,7 +166,7 @@ public final class Headway extends Channel implements AutoCloseable {
     @Override
     public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> rpc, CallOptions told) {
         boolean needsDeadline = told.getDeadline() == null && rpc.getType() == MethodType.UNARY;
-        var options = needsDeadline ? told.withDeadlineAfter(callTimeout.toNanos(), NANOSECONDS) : told;
+        var options = needsDeadline ? told.withDeadlineAfter(callTimeout.toNanos(), TimeUnit.NANOSECONDS) : told;
         var able = channels.stream().filter(each -> each.getState(true) != TRANSIENT_FAILURE).toList();
         var among = able.isEmpty() ? channels : able;
         return among.get(Math.floorMod(turn.getAndIncrement(), among.size())).newCall(rpc, options);
@@ -194,8 +193,8 @@ public final class Headway extends Channel implements AutoCloseable {
         return ManagedChannelBuilder.forTarget(address)
                 .usePlaintext()
                 .defaultLoadBalancingPolicy("round_robin") // over all that a DNS name has
-                .keepAliveTime(20, SECONDS) // the service allows pings every 10 s and more
-                .keepAliveTimeout(10, SECONDS)
+                .keepAliveTime(20, TimeUnit.SECONDS) // the service allows pings every 10 s and more
+                .keepAliveTimeout(10, TimeUnit.SECONDS)
                 .maxInboundMessageSize(MOST_RESPONSE_BYTES)
                 .build();
     }

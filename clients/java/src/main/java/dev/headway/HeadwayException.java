@@ -30,7 +30,7 @@ public final class HeadwayException extends RuntimeException {
     private final com.google.rpc.Status details;
 
     private HeadwayException(Status status, com.google.rpc.Status details, Throwable cause) {
-        super(status.getMessage() + " (" + status.getReason() + ")", cause);
+        super(status.getMessage() + (status.getReasonValue() == 0 ? "" : " (" + status.getReason() + ")"), cause);
         this.status = status;
         this.details = details;
     }

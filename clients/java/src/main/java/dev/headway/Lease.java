@@ -153,6 +153,9 @@ public final class Lease implements AutoCloseable {
     private synchronized void tell(Supplier<SettleResult> call) {
         var settled = call.get().getSettled();
         isHeld = settled == Settled.SETTLED_EXTENDED;
+        if (!isHeld) {
+            extending.cancel(false);
+        }
         boolean isStale = settled == Settled.SETTLED_STALE;
         isLost = isStale || settled == Settled.SETTLED_GONE;
         if (isLost) {
