@@ -51,6 +51,7 @@ class Language:
     test: tuple[tuple[str, ...], ...]
     test_cwd: Path
     examples: tuple[Example, ...]
+    layer: tuple[str, ...]  # what the hand-written layer consists of, as patterns of paths
     blocks_are_run_by: str  # the test that runs the README's blocks, if it is not that of the examples
     out: Path = field(compare=False)
 
@@ -73,6 +74,7 @@ def read(path: Path) -> Language:
         examples=tuple(
             Example(ROOT / each["file"], tuple(each["run"]), each["output"]) for each in told.get("examples", [])
         ),
+        layer=tuple(told.get("layer", [])),
         blocks_are_run_by=told.get("blocks_are_run_by", ""),
         out=BUILDS / told["language"],
     )

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.timeout(3 * BUILD_S)
 
 FENCES = {"typescript": {"typescript", "ts"}}  # what stands behind the fence, if it is not the language's name
 EXAMPLES = [(name, example) for name, language in LANGUAGES.items() for example in language.examples]
+MOST_LINES = 400
+OF_TELEMETRY = {"trace", "traces"}  # used only where an application has OpenTelemetry
 OF_LANGUAGE = pytest.mark.parametrize("language", LANGUAGES)
 
 
@@ -46,6 +48,24 @@ async def test_client_passes_its_own_tests(language: str, ready: Ready) -> None:
     client = ready(language)
     for words in client.test:
         await asyncio.to_thread(run, client.command(words), cwd=client.test_cwd)
+
+
+@pytest.mark.parametrize("language", [name for name, language in LANGUAGES.items() if language.layer])
+def test_layer_is_thin(language: str) -> None:
+    """What is written by hand for a language stays small: the rest is generated, and everybody's."""
+    files = {
+        path
+        for pattern in LANGUAGES[language].layer
+        for path in ROOT.glob(pattern)
+        if not path.stem.endswith("_test") and path.stem.lower() not in OF_TELEMETRY
+    }
+    counts = {path.name: sum(map(is_code, path.read_text().splitlines())) for path in files}
+    assert 0 < sum(counts.values()) <= MOST_LINES, counts
+
+
+def is_code(line: str) -> bool:
+    """Whether a line says something to the compiler; of block comments each line begins with a star."""
+    return bool(line.strip()) and not line.lstrip().startswith(("//", "/*", "*"))
 
 
 @OF_LANGUAGE
