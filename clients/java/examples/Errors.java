@@ -20,11 +20,11 @@ public final class Errors {
                 headway.put("java-errors", Duration.ZERO, Message.getDefaultInstance());
                 headway.put("java-errors", Duration.ZERO, Message.getDefaultInstance());
             } catch (HeadwayException error) {
-                if (error.reason() != ErrorReason.ERROR_REASON_QUEUE_FULL) {
+                if (error.status().getReason() != ErrorReason.ERROR_REASON_QUEUE_FULL) {
                     throw error;
                 }
-                System.out.println("full at " + error.metadata().get("bound") + ", try again in "
-                        + error.retryAfter().orElseThrow().toMillis() + " ms");
+                System.out.println("full at " + error.status().getMetadataMap().get("bound") + ", try again in "
+                        + error.retryAfter().toMillis() + " ms");
                 System.out.println("may have happened: " + error.isOutcomeUnknown());
             }
             queues.delete(DeleteRequest.newBuilder().setQueue("java-errors").build());
@@ -33,7 +33,7 @@ public final class Errors {
             try {
                 headway.call(QueueServiceGrpc.getDescribeMethod(), request); // as the stub does, with typed errors
             } catch (HeadwayException error) {
-                System.out.println(error.code() + " " + error.reason());
+                System.out.println(error.code() + " " + error.status().getReason());
             }
         }
     }

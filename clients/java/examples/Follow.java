@@ -8,7 +8,7 @@ import dev.headway.v1.Message;
 import dev.headway.v1.QueueServiceGrpc;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CountDownLatch;
 
 /** Watches a message from its place in line to its end, while a worker in the same program works on it. */
@@ -22,7 +22,7 @@ public final class Follow {
 
             var isSeen = new CountDownLatch(1);
             // Many ids may be on one stream.
-            try (var watch = new Watch(headway, "java-follow", List.of("picture"), false)) {
+            try (var watch = new Watch(headway, "java-follow", Set.of("picture"), false)) {
                 var first = watch.next().getPosition();
                 System.out.println("number " + first.getPosition() + " of " + first.getLength());
                 var worker = new Worker(headway, "java-follow", 1, Duration.ofSeconds(30), lease -> {

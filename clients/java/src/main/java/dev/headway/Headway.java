@@ -14,20 +14,19 @@ import io.grpc.ClientCall;
 import io.grpc.ManagedChannel;
 import io.grpc.ManagedChannelBuilder;
 import io.grpc.MethodDescriptor;
-import io.grpc.MethodDescriptor.MethodType;
 import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.List;
 import java.util.Optional;
 import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.LockSupport;
+import java.util.stream.Stream;
 
 /**
  * A connection to the service: a gRPC channel, so that the generated stubs are made of it, as {@code
@@ -41,15 +40,17 @@ import java.util.concurrent.atomic.AtomicInteger;
  * the code {@code CANCELLED}.
  */
 public final class Headway extends Channel implements AutoCloseable {
-    private static final int MOST_RESPONSE_BYTES = 64 * 1024 * 1024;
-    private static final int EXTENDERS = 16; // threads, each made when it is first needed
+    static final System.Logger LOG = System.getLogger("dev.headway");
 
     // They do no harm when done twice, and the second answer says the same.
     private static final Set<String> REPEATABLE = Set.of(
             "Create", "Describe", "List", "Update", "Peek", "Ack", "Extend",
             "Check", "GetServerInfo", "ListDead", "Pause", "Resume");
 
-    final ScheduledThreadPoolExecutor extenders = new ScheduledThreadPoolExecutor(EXTENDERS);
+    // What does not pass by itself; with any other code the service is away, or busy.
+    private static final Set<Code> LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED);
+
+    final ScheduledThreadPoolExecutor extenders = new ScheduledThreadPoolExecutor(16); // threads, when needed
     private final Duration callTimeout;
     private final List<ManagedChannel> channels;
     private final AtomicInteger turn = new AtomicInteger();
@@ -65,7 +66,7 @@ public final class Headway extends Channel implements AutoCloseable {
     public Headway(Duration callTimeout, String... addresses) {
         this.callTimeout = callTimeout;
         var told = System.getenv().getOrDefault("HEADWAY_ADDRESS", "127.0.0.1:7420").split(",");
-        channels = Arrays.stream(addresses.length == 0 ? told : addresses).map(Headway::channel).toList();
+        channels = Stream.of(addresses.length == 0 ? told : addresses).map(Headway::channel).toList();
         extenders.setRemoveOnCancelPolicy(true);
     }
 
@@ -82,11 +83,10 @@ public final class Headway extends Channel implements AutoCloseable {
      */
     public List<PutResult> put(String queue, Duration wait, Message... messages) {
         var put = PutRequest.newBuilder().setQueue(queue).setWait(wire(wait));
-        Arrays.stream(messages).map(Headway::traced).forEach(put::addMessages);
-        boolean isNamed = Arrays.stream(messages).noneMatch(message -> message.getId().isEmpty());
-        var first = put.build();
-        var again = isNamed ? put.setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
-        return call(QueueServiceGrpc.getPutMethod(), first, again, wait).getResultsList();
+        Stream.of(messages).map(Headway::traced).forEach(put::addMessages);
+        boolean isNamed = Stream.of(messages).noneMatch(message -> message.getId().isEmpty());
+        var again = isNamed ? put.clone().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
+        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, wait).getResultsList();
     }
 
     /**
@@ -121,7 +121,7 @@ public final class Headway extends Channel implements AutoCloseable {
 
     /** {@code again}: what to ask after a try that was not served, or whose answer was lost; null: nothing. */
     <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration wait) {
-        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait).toNanos(), TimeUnit.NANOSECONDS);
+        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait));
         for (int failures = 0; ; failures++) {
             try {
                 return ClientCalls.blockingUnaryCall(this, rpc, options, failures == 0 ? request : again);
@@ -137,20 +137,16 @@ public final class Headway extends Channel implements AutoCloseable {
 
     /**
      * Waits before the next try, doubling from 0.1 s to 3.2 s and never less than the service asks. Then connects at
-     * once where a connection failed: gRPC alone waits up to two minutes.
+     * once where a connection failed: gRPC alone waits up to two minutes. Throws what will not pass by itself, and
+     * everything if this thread is interrupted or the connection closed.
      */
     void pause(int failures, HeadwayException error) {
-        long backoff = 100L << Math.min(failures, 5);
-        long asked = error.retryAfter().map(Duration::toMillis).orElse(0L);
-        if (channels.get(0).isShutdown()) {
+        if (LASTING.contains(error.code()) || Thread.currentThread().isInterrupted() || extenders.isShutdown()) {
             throw error;
         }
-        try {
-            Thread.sleep(Math.max(asked, ThreadLocalRandom.current().nextLong(backoff / 2, backoff)));
-        } catch (InterruptedException interrupted) {
-            Thread.currentThread().interrupt();
-            throw error;
-        }
+        LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());
+        double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
+        LockSupport.parkNanos(Math.max(error.retryAfter().toNanos(), (long) backoff)); // an interrupt ends it
         channels.forEach(ManagedChannel::resetConnectBackoff);
     }
 
@@ -165,8 +161,8 @@ public final class Headway extends Channel implements AutoCloseable {
 
     @Override
     public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> rpc, CallOptions told) {
-        boolean needsDeadline = told.getDeadline() == null && rpc.getType() == MethodType.UNARY;
-        var options = needsDeadline ? told.withDeadlineAfter(callTimeout.toNanos(), TimeUnit.NANOSECONDS) : told;
+        boolean needsDeadline = told.getDeadline() == null && rpc.getType() == MethodDescriptor.MethodType.UNARY;
+        var options = needsDeadline ? told.withDeadlineAfter(callTimeout) : told;
         var able = channels.stream().filter(each -> each.getState(true) != TRANSIENT_FAILURE).toList();
         var among = able.isEmpty() ? channels : able;
         return among.get(Math.floorMod(turn.getAndIncrement(), among.size())).newCall(rpc, options);
@@ -195,7 +191,7 @@ public final class Headway extends Channel implements AutoCloseable {
                 .defaultLoadBalancingPolicy("round_robin") // over all that a DNS name has
                 .keepAliveTime(20, TimeUnit.SECONDS) // the service allows pings every 10 s and more
                 .keepAliveTimeout(10, TimeUnit.SECONDS)
-                .maxInboundMessageSize(MOST_RESPONSE_BYTES)
+                .maxInboundMessageSize(64 * 1024 * 1024) // of one answer
                 .build();
     }
 }

@@ -3,7 +3,6 @@ package dev.headway;
 import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.protobuf.Message;
 import com.google.rpc.BadRequest;
-import com.google.rpc.BadRequest.FieldViolation;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
 import dev.headway.v1.ErrorReason;
@@ -13,19 +12,15 @@ import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
 import java.util.List;
-import java.util.Map;
-import java.util.Optional;
 
 /**
  * A call, or one message of a batch, that failed.
  *
- * <p>Compare the {@link #reason()}; texts are for people and may change. The reasons, and the metadata that each one
- * promises, are told at {@link ErrorReason}.
+ * <p>Compare the reason of its {@link #status()}; texts are for people and may change. The reasons, and the metadata
+ * that each one promises, are told at {@link ErrorReason}.
  */
 @SuppressWarnings("serial") // it cannot be serialized, as those of gRPC, its causes, cannot
 public final class HeadwayException extends RuntimeException {
-    private static final String PREFIX = "ERROR_REASON_";
-
     private final Status status;
     private final com.google.rpc.Status details;
 
@@ -44,7 +39,7 @@ public final class HeadwayException extends RuntimeException {
     public static HeadwayException from(StatusRuntimeException error) {
         var details = StatusProto.fromThrowable(error);
         var info = find(details, ErrorInfo.getDefaultInstance());
-        var known = ErrorReason.getDescriptor().findValueByName(PREFIX + info.getReason());
+        var known = ErrorReason.getDescriptor().findValueByName("ERROR_REASON_" + info.getReason());
         var status = Status.newBuilder().setCode(details.getCode()).setMessage(error.getMessage());
         if (known != null && info.getDomain().equals("headway.v1")) {
             status.setReasonValue(known.getNumber()).putAllMetadata(info.getMetadataMap());
@@ -72,33 +67,23 @@ public final class HeadwayException extends RuntimeException {
     }
 
     /**
-     * Why, in the service's words.
+     * Why, in the service's words, and the metadata that the reason promises.
      *
-     * @return {@code ERROR_REASON_UNSPECIFIED} if the answer named none: the connection failed, or this client does not
-     *     know the reason
+     * @return with {@code ERROR_REASON_UNSPECIFIED} if the answer named none: the connection failed, or this client
+     *     does not know the reason
      */
-    public ErrorReason reason() {
-        return status.getReason();
-    }
-
-    /**
-     * What the reason promises.
-     *
-     * @return for example {@code queue}; empty if nothing was told
-     */
-    public Map<String, String> metadata() {
-        return status.getMetadataMap();
+    public Status status() {
+        return status;
     }
 
     /**
      * How long to wait before trying again.
      *
-     * @return empty if the service did not say
+     * @return zero if the service did not say
      */
-    public Optional<Duration> retryAfter() {
-        var retry = find(details, RetryInfo.getDefaultInstance());
-        var delay = Duration.ofSeconds(retry.getRetryDelay().getSeconds(), retry.getRetryDelay().getNanos());
-        return Optional.of(delay).filter(told -> retry.hasRetryDelay());
+    public Duration retryAfter() {
+        var delay = find(details, RetryInfo.getDefaultInstance()).getRetryDelay();
+        return Duration.ofSeconds(delay.getSeconds(), delay.getNanos());
     }
 
     /**
@@ -106,7 +91,7 @@ public final class HeadwayException extends RuntimeException {
      *
      * @return empty for all other codes
      */
-    public List<FieldViolation> violations() {
+    public List<BadRequest.FieldViolation> violations() {
         return find(details, BadRequest.getDefaultInstance()).getFieldViolationsList();
     }
 
@@ -116,12 +101,7 @@ public final class HeadwayException extends RuntimeException {
      * @return true for OUTCOME_UNKNOWN, and if no reason of the service came at all
      */
     public boolean isOutcomeUnknown() {
-        return reason() == ErrorReason.ERROR_REASON_UNSPECIFIED || reason() == ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN;
-    }
-
-    /** The same call may succeed later without anybody changing it: the service is away, or busy. */
-    boolean isPassing() {
-        return code() != Code.NOT_FOUND && code() != Code.INVALID_ARGUMENT && code() != Code.UNIMPLEMENTED;
+        return status.getReasonValue() == 0 || status.getReason() == ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN;
     }
 
     /** The first detail of a kind; one that is absent or cannot be read leaves the code to speak. */

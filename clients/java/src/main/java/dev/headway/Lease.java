@@ -8,15 +8,12 @@ import dev.headway.v1.ErrorReason;
 import dev.headway.v1.ExtendRequest;
 import dev.headway.v1.Progress;
 import dev.headway.v1.QueueServiceGrpc;
-import dev.headway.v1.SettleResult;
 import dev.headway.v1.Settled;
 import dev.headway.v1.Status;
 import io.grpc.Status.Code;
-import java.lang.System.Logger.Level;
 import java.time.Duration;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
-import java.util.function.Supplier;
 
 /**
  * The right to work on one message, kept alive until it is settled or closed.
@@ -25,22 +22,19 @@ import java.util.function.Supplier;
  * {@link #ack} when the work is done. {@link #run} does that by itself. Safe for many threads.
  */
 public final class Lease implements AutoCloseable {
-    private static final System.Logger LOG = System.getLogger("dev.headway");
-
     private final Headway headway;
-    private final String queue;
     private final Delivery delivery;
-    private final Duration span;
+    private final ExtendRequest extension;
     private final Future<?> extending;
     private volatile boolean isHeld = true;
     private volatile boolean isLost;
 
     Lease(Headway headway, String queue, Delivery delivery, Duration span) {
         this.headway = headway;
-        this.queue = queue;
         this.delivery = delivery;
-        this.span = span;
-        Runnable keep = () -> quietly(() -> extend(ExtendRequest.newBuilder())); // if it fails there is a next time
+        var told = ExtendRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
+        extension = told.setLease(Headway.wire(span)).build();
+        Runnable keep = () -> quietly(() -> extend(extension)); // if it fails there is a next time
         long third = span.toMillis() / 3;
         extending = headway.extenders.scheduleWithFixedDelay(keep, third, third, TimeUnit.MILLISECONDS);
     }
@@ -69,10 +63,10 @@ public final class Lease implements AutoCloseable {
      * @param result at most 4096 bytes; null: none
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
      */
-    public void ack(byte[] result) {
-        var request = AckRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
+    public synchronized void ack(byte[] result) {
+        var request = AckRequest.newBuilder().setQueue(extension.getQueue()).addLeases(delivery.getLease());
         request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result));
-        tell(() -> headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0));
+        settle(headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0).getSettled());
     }
 
     /**
@@ -97,7 +91,7 @@ public final class Lease implements AutoCloseable {
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
      */
     public void progress(double fraction, String note) {
-        extend(ExtendRequest.newBuilder().setProgress(Progress.newBuilder().setFraction(fraction).setNote(note)));
+        extend(extension.toBuilder().setProgress(Progress.newBuilder().setFraction(fraction).setNote(note)).build());
     }
 
     /**
@@ -128,9 +122,8 @@ public final class Lease implements AutoCloseable {
     /** Gives the message back at once and for free, unless it is settled; if that fails the lease lapses by itself. */
     @Override
     public void close() {
-        var free = DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true);
         boolean wasInterrupted = Thread.interrupted();
-        quietly(() -> delay(free));
+        quietly(() -> delay(DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true)));
         isHeld = false;
         extending.cancel(false);
         if (wasInterrupted) {
@@ -138,20 +131,19 @@ public final class Lease implements AutoCloseable {
         }
     }
 
-    private void extend(ExtendRequest.Builder told) {
-        var request = told.setQueue(queue).addLeases(delivery.getLease()).setLease(Headway.wire(span)).build();
-        tell(() -> headway.call(QueueServiceGrpc.getExtendMethod(), request).getResults(0));
+    // One call at a time: an Ack that overtakes an Extend would make it look lost.
+    private synchronized void extend(ExtendRequest request) {
+        settle(headway.call(QueueServiceGrpc.getExtendMethod(), request).getResults(0).getSettled());
     }
 
-    private void delay(DelayRequest.Builder told) {
-        var request = told.setQueue(queue).addLeases(delivery.getLease()).build();
-        var rpc = QueueServiceGrpc.getDelayMethod();
-        tell(() -> headway.call(rpc, request, request, Duration.ZERO).getResults(0));
+    private synchronized void delay(DelayRequest.Builder told) {
+        var request = told.setQueue(extension.getQueue()).addLeases(delivery.getLease()).build();
+        var answer = headway.call(QueueServiceGrpc.getDelayMethod(), request, request, Duration.ZERO);
+        settle(answer.getResults(0).getSettled());
     }
 
-    /** Makes a call and notes what the service says. */
-    private synchronized void tell(Supplier<SettleResult> call) {
-        var settled = call.get().getSettled();
+    /** Notes what the service says. */
+    private void settle(Settled settled) {
         isHeld = settled == Settled.SETTLED_EXTENDED;
         if (!isHeld) {
             extending.cancel(false);
@@ -159,27 +151,23 @@ public final class Lease implements AutoCloseable {
         boolean isStale = settled == Settled.SETTLED_STALE;
         isLost = isStale || settled == Settled.SETTLED_GONE;
         if (isLost) {
-            throw HeadwayException.from(Status.newBuilder()
-                    .setCode((isStale ? Code.FAILED_PRECONDITION : Code.NOT_FOUND).value())
-                    .setReason(isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE)
-                    .setMessage("the lease has no say any more")
-                    .build());
+            var error = Status.newBuilder().setCode((isStale ? Code.FAILED_PRECONDITION : Code.NOT_FOUND).value());
+            error.setReason(isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE);
+            throw HeadwayException.from(error.setMessage("the lease has no say any more").build());
         }
     }
 
-    // One call at a time: an Ack that overtakes an Extend would make it look lost.
     private synchronized void quietly(Runnable call) {
         try {
             if (isHeld) {
                 call.run();
             }
         } catch (HeadwayException error) {
-            LOG.log(Level.WARNING, "message {0}: {1}", delivery.getMessage().getId(), error.getMessage());
+            Headway.LOG.log(System.Logger.Level.WARNING, "message " + delivery.getMessage().getId(), error);
         }
     }
 
     /** The work on a message. */
-    @FunctionalInterface
     public interface Handler {
         /**
          * Works on one message, whose lease is kept alive meanwhile.

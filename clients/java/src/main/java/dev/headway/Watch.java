@@ -4,12 +4,10 @@ import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.WatchPositionRequest;
 import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Context;
-import io.grpc.Status;
 import io.grpc.StatusRuntimeException;
-import java.util.Collection;
 import java.util.HashSet;
 import java.util.Iterator;
-import java.util.NoSuchElementException;
+import java.util.Optional;
 import java.util.Set;
 
 /**
@@ -33,10 +31,10 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
      *
      * @param headway the connection
      * @param queue the queue's name
-     * @param ids the messages' ids, 1 to 10,000, each once
+     * @param ids the messages' ids, 1 to 10,000
      * @param attended whoever stops watching withdraws those that still wait; a connection that breaks does so, too
      */
-    public Watch(Headway headway, String queue, Collection<String> ids, boolean attended) {
+    public Watch(Headway headway, String queue, Set<String> ids, boolean attended) {
         this.headway = headway;
         request = WatchPositionRequest.newBuilder().setQueue(queue);
         request.getMessagesBuilder().setAttended(attended);
@@ -53,16 +51,19 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
     public boolean hasNext() {
         while (ready == null && !left.isEmpty() && !context.isCancelled()) {
             try {
-                context.run(this::read);
+                if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
+                    request.getMessagesBuilder().clearIds().addAllIds(left);
+                    var stub = QueueServiceGrpc.newBlockingStub(headway);
+                    context.run(() -> stream = stub.watchPosition(request.build()));
+                } else {
+                    ready = stream.next();
+                    left.remove(ready.getFinished().getId()); // empty unless it is a last word
+                    failures = 0;
+                }
             } catch (StatusRuntimeException thrown) {
                 stream = null;
-                var error = HeadwayException.from(thrown);
-                if (!error.isPassing()) {
-                    close();
-                    throw error;
-                }
                 if (!context.isCancelled()) {
-                    headway.pause(failures++, error);
+                    headway.pause(failures++, HeadwayException.from(thrown));
                 }
             }
         }
@@ -77,32 +78,14 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
      */
     @Override
     public WatchPositionResponse next() {
-        if (!hasNext()) {
-            throw new NoSuchElementException();
-        }
-        var told = ready;
+        var told = hasNext() ? Optional.of(ready) : Optional.<WatchPositionResponse>empty();
         ready = null;
-        return told;
+        return told.orElseThrow();
     }
 
     /** Ends the watch. Who waits for news is told that there is none. */
     @Override
     public void close() {
         context.cancel(null);
-    }
-
-    private void read() {
-        if (stream == null) {
-            request.getMessagesBuilder().clearIds().addAllIds(left);
-            stream = QueueServiceGrpc.newBlockingStub(headway).watchPosition(request.build());
-        }
-        if (!stream.hasNext()) {
-            throw Status.UNAVAILABLE.withDescription("the stream ended before its last news").asRuntimeException();
-        }
-        ready = stream.next();
-        failures = 0;
-        if (ready.hasFinished() && left.remove(ready.getFinished().getId()) && left.isEmpty()) {
-            close();
-        }
     }
 }

@@ -2,13 +2,12 @@ package dev.headway;
 
 import dev.headway.v1.ErrorReason;
 import io.grpc.Context;
-import java.lang.System.Logger.Level;
 import java.time.Duration;
-import java.util.Arrays;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Stream;
 
 /**
  * Works through a queue, some messages at a time, until the queue is drained or the worker is stopped.
@@ -18,7 +17,6 @@ import java.util.concurrent.TimeUnit;
  * what becomes of the messages.
  */
 public final class Worker implements AutoCloseable {
-    private static final System.Logger LOG = System.getLogger("dev.headway");
     private static final Duration IDLE_WAIT = Duration.ofSeconds(30); // of one Get
 
     private final Context.CancellableContext idle = Context.ROOT.withCancellation(); // of what waits for messages
@@ -37,9 +35,8 @@ public final class Worker implements AutoCloseable {
     public Worker(Headway headway, String queue, int concurrency, Duration span, Lease.Handler handler) {
         threads = Executors.newFixedThreadPool(concurrency);
         var work = idle.wrap(() -> slot(headway, queue, span, handler));
-        var slots = new CompletableFuture<?>[concurrency];
-        Arrays.setAll(slots, slot -> CompletableFuture.runAsync(work, threads));
-        done = CompletableFuture.allOf(slots);
+        var slots = Stream.generate(() -> CompletableFuture.runAsync(work, threads)).limit(concurrency);
+        done = CompletableFuture.allOf(slots.toArray(CompletableFuture<?>[]::new));
         done.whenComplete((nothing, error) -> threads.shutdown());
     }
 
@@ -69,19 +66,13 @@ public final class Worker implements AutoCloseable {
     private void slot(Headway headway, String queue, Duration span, Lease.Handler handler) {
         for (int failures = 0; !idle.isCancelled(); ) {
             try {
-                var lease = headway.lease(queue, IDLE_WAIT, span);
-                lease.ifPresent(held -> Context.ROOT.run(() -> work(held, handler)));
+                headway.lease(queue, IDLE_WAIT, span).ifPresent(held -> Context.ROOT.run(() -> work(held, handler)));
                 failures = 0;
             } catch (HeadwayException error) {
-                if (idle.isCancelled() || error.reason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
+                if (idle.isCancelled() || error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
                     return;
                 }
-                if (!error.isPassing()) {
-                    stop();
-                    throw error;
-                }
-                LOG.log(Level.WARNING, "queue {0}: {1}; trying again", queue, error.getMessage());
-                headway.pause(failures++, error);
+                headway.pause(failures++, error); // what will not pass ends every slot, each by its own Get
             }
         }
     }
@@ -90,7 +81,7 @@ public final class Worker implements AutoCloseable {
         try {
             lease.run(handler);
         } catch (Throwable error) { // what a handler throws is its message's failure, and not the worker's
-            LOG.log(Level.WARNING, "the work on message " + lease.delivery().getMessage().getId() + " failed", error);
+            Headway.LOG.log(System.Logger.Level.WARNING, "message " + lease.delivery().getMessage().getId(), error);
         }
     }
 }

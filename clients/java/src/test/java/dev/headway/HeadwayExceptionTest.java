@@ -16,7 +16,6 @@ import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
 import java.util.List;
 import java.util.Map;
-import java.util.Optional;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -34,9 +33,9 @@ class HeadwayExceptionTest {
         var error = HeadwayException.from(failure);
 
         assertEquals(Status.Code.RESOURCE_EXHAUSTED, error.code());
-        assertEquals(ErrorReason.ERROR_REASON_QUEUE_FULL, error.reason());
-        assertEquals(Map.of("bound", "7"), error.metadata());
-        assertEquals(Optional.of(Duration.ofMillis(1500)), error.retryAfter());
+        assertEquals(ErrorReason.ERROR_REASON_QUEUE_FULL, error.status().getReason());
+        assertEquals(Map.of("bound", "7"), error.status().getMetadataMap());
+        assertEquals(Duration.ofMillis(1500), error.retryAfter());
         assertEquals(List.of(VIOLATION), error.violations());
         assertFalse(error.isOutcomeUnknown());
         assertEquals("RESOURCE_EXHAUSTED: no (ERROR_REASON_QUEUE_FULL)", error.getMessage());
@@ -48,7 +47,7 @@ class HeadwayExceptionTest {
         var newer = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("OF_A_LATER_VERSION").build();
         for (var info : List.of(foreign, newer)) {
             var error = HeadwayException.from(failure(Status.Code.UNAVAILABLE, info));
-            assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, error.reason());
+            assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, error.status().getReason());
         }
     }
 
@@ -61,7 +60,7 @@ class HeadwayExceptionTest {
         var status = com.google.rpc.Status.newBuilder().setCode(Status.Code.NOT_FOUND.value()).addDetails(broken);
         var error = HeadwayException.from(StatusProto.toStatusRuntimeException(status.build()));
         assertEquals(Status.Code.NOT_FOUND, error.code());
-        assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, error.reason());
+        assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, error.status().getReason());
     }
 
     @ParameterizedTest
@@ -87,14 +86,14 @@ class HeadwayExceptionTest {
                 .setMessage("known");
         var error = HeadwayException.from(status.build());
         assertEquals(Status.Code.ALREADY_EXISTS, error.code());
-        assertEquals(Map.of("id", "a"), error.metadata());
+        assertEquals(Map.of("id", "a"), error.status().getMetadataMap());
         assertEquals("known (ERROR_REASON_DUPLICATE_MESSAGE)", error.getMessage());
     }
 
     @Test
     void readsAReasonOfALaterVersion() {
         var error = HeadwayException.from(dev.headway.v1.Status.newBuilder().setCode(5).setReasonValue(9999).build());
-        assertEquals(ErrorReason.UNRECOGNIZED, error.reason());
+        assertEquals(ErrorReason.UNRECOGNIZED, error.status().getReason());
         assertEquals(Status.Code.NOT_FOUND, error.code());
     }
 

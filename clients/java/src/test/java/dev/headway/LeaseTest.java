@@ -111,7 +111,7 @@ class LeaseTest {
     void workThatIsDoneTooLateFails() {
         service.ackSays = Settled.SETTLED_GONE;
         var error = assertThrows(HeadwayException.class, () -> lease(LONG).run(lease -> null));
-        assertTrue(error.reason() == ErrorReason.ERROR_REASON_LEASE_GONE);
+        assertTrue(error.status().getReason() == ErrorReason.ERROR_REASON_LEASE_GONE);
     }
 
     @Test

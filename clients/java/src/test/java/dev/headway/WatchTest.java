@@ -16,6 +16,7 @@ import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
@@ -44,7 +45,7 @@ class WatchTest {
 
     private List<WatchPositionResponse> watch(String... ids) {
         var told = new ArrayList<WatchPositionResponse>();
-        try (var watch = new Watch(headway, "q", List.of(ids), false)) {
+        try (var watch = new Watch(headway, "q", Set.of(ids), false)) {
             watch.forEachRemaining(told::add);
         }
         return told;
@@ -70,12 +71,12 @@ class WatchTest {
     void aQueueThatIsNotThereIsAnError() {
         service.watches.add(List.of(NO_QUEUE));
         var error = assertThrows(HeadwayException.class, () -> watch("a"));
-        assertTrue(error.reason() == ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND);
+        assertTrue(error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND);
     }
 
     @Test
     void noIdsAreNoNews() {
-        assertFalse(new Watch(headway, "q", List.of(), false).hasNext());
+        assertFalse(new Watch(headway, "q", Set.of(), false).hasNext());
     }
 
     private static WatchPositionResponse place(String id, long position, long second) {

@@ -127,7 +127,8 @@ class WorkerTest {
     void anErrorThatLastsEndsIt() {
         service.gets.add(failure(Status.Code.NOT_FOUND, "QUEUE_NOT_FOUND"));
         var error = assertThrows(CompletionException.class, () -> work(lease -> null).done().join());
-        assertEquals(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, ((HeadwayException) error.getCause()).reason());
+        var cause = (HeadwayException) error.getCause();
+        assertEquals(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, cause.status().getReason());
     }
 
     @Test

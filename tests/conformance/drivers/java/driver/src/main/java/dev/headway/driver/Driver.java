@@ -31,7 +31,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
@@ -279,7 +279,7 @@ public final class Driver {
     }
 
     private void watch(JsonObject request) {
-        var ids = new ArrayList<String>();
+        var ids = new HashSet<String>();
         request.getAsJsonArray("ids").forEach(id -> ids.add(id.getAsString()));
         boolean attended = Json.has(request, "attended") && request.get("attended").getAsBoolean();
         handles.put(key(request), Watching.begin(new Watch(client(request), queue(request), ids, attended)));

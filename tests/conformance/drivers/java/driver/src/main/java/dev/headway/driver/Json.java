@@ -106,11 +106,13 @@ final class Json {
         told.addProperty("outcome_unknown", false);
         if (error instanceof HeadwayException typed) {
             told.addProperty("code", typed.code().name());
-            if (typed.reason() != ErrorReason.ERROR_REASON_UNSPECIFIED) {
-                told.addProperty("reason", typed.reason().name().substring(REASON_PREFIX.length()));
+            if (typed.status().getReason() != ErrorReason.ERROR_REASON_UNSPECIFIED) {
+                told.addProperty("reason", typed.status().getReason().name().substring(REASON_PREFIX.length()));
             }
-            typed.metadata().forEach(metadata::addProperty);
-            typed.retryAfter().ifPresent(span -> told.addProperty("retry_after_ms", span.toNanos() / 1e6));
+            typed.status().getMetadataMap().forEach(metadata::addProperty);
+            if (!typed.retryAfter().isZero()) {
+                told.addProperty("retry_after_ms", typed.retryAfter().toNanos() / 1e6);
+            }
             typed.violations().forEach(each -> {
                 var violation = new JsonObject();
                 violation.addProperty("field", each.getField());
