@@ -7,7 +7,7 @@ every message or call is a tuple, because that takes a third of the time that a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -156,6 +156,11 @@ class PutOutcome(NamedTuple):
     position: int = 0
     error: HeadwayError | None = None
     body_differs: bool = False  # KEPT: the one kept has another body
+
+
+def refused(messages: Iterable[NewMessage], error: HeadwayError) -> list[PutOutcome]:
+    """The outcomes of messages that were not accepted, all for one reason."""
+    return [PutOutcome(PutCode.REFUSED, message.id, error=error) for message in messages]
 
 
 class GetOrder(NamedTuple):

@@ -18,7 +18,7 @@ from headwayd.domain.errors import (
     RoleInUse,
     StoreUnavailable,
 )
-from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome
+from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
@@ -116,7 +116,7 @@ class _Waiter:
 
     def cut_off(self, error: HeadwayError) -> None:
         """The rest was not accepted, for one reason."""
-        self.outcomes.extend(PutOutcome(PutCode.REFUSED, message.id, error=error) for message in self.rest)
+        self.outcomes.extend(refused(self.rest, error))
         self.rest = ()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.limits import DAY_MS
-from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.domain.model import PutOrder, PutOutcome, refused
 from headwayd.engine.read_ahead import ReadAhead
 from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
@@ -116,7 +116,7 @@ async def _put_all(
             except HeadwayError as error:
                 if not outcomes:
                     raise
-                outcomes += _refused(rest, error)
+                outcomes += refused(rest, error)
         yield batch, outcomes
 
 
@@ -126,8 +126,4 @@ async def _put(engine: Engine, order: PutOrder, context: Context) -> Sequence[Pu
     except HeadwayError as error:
         if error.reason not in _OF_ONE_BATCH:
             raise
-        return _refused(order.messages, error)
-
-
-def _refused(messages: Sequence[NewMessage], error: HeadwayError) -> list[PutOutcome]:
-    return [PutOutcome(PutCode.REFUSED, message.id, error=error) for message in messages]
+        return refused(order.messages, error)

@@ -14,28 +14,16 @@ import dev.headway.v1.GetRequest;
 import dev.headway.v1.Settled;
 import io.grpc.Status;
 import java.time.Duration;
-import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
-class LeaseTest {
+class LeaseTest extends WithService {
     private static final Duration LONG = Duration.ofMinutes(1);
 
-    private FakeService service;
-    private Headway headway;
-
     @BeforeEach
-    void connect() throws Exception {
-        service = new FakeService();
-        headway = service.connect();
+    void put() {
         service.gets.add(FakeService.delivery("a"));
-    }
-
-    @AfterEach
-    void close() {
-        headway.close();
-        service.close();
     }
 
     private Lease lease(Duration span) {

@@ -20,29 +20,12 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.time.Duration;
 import java.util.ArrayList;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 
-class PutTest {
+class PutTest extends WithService {
     private static final Message NAMED = Message.newBuilder().setId("a").build();
     private static final Message NAMELESS = Message.getDefaultInstance();
     private static final String PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-    private FakeService service;
-    private Headway headway;
-
-    @BeforeEach
-    void connect() throws Exception {
-        service = new FakeService();
-        headway = service.connect();
-    }
-
-    @AfterEach
-    void close() {
-        headway.close();
-        service.close();
-    }
 
     @Test
     void aLostAnswerIsAskedForAgainIfTheMessageHasAnId() throws Exception {

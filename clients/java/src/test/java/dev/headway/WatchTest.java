@@ -17,31 +17,14 @@ import io.grpc.Status;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 @Timeout(120)
-class WatchTest {
+class WatchTest extends WithService {
     private static final Object AWAY = Status.UNAVAILABLE.asRuntimeException();
     private static final Object NO_QUEUE = HeadwayExceptionTest.failure(
             Status.Code.NOT_FOUND, ErrorInfo.newBuilder().setDomain("headway.v1").setReason("QUEUE_NOT_FOUND").build());
-
-    private FakeService service;
-    private Headway headway;
-
-    @BeforeEach
-    void connect() throws Exception {
-        service = new FakeService();
-        headway = service.connect();
-    }
-
-    @AfterEach
-    void close() {
-        headway.close();
-        service.close();
-    }
 
     private List<WatchPositionResponse> watch(String... ids) {
         var told = new ArrayList<WatchPositionResponse>();

@@ -14,29 +14,12 @@ import io.grpc.StatusRuntimeException;
 import java.time.Duration;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
-import org.junit.jupiter.api.AfterEach;
-import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
 @Timeout(120)
-class WorkerTest {
+class WorkerTest extends WithService {
     private static final Duration LONG = Duration.ofMinutes(1);
-
-    private FakeService service;
-    private Headway headway;
-
-    @BeforeEach
-    void connect() throws Exception {
-        service = new FakeService();
-        headway = service.connect();
-    }
-
-    @AfterEach
-    void close() {
-        headway.close();
-        service.close();
-    }
 
     private Worker work(Lease.Handler handler) {
         return new Worker(headway, "q", 1, LONG, handler);
