@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from headwayd.config import reference
 from headwayd.config.names import origin_of
-from headwayd.config.settings import BadSettings, Settings, _data_folder
+from headwayd.config.settings import BadSettings, Settings
+from headwayd.config.store_settings import _data_folder
 from headwayd.config.values import format_span, masked_url, parse_span
 from headwayd.domain.limits import Limits
 

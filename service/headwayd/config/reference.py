@@ -17,7 +17,7 @@ from headwayd.config.values import format_span, masked_url
 _HEAD = """\
 # Configuration
 
-Made by `make gen` from `service/headwayd/config/settings.py`: change it there.
+Made by `make gen` from the settings in `service/headwayd/config/`: change it there.
 
 Every setting has a flag of `headwayd serve` and a variable in the environment; the flag wins. `headwayd config` shows
 what is in force and where it is from. Spans are written `500ms`, `5s`, `2m`, `12h` or `7d`; a bare number is seconds.
