@@ -15,10 +15,12 @@ class Hints:
 
     def __init__(self) -> None:
         self.is_armed = False
+        self.finds = True  # what arming says
         self.line: Line | None = None
 
-    async def arm(self) -> None:
+    async def arm(self) -> bool:
         self.is_armed = True
+        return self.finds
 
     def change(self) -> None:
         if self.is_armed and self.line is not None:
@@ -30,6 +32,7 @@ class Waiter:
     """Wants one message."""
 
     rank = 0
+    leaves_more = True
 
     def __init__(self, messages: list[str]) -> None:
         self.messages = messages
@@ -47,14 +50,21 @@ class Waiter:
         raise AssertionError(error)
 
 
+async def turns() -> None:
+    """Turns of the loop: a line tries, arms, tries again, and sleeps."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 async def test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again() -> None:
     """The change that it told of was somebody else's gain. The next one must be heard, too."""
     hints, messages = Hints(), list[str]()
 
-    async def arm_and_lose_to_another_process() -> None:
+    async def arm_and_lose_to_another_process() -> bool:
         await hints.arm()
         if waiter.tries == 1:
             hints.change()  # put there, and taken there
+        return True
 
     line = Line(arm_and_lose_to_another_process, most_at_once=16, check_s=lambda: 60.0)
     hints.line = line
@@ -62,8 +72,7 @@ async def test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again
     line.join(waiter)
     serving = asyncio.create_task(line.serve())
     async with asyncio.timeout(5):
-        for _ in range(20):  # turns of the loop: it tries, arms, tries again, and sleeps
-            await asyncio.sleep(0)
+        await turns()
         assert waiter.tries >= 2
         messages.append("put by another process")
         hints.change()
@@ -74,11 +83,12 @@ async def test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again
 async def test_a_hint_that_comes_with_the_message_of_the_first_is_asked_for_again_for_the_second() -> None:
     hints, messages = Hints(), list[str]()
 
-    async def arm_and_be_given_one() -> None:
+    async def arm_and_be_given_one() -> bool:
         await hints.arm()
         if not first.served.is_set():
             messages.append("for the first")
             hints.change()
+        return True
 
     line = Line(arm_and_be_given_one, most_at_once=16, check_s=lambda: 60.0)
     hints.line = line
@@ -106,11 +116,58 @@ async def test_a_line_ends_as_soon_as_the_last_waiter_has_gone(how: str) -> None
     serving = asyncio.create_task(line.serve())
     async with asyncio.timeout(5):
         for waiter in (first, last):
-            for _ in range(20):  # turns of the loop: it tries, arms, tries again, and sleeps
-                await asyncio.sleep(0)
+            await turns()
             assert not serving.done()
             if how == "leave":
                 await line.leave(waiter)
             else:
                 line.forget(waiter)
         await serving
+
+
+async def test_one_who_was_left_nothing_is_tried_only_when_something_changes() -> None:
+    hints, messages = Hints(), ["for the first"]
+    hints.finds = False
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    hints.line = line
+    first, second = Waiter(messages), Waiter(messages)
+    first.leaves_more = False
+    line.join(first)
+    line.join(second)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await first.served.wait()
+        await turns()
+        assert (hints.is_armed, second.tries) == (True, 0)
+        messages.append("for the second")
+        hints.change()
+        await serving
+    assert second.tries == 1
+
+
+@pytest.mark.parametrize(("finds", "tries"), [(True, 1), (False, 0)])
+async def test_one_who_comes_alone_and_has_tried_is_tried_again_if_arming_says_so(*, finds: bool, tries: int) -> None:
+    hints = Hints()
+    hints.finds = finds
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    waiter = Waiter([])
+    line.join(waiter, has_tried=True)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await turns()
+        assert (hints.is_armed, waiter.tries) == (True, tries)
+        line.forget(waiter)
+        await serving
+
+
+async def test_a_line_looks_from_time_to_time_though_arming_said_that_it_is_in_vain() -> None:
+    hints, messages = Hints(), list[str]()
+    hints.finds = False
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 0.01)
+    waiter = Waiter(messages)
+    line.join(waiter, has_tried=True)
+    serving = asyncio.create_task(line.serve())
+    messages.append("told to nobody")
+    async with asyncio.timeout(5):
+        await serving
+    assert waiter.served.is_set()

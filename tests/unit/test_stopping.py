@@ -55,7 +55,8 @@ class SlowStore:
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
         return []
 
-    async def arm(self, queue: str, *, until_drained: bool) -> None: ...
+    async def arm(self, queue: str, *, until_drained: bool) -> bool:
+        return True
 
     async def get(
         self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False

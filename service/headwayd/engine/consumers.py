@@ -67,6 +67,11 @@ class Consumer:
         polls, position = (self.last.polls, self.last.position) if self.last else (Policy(), 0)
         return replace(poll_hints(polls, position, busy=self._consumers.busyness.value), poll_min_ms=0)
 
+    @property
+    def leaves_more(self) -> bool:
+        """See Waiter of `engine/lines.py`."""
+        return self.last is None or not self.last.deliveries or self.last.left > 0
+
     async def step(self, budget_s: float) -> GetStep:
         """Tries once."""
         waiter = self.waiter if self.waiter.name else None
@@ -137,9 +142,9 @@ class Consumers:
         waiter = Waiter(name=name, place=order.place, owns_leases=owns, keeps_standing=keeps)
         return Consumer(order, waiter, self, budget_s)
 
-    def join(self, consumer: Consumer) -> Line:
-        """It waits for its turn."""
-        return self.lines.join(consumer.order.queue, consumer)
+    def join(self, consumer: Consumer, *, has_tried: bool = False) -> Line:
+        """It waits for its turn; `has_tried`: just now a try gave it nothing."""
+        return self.lines.join(consumer.order.queue, consumer, has_tried=has_tried)
 
     async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
         """One step that survives its caller: cancelled, it gives back what it is given, and the place."""
@@ -171,7 +176,7 @@ class Consumers:
             self._restoring.add(queue)
             self._spawn(self._stand_again(queue), f"stand:{queue}")
 
-    def _arm(self, queue: str) -> Awaitable[None]:
+    def _arm(self, queue: str) -> Awaitable[bool]:
         # What keeps a closed queue from being drained ends every wait when it goes. Else who is next is called.
         return self.store.arm(queue, until_drained=self._waits.get(queue) is Wait.DRAIN)
 

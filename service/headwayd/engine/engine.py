@@ -7,7 +7,7 @@ and gives up is here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 
 from headwayd.domain import names
@@ -141,8 +141,9 @@ class Engine:
     def _waited_on(self) -> set[str]:
         return {*self._getters.queues, *self._putters.queues, *self._standing.queues}
 
-    def _arm_putters(self, queue: str) -> Awaitable[None]:
-        return self._store.arm(queue, until_drained=False)
+    async def _arm_putters(self, queue: str) -> bool:
+        await self._store.arm(queue, until_drained=False)
+        return True  # what it says is of those who want to lease
 
     def check_name(self, name: str) -> None:
         """Raises NameRefused if no queue can have this name."""

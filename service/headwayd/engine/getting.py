@@ -95,7 +95,7 @@ class Getting:
     async def _wait(self, consumer: Consumer, *, has_settled: bool) -> GetStep:
         """Stands in line until its turn or its time is over; then it has left the line, unless it asks to stand on."""
         order = consumer.order
-        line = self._consumers.join(consumer)
+        line = self._consumers.join(consumer, has_tried=True)
         try:
             await asyncio.wait({consumer.given}, timeout=order.wait_ms / 1000)
             if not consumer.given.done():

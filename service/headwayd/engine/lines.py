@@ -1,7 +1,8 @@
 """Those of this process who wait on one queue: served first come, first served, without a connection or a poll each.
 
-A line keeps trying its first waiters. When they find nothing it arms a hint, tries once more (what happened before
-arming is not heard), and sleeps until the hint, or until it is time for the slow safety check. How a waiter tries,
+A line keeps trying its first waiters while they leave more to find. Then it arms a hint, tries once more unless that
+said that it would be in vain (what happened before arming is not heard), and sleeps until the hint, or until it is time
+for the slow safety check. How a waiter tries,
 and what it wants, is its own business: a line only knows whether it was served.
 """
 
@@ -33,6 +34,11 @@ class Waiter(Protocol):
     @property
     def rank(self) -> int: ...
 
+    @property
+    def leaves_more(self) -> bool:
+        """Of one that was served: whether there may be something for the next."""
+        ...
+
     async def attempt(self) -> bool:
         """Tries once. True: served, or ended for good (an error among it); the line forgets the waiter. May raise
         StoreUnavailable: then it is tried again."""
@@ -44,10 +50,10 @@ class Waiter(Protocol):
 
 
 class Line:
-    """The waiters of one kind on one queue. `arm` asks for the next hint, `most_at_once` first waiters may try
-    together."""
+    """The waiters of one kind on one queue. `arm` asks for the next hint, and says whether trying may find something;
+    `most_at_once` first waiters may try together."""
 
-    def __init__(self, arm: Callable[[], Awaitable[None]], *, most_at_once: int, check_s: Callable[[], float]) -> None:
+    def __init__(self, arm: Callable[[], Awaitable[bool]], *, most_at_once: int, check_s: Callable[[], float]) -> None:
         self._arm = arm
         self._most_at_once = most_at_once
         self._check_s = check_s
@@ -61,12 +67,12 @@ class Line:
     def __len__(self) -> int:
         return len(self._waiters)
 
-    def join(self, waiter: Waiter) -> None:
+    def join(self, waiter: Waiter, *, has_tried: bool = False) -> None:
         """Stands in the line, where its rank says. Who is not the first is not tried: what may change for it will be
-        heard."""
+        heard. Nor is who comes alone and `has_tried` just now in vain: what changed since then arming tells."""
         self._waiters[waiter] = None
         self._enter(waiter)
-        if self._first(1) == [waiter]:
+        if self._first(1) == [waiter] and not (has_tried and len(self._waiters) == 1):
             self._kicked.set()
 
     def _enter(self, waiter: Waiter) -> None:
@@ -122,39 +128,35 @@ class Line:
     async def serve(self) -> None:
         """Runs until nobody waits."""
         width = 1
-        is_armed = False
+        is_armed = may_find = False
         while self._waiters:
             if self._kicked.is_set():
                 self._kicked.clear()
-                is_armed = False  # a hint comes once
-            try:
-                served = await self._try_first(width)
-            except StoreUnavailable as error:
-                self.trouble = error
-                await asyncio.sleep(_STORE_PAUSE_S)
-                is_armed = False
-                continue
-            self.trouble = None
-            if served:
-                width = min(2 * width, self._most_at_once)
-                continue
-            width = 1
-            if not is_armed:
-                await self._arm()
+                is_armed, may_find = False, True  # a hint comes once
+            if may_find:
+                try:
+                    may_find = await self._try_first(width)
+                except StoreUnavailable as error:
+                    self.trouble = error
+                    await asyncio.sleep(_STORE_PAUSE_S)
+                    is_armed = False
+                    continue
+                self.trouble = None
+                width = min(2 * width, self._most_at_once) if may_find else 1
+            elif not is_armed:
+                may_find = await self._arm()
                 is_armed = True
-                continue
-            if not self._waiters:
-                return
-            try:
-                async with asyncio.timeout(self._check_s()):
-                    await self._kicked.wait()
-            except TimeoutError:  # armed before the look: then one look will do
-                await self._arm()
             else:
-                is_armed = False
+                try:
+                    async with asyncio.timeout(self._check_s()):
+                        await self._kicked.wait()
+                except TimeoutError:  # armed before the look: then one look will do
+                    await self._arm()
+                    may_find = True
 
     async def _try_first(self, width: int) -> bool:
-        """Lets the first waiters try, in order. True if that got all of them on: served, or to another rank."""
+        """Lets the first waiters try, in order. True if the next may find something, too: all have got on, served or to
+        another rank, and none of those who were served was left nothing."""
         first = self._first(width)
         ranks = [waiter.rank for waiter in first]
         loop = asyncio.get_running_loop()
@@ -165,10 +167,11 @@ class Line:
         finally:
             for waiter in first:
                 self._trying.pop(waiter).set_result(None)
-        moved = 0
+        moved, leave_more = 0, True
         for waiter, rank, outcome in zip(first, ranks, outcomes, strict=True):
             if outcome is True:
                 self._waiters.pop(waiter, None)
+                leave_more = leave_more and waiter.leaves_more
             elif waiter.rank != rank:
                 moved += 1
                 if waiter in self._waiters:
@@ -176,7 +179,7 @@ class Line:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return outcomes.count(True) + moved == len(first)
+        return leave_more and outcomes.count(True) + moved == len(first)
 
 
 class Lines:
@@ -184,7 +187,7 @@ class Lines:
 
     def __init__(
         self,
-        arm: Callable[[str], Awaitable[None]],
+        arm: Callable[[str], Awaitable[bool]],
         spawn: Callable[[Awaitable[None], str], None],
         *,
         kind: str,
@@ -217,14 +220,14 @@ class Lines:
         """Those on which somebody waits."""
         return tuple(self._lines)
 
-    def join(self, queue: str, waiter: Waiter) -> Line:
-        """Stands in the queue's line."""
+    def join(self, queue: str, waiter: Waiter, *, has_tried: bool = False) -> Line:
+        """Stands in the queue's line. See Line."""
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = Line(
                 lambda: self._arm(queue), most_at_once=self._most_at_once, check_s=lambda: check_s(len(self._lines))
             )
-            line.join(waiter)
+            line.join(waiter, has_tried=has_tried)
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
         else:
             line.join(waiter)

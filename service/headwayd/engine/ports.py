@@ -64,7 +64,7 @@ _ANY_POLICY = Policy()
 class GetStep:
     """What one attempt of a Get gave, and why it gave nothing, if it did not; then also where it stands in line.
     `was_dropped`: it had stood there before, and was found to stand there no longer. `polls` has the policy's poll part
-    only."""
+    only. `left`: how many more could be leased just after it."""
 
     deliveries: Sequence[Delivery]
     settled: Sequence[Settlement]
@@ -78,6 +78,7 @@ class GetStep:
     limit: int = 0
     polls: Policy = _ANY_POLICY
     was_dropped: bool = False
+    left: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,4 +234,4 @@ class Store(Protocol):
 
     def on_reconnect(self, listener: Callable[[], None]) -> None: ...
 
-    async def arm(self, queue: str, *, until_drained: bool) -> None: ...
+    async def arm(self, queue: str, *, until_drained: bool) -> bool: ...

@@ -68,6 +68,11 @@ class _Waiter:
             generation=self._generation,
         )
 
+    @property
+    def leaves_more(self) -> bool:
+        """See Waiter of `engine/lines.py`."""
+        return True  # room for the next is found by trying
+
     async def step(self) -> bool:
         """Puts what can be put. True if nothing is left."""
         step = await self._store.put(

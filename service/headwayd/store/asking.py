@@ -108,9 +108,10 @@ class Asking:
         """Who is told that hints may have been missed."""
         self._hints.on_reconnect = listener
 
-    async def arm(self, queue: str, *, until_drained: bool) -> None:
-        """Asks to be told of the next change of this queue; with the leases, of a slot that comes free, too."""
-        await self._hints.arm(queue, until_drained=until_drained)
+    async def arm(self, queue: str, *, until_drained: bool) -> bool:
+        """Asks to be told of the next change of this queue; with the leases, of a slot that comes free, too. False if
+        there is nothing to lease just then, and it is not closed."""
+        return await self._hints.arm(queue, until_drained=until_drained)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from headwayd.store.keys import (
     WAKE_CHANNEL,
     base_key,
     blocked_at_keys,
+    empty_line_keys,
     looked_at_keys,
     stood_at_keys,
     watched_keys,
@@ -101,13 +102,15 @@ class Hints:
                 await self._task
             self._task = None
 
-    async def arm(self, queue: str, *, until_drained: bool) -> None:
+    async def arm(self, queue: str, *, until_drained: bool) -> bool:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
-        anyway."""
-        await self._arm(
-            self._waited_for, queue, watched_keys(base_key(self._prefix, queue), until_drained=until_drained)
+        anyway. False if a look for something to lease would be in vain: the queue is open, empty, and nobody's."""
+        base = base_key(self._prefix, queue)
+        counts = await self._arm(
+            self._waited_for, queue, *empty_line_keys(base), watched_keys(base, until_drained=until_drained)
         )
+        return counts[:2] != [0, len(empty_line_keys(base)[1])]
 
     async def arm_watch(self, queue: str) -> None:
         """The same for those who only look."""
@@ -121,17 +124,20 @@ class Hints:
         """The same for the producer line."""
         await self._arm(self.blocked, queue, blocked_at_keys(base_key(self._prefix, queue)))
 
-    async def _arm(self, interest: Interest, queue: str, keys: tuple[str, ...]) -> None:
+    async def _arm(self, interest: Interest, queue: str, *groups: tuple[str, ...]) -> list[int]:
+        """How many keys there are of each group; nothing if that is not known."""
         async with self._lock:
             reader = self._reader
             if reader is None:
-                return
-            for key in keys:
+                return []
+            for key in groups[-1]:
                 interest.queues[key.encode()] = queue
             try:
-                await ask(reader, "EXISTS", *keys)
+                await send(reader, [("EXISTS", *keys) for keys in groups])
+                return [await reader.read_response() for _ in groups]
             except _TROUBLE:
                 await self._spoil(reader)
+                return []
             except asyncio.CancelledError:
                 await self._spoil(reader)
                 raise

@@ -111,6 +111,13 @@ def watched_keys(base: str, *, until_drained: bool) -> tuple[str, ...]:
     return tuple(base + table[name] for name in names)
 
 
+def empty_line_keys(base: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """None of the first is there, and all of the second, just when the queue is open, nothing waits in its line, and
+    no foreign client holds a role."""
+    absent, present = ("q", "closed"), ("bound", "producer_free", "consumer_free")
+    return tuple(base + PRESSURE[name] for name in absent), tuple(base + PRESSURE[name] for name in present)
+
+
 def looked_at_keys(base: str) -> tuple[str, ...]:
     """The keys one of which changes whenever something happens that those who watch may see."""
     table = PRESSURE | OWN

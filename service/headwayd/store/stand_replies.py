@@ -25,7 +25,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
     return None
 
 
-_GET_SETTLED_AT = 16
+_GET_SETTLED_AT = 17
 
 
 def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
@@ -46,6 +46,7 @@ def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"
         limit=int(reply[10]),
         polls=Policy(poll_base_ms=base, poll_per_position_ms=per_position, poll_max_ms=longest) if base else Policy(),
         was_dropped=int(reply[14]) == 1,
+        left=int(reply[15]),
     )
 
 

@@ -17,8 +17,8 @@
 -- ARGV[14] count of leases to ack, then for each: generation, ticket, nonce
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
---        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, count of
---        settled, then status and failures for each, then for each message: ticket, attempt, put at, made id, deadline,
+--        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, how many more
+--        could be leased after what was given (1 if that was given before), count of settled, then status and failures for each, then for each message: ticket, attempt, put at, made id, deadline,
 --        element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no
 --        queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
@@ -230,8 +230,10 @@ if WAITER ~= '' then
   length = redis.call('ZCARD', K.consumers)
 end
 local due = commit(S, false, nil)
+local left = given > 0 and (#tickets == 0 and 1 or math.max(0, math.min(S.len, slots - #tickets))) or 0
 local reply = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), text_of(number), position,
-  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0, acks }
+  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0,
+  left, acks }
 for i = 1, acks do
   reply[#reply + 1] = settled[i][1]
   reply[#reply + 1] = settled[i][2]
