@@ -37,6 +37,7 @@ def schema_of(field: FieldInfo) -> dict[str, Any]:
         return rules | {"type": "boolean"}
     if kind is timedelta:
         return rules | {"type": "string", "pattern": _SPAN}
+    kind = {int | None: int}.get(kind, kind)  # not said is not null: it follows from other values
     names = {Ge: ("ge", "minimum"), Le: ("le", "maximum"), MinLen: ("min_length", "minLength")}
     names |= {MaxLen: ("max_length", "maxLength")}
     rules["type"] = {int: "integer", str: "string"}[kind]

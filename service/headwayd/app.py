@@ -21,6 +21,7 @@ from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.engine.engine import Engine
+from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
 from headwayd.store.data_folder import EmbeddedStoreFailed
@@ -97,15 +98,18 @@ class Service:
         for warning in self._store.facts.warnings:
             log.warning("store", warning=warning)
         await self._engine.start()
-        settings = self._settings
+        settings, limits = self._settings, self._settings.limits
+        if (possible := make_room_for(limits.max_connections)) < limits.max_connections:
+            log.warning("too few file descriptors (ulimit -n) for max_connections", possible=possible)
         self._server = RpcServer(
             self._engine,
             listen=settings.listen,
-            limits=settings.limits,
+            limits=limits,
             keepalive=settings.keepalive,
             keepalive_timeout=settings.keepalive_timeout,
-            max_running_calls=settings.max_running_calls,
-            max_pending_calls=settings.max_pending_calls,
+            max_connection_idle=settings.max_connection_idle,
+            handshake_timeout=settings.handshake_timeout,
+            write_timeout=settings.write_timeout,
             reuse_port=self._is_worker,
             is_plain=settings.plain,
         )

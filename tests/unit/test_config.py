@@ -14,6 +14,7 @@ from headwayd.config.store_settings import _data_folder
 from headwayd.config.values import format_span, masked_url, parse_span
 from headwayd.domain.limits import Limits
 
+GIB = 1024 * 1024 * 1024
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -23,6 +24,7 @@ def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"HEADWAY_{name}", raising=False)
     for name in ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB", "PRESSURE_PREFIX"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("headwayd.config.capacity_settings.granted_bytes", lambda: 64 * GIB)
 
 
 def refusal(**flags: object) -> str:

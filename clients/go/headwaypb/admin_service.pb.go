@@ -1076,9 +1076,29 @@ type Limits struct {
 	// The longest lease.
 	MaxLease *durationpb.Duration `protobuf:"bytes,6,opt,name=max_lease,json=maxLease,proto3" json:"max_lease,omitempty"`
 	// The longest delay.
-	MaxDelay      *durationpb.Duration `protobuf:"bytes,7,opt,name=max_delay,json=maxDelay,proto3" json:"max_delay,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=max_delay,json=maxDelay,proto3" json:"max_delay,omitempty"`
+	// The most headers of one message.
+	MaxHeaders uint32 `protobuf:"varint,8,opt,name=max_headers,json=maxHeaders,proto3" json:"max_headers,omitempty"`
+	// The most bytes of a header's key.
+	MaxHeaderKeyBytes uint32 `protobuf:"varint,9,opt,name=max_header_key_bytes,json=maxHeaderKeyBytes,proto3" json:"max_header_key_bytes,omitempty"`
+	// The most bytes of a header's value.
+	MaxHeaderValueBytes uint32 `protobuf:"varint,10,opt,name=max_header_value_bytes,json=maxHeaderValueBytes,proto3" json:"max_header_value_bytes,omitempty"`
+	// The most bytes of one call's metadata, as HTTP/2 counts them: names, values, and 32 for each pair.
+	MaxMetadataBytes uint32 `protobuf:"varint,11,opt,name=max_metadata_bytes,json=maxMetadataBytes,proto3" json:"max_metadata_bytes,omitempty"`
+	// The most calls and streams at a time in this process.
+	MaxRunningCalls uint32 `protobuf:"varint,12,opt,name=max_running_calls,json=maxRunningCalls,proto3" json:"max_running_calls,omitempty"`
+	// The most calls that wait to be begun in this process.
+	MaxPendingCalls uint32 `protobuf:"varint,13,opt,name=max_pending_calls,json=maxPendingCalls,proto3" json:"max_pending_calls,omitempty"`
+	// The most streams at a time in this process.
+	MaxStreams uint32 `protobuf:"varint,14,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
+	// The most streams at a time on one connection.
+	MaxStreamsPerConnection uint32 `protobuf:"varint,15,opt,name=max_streams_per_connection,json=maxStreamsPerConnection,proto3" json:"max_streams_per_connection,omitempty"`
+	// The most connections at a time on one address of this process.
+	MaxConnections uint32 `protobuf:"varint,16,opt,name=max_connections,json=maxConnections,proto3" json:"max_connections,omitempty"`
+	// The most bytes of large requests that this process holds at a time.
+	MaxRunningBytes uint64 `protobuf:"varint,17,opt,name=max_running_bytes,json=maxRunningBytes,proto3" json:"max_running_bytes,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Limits) Reset() {
@@ -1158,6 +1178,76 @@ func (x *Limits) GetMaxDelay() *durationpb.Duration {
 		return x.MaxDelay
 	}
 	return nil
+}
+
+func (x *Limits) GetMaxHeaders() uint32 {
+	if x != nil {
+		return x.MaxHeaders
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxHeaderKeyBytes() uint32 {
+	if x != nil {
+		return x.MaxHeaderKeyBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxHeaderValueBytes() uint32 {
+	if x != nil {
+		return x.MaxHeaderValueBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxMetadataBytes() uint32 {
+	if x != nil {
+		return x.MaxMetadataBytes
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxRunningCalls() uint32 {
+	if x != nil {
+		return x.MaxRunningCalls
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxPendingCalls() uint32 {
+	if x != nil {
+		return x.MaxPendingCalls
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxStreams() uint32 {
+	if x != nil {
+		return x.MaxStreams
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxStreamsPerConnection() uint32 {
+	if x != nil {
+		return x.MaxStreamsPerConnection
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxConnections() uint32 {
+	if x != nil {
+		return x.MaxConnections
+	}
+	return 0
+}
+
+func (x *Limits) GetMaxRunningBytes() uint64 {
+	if x != nil {
+		return x.MaxRunningBytes
+	}
+	return 0
 }
 
 // The store beneath the service.
@@ -1332,7 +1422,7 @@ const file_headway_v1_admin_service_proto_rawDesc = "" +
 	"\x05store\x18\x03 \x01(\v2\x11.headway.v1.StoreR\x05store\x129\n" +
 	"\n" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12\x18\n" +
-	"\aprocess\x18\x05 \x01(\tR\aprocess\"\xe2\x02\n" +
+	"\aprocess\x18\x05 \x01(\tR\aprocess\"\xa2\x06\n" +
 	"\x06Limits\x12*\n" +
 	"\x11max_message_bytes\x18\x01 \x01(\x04R\x0fmaxMessageBytes\x12,\n" +
 	"\x12max_batch_messages\x18\x02 \x01(\rR\x10maxBatchMessages\x12*\n" +
@@ -1340,7 +1430,20 @@ const file_headway_v1_admin_service_proto_rawDesc = "" +
 	"\x12max_response_bytes\x18\x04 \x01(\x04R\x10maxResponseBytes\x124\n" +
 	"\bmax_wait\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\x126\n" +
 	"\tmax_lease\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bmaxLease\x126\n" +
-	"\tmax_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\bmaxDelay\"\xc3\x01\n" +
+	"\tmax_delay\x18\a \x01(\v2\x19.google.protobuf.DurationR\bmaxDelay\x12\x1f\n" +
+	"\vmax_headers\x18\b \x01(\rR\n" +
+	"maxHeaders\x12/\n" +
+	"\x14max_header_key_bytes\x18\t \x01(\rR\x11maxHeaderKeyBytes\x123\n" +
+	"\x16max_header_value_bytes\x18\n" +
+	" \x01(\rR\x13maxHeaderValueBytes\x12,\n" +
+	"\x12max_metadata_bytes\x18\v \x01(\rR\x10maxMetadataBytes\x12*\n" +
+	"\x11max_running_calls\x18\f \x01(\rR\x0fmaxRunningCalls\x12*\n" +
+	"\x11max_pending_calls\x18\r \x01(\rR\x0fmaxPendingCalls\x12\x1f\n" +
+	"\vmax_streams\x18\x0e \x01(\rR\n" +
+	"maxStreams\x12;\n" +
+	"\x1amax_streams_per_connection\x18\x0f \x01(\rR\x17maxStreamsPerConnection\x12'\n" +
+	"\x0fmax_connections\x18\x10 \x01(\rR\x0emaxConnections\x12*\n" +
+	"\x11max_running_bytes\x18\x11 \x01(\x04R\x0fmaxRunningBytes\"\xc3\x01\n" +
 	"\x05Store\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1c\n" +

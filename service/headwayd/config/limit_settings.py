@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic_settings import BaseSettings
 
 from headwayd.config.fields import KIB, MIB, Span, ms, setting
+from headwayd.domain.footprint import Capacity
 from headwayd.domain.limits import MAX_DELAY_MS, MAX_LEASE_MS, MAX_WAIT_MS, MIN_LEASE_MS, Limits
 
 _DEFAULTS = Limits()
@@ -47,9 +48,8 @@ class LimitSettings(BaseSettings):
         ms(MAX_DELAY_MS), "The longest delay of a message.", unit="span", ge=ms(0), le=ms(MAX_DELAY_MS)
     )
 
-    @property
-    def limits(self) -> Limits:
-        """As the rest of the service knows them."""
+    def limits_with(self, capacity: Capacity, **others: int) -> Limits:
+        """As the rest of the service knows them, with what belongs to other parts."""
         return Limits(
             max_message_bytes=self.max_message_bytes,
             max_batch_messages=self.max_batch_messages,
@@ -58,4 +58,9 @@ class LimitSettings(BaseSettings):
             max_wait_ms=self.max_wait // ms(1),
             max_lease_ms=self.max_lease // ms(1),
             max_delay_ms=self.max_delay // ms(1),
+            max_running_calls=capacity.max_running_calls,
+            max_pending_calls=capacity.max_pending_calls,
+            max_connections=capacity.max_connections,
+            max_running_bytes=capacity.max_running_bytes,
+            **others,
         )

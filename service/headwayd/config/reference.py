@@ -48,7 +48,11 @@ def shown(value: object) -> str:
 
 def effective(settings: Settings, flags: Mapping[str, object]) -> list[tuple[str, str, str]]:
     """(name, value, origin) of every setting in force."""
-    return [(name, shown(getattr(settings, name)), origin_of(name, flags)) for name in Settings.model_fields]
+    followed = settings.capacity(settings.workers)  # what was not given and has no fixed default
+    return [
+        (name, shown(getattr(followed, name, getattr(settings, name))), origin_of(name, flags))
+        for name in Settings.model_fields
+    ]
 
 
 def markdown() -> str:

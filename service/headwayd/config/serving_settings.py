@@ -54,23 +54,6 @@ class ServingSettings(BaseSettings):
         ge=ms(100),
         le=timedelta(minutes=5),
     )
-    max_running_calls: int = setting(
-        20_000,
-        "The most calls and streams at a time in one process; streams leave a tenth to calls. One that watches takes "
-        "about 31 KB: more need more memory, or more processes.",
-        unit="calls",
-        ge=10,
-        le=1_000_000,
-    )
-    max_pending_calls: int = setting(
-        10_000,
-        "The most calls that wait to be begun in one process; gRPC ends more with CANCELLED. Each takes about 20 KB. "
-        "Fewer: under overload calls are younger when they are served, and more of them are in time. More: more "
-        "clients may come at the same moment.",
-        unit="calls",
-        ge=100,
-        le=100_000,
-    )
     drain_delay: Span = setting(
         timedelta(0),
         "From saying NOT_SERVING to refusing calls, when told to stop: as long as load balancers take to notice. About "

@@ -17,18 +17,21 @@ from annotated_types import Ge, Le
 from pydantic import ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from headwayd.config.capacity_settings import CapacitySettings
+from headwayd.config.fields import MIB
 from headwayd.config.limit_settings import LimitSettings
 from headwayd.config.names import ENV_PREFIX, PressureSource, origin_of
 from headwayd.config.serving_settings import ServingSettings
 from headwayd.config.store_settings import StoreSettings
 from headwayd.config.values import format_span, host_of, is_local
+from headwayd.domain.limits import Limits
 
 
 class BadSettings(Exception):
     """Settings that cannot be used. The text has one line for each, by the name under which it was given."""
 
 
-class Settings(LimitSettings, StoreSettings, ServingSettings):
+class Settings(LimitSettings, CapacitySettings, StoreSettings, ServingSettings):
     """What the service runs with. `load` is the way to make one."""
 
     model_config = SettingsConfigDict(
@@ -79,7 +82,33 @@ class Settings(LimitSettings, StoreSettings, ServingSettings):
         for outer in ("max_request_bytes", "max_response_bytes"):
             if self.max_message_bytes > getattr(self, outer):
                 raise ValueError(f"max_message_bytes must not exceed {outer}")
+        self._check_memory()
         return self
+
+    @property
+    def limits(self) -> Limits:
+        """What is in force for each process, as the rest of the service knows it."""
+        return self.limits_with(
+            self.capacity(self.workers),
+            max_streams_per_connection=self.max_streams_per_connection,
+            max_metadata_bytes=self.max_metadata_bytes,
+        )
+
+    def _check_memory(self) -> None:
+        """Refuses limits that, were they reached, would need more memory than there is."""
+        capacity, memory = self.capacity(self.workers), self.memory_bytes(self.workers)
+        if self.max_request_bytes > capacity.max_running_bytes:
+            raise ValueError(
+                f"max_request_bytes must not exceed max_running_bytes, which is {capacity.max_running_bytes}"
+                f" with {memory // MIB} MiB of memory"
+            )
+        if capacity.most_bytes > memory:
+            raise ValueError(
+                f"max_running_calls {capacity.max_running_calls}, max_pending_calls {capacity.max_pending_calls},"
+                f" max_connections {capacity.max_connections} and max_running_bytes {capacity.max_running_bytes} may"
+                f" need {capacity.most_bytes // MIB} MiB of memory in each process, which has {memory // MIB}:"
+                " set them lower, or memory_limit higher"
+            )
 
 
 def _bound_text(field: str, kind: str) -> str:

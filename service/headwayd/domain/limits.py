@@ -53,3 +53,14 @@ class Limits:
     max_wait_ms: int = MAX_WAIT_MS
     max_lease_ms: int = MAX_LEASE_MS
     max_delay_ms: int = MAX_DELAY_MS
+    max_running_calls: int = 20_000
+    max_pending_calls: int = 10_000
+    max_connections: int = 10_000
+    max_running_bytes: int = 256 * 1024 * 1024
+    max_streams_per_connection: int = 5_000
+    max_metadata_bytes: int = 16 * 1024
+
+    @property
+    def max_streams(self) -> int:
+        """Streams leave a tenth of what may run to calls: those who watch must not keep out those who work."""
+        return self.max_running_calls - self.max_running_calls // 10

@@ -9,7 +9,7 @@ import structlog
 from google.protobuf.message import DecodeError
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
-from headwayd.domain.limits import Limits
+from headwayd.domain.limits import MAX_HEADER_KEY_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, Limits
 from headwayd.domain.model import (
     Checked,
     Counts,
@@ -199,6 +199,16 @@ def limits_message(limits: Limits) -> admin_service_pb2.Limits:
         max_wait=duration(limits.max_wait_ms),
         max_lease=duration(limits.max_lease_ms),
         max_delay=duration(limits.max_delay_ms),
+        max_headers=MAX_HEADERS,
+        max_header_key_bytes=MAX_HEADER_KEY_BYTES,
+        max_header_value_bytes=MAX_HEADER_VALUE_BYTES,
+        max_metadata_bytes=limits.max_metadata_bytes,
+        max_running_calls=limits.max_running_calls,
+        max_pending_calls=limits.max_pending_calls,
+        max_streams=limits.max_streams,
+        max_streams_per_connection=limits.max_streams_per_connection,
+        max_connections=limits.max_connections,
+        max_running_bytes=limits.max_running_bytes,
     )
 
 

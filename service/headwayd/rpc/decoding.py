@@ -1,7 +1,7 @@
 """From the bytes of a request to its message; bytes that are none become a proper refusal.
 
 gRPC itself answers UNKNOWN with the name of a Python class if a deserializer raises. So ours returns an `Undecodable`
-instead, which the edge turns into the status of its error.
+instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
+from headwayd.rpc.room import LARGE_BYTES, Large
 
 Request = TypeVar("Request", bound=ProtoMessage)
 
@@ -33,16 +34,17 @@ class Undecodable:
     error: HeadwayError
 
 
-def decoder(message_class: type[Request], *, max_bytes: int) -> Callable[[bytes], Request | Undecodable]:
+def decoder(message_class: type[Request], *, max_bytes: int) -> Callable[[bytes], Request | Large | Undecodable]:
     """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
 
-    def decode(raw: bytes) -> Request | Undecodable:
+    def decode(raw: bytes) -> Request | Large | Undecodable:
         if len(raw) > max_bytes:
             return Undecodable(_too_large(len(raw), max_bytes))
         try:
-            return message_class.FromString(raw)
+            request = message_class.FromString(raw)
         except DecodeError:
             return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
+        return request if len(raw) < LARGE_BYTES else Large(request, len(raw))
 
     return decode
 

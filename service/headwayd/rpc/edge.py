@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,9 +18,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc.aio import ServicerContext
 
 from headwayd.domain.errors import NotServed, Overloaded, ShuttingDown
+from headwayd.domain.limits import Limits
 from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.incidents import fail
+from headwayd.rpc.room import Large, Room
 from headwayd.rpc.status import Refusal, abort
 from headwayd.rpc.streams import Requests, Stream
 
@@ -30,22 +33,25 @@ OWN_PACKAGE = "/headway.v1."
 _FIRST_REQUEST_S = 1.0
 # These end work that was begun: they are taken as long as the process lives.
 SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
+# Streams that answer each request with one reply, in order.
+ANSWERING_METHODS = frozenset({"Produce"})
 
 
 class Gate:
-    """Counts the handlers that run. While draining, or above `max_running`, it lets only settling calls in. Draining
-    ends the streams, which leave a tenth to other calls: those who watch must not keep out those who work. Calls of one
-    reply are also refused as `backlog` says, once there is one."""
+    """Counts the handlers that run. While draining, or above the limits, it lets only settling calls in. Draining ends
+    the streams. Calls of one reply are also refused as `backlog` says, once there is one, and large ones without
+    `room`."""
 
     backlog: Backlog | None = None
 
-    def __init__(self, *, max_running: int) -> None:
-        self._max_running = max_running
-        self._max_streams = max_running - max_running // 10
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._streams: set[Stream] = set()
+        self._streams_of: Counter[str] = Counter()  # connections, by the address of the other side
+        self.room = Room(limits.max_running_bytes)
         self.running_count = 0
 
     def start_draining(self) -> None:
@@ -57,13 +63,28 @@ class Gate:
             stream.end()
 
     @contextlib.contextmanager
-    def ending(self, stream: Stream) -> Iterator[None]:
-        """Within this block the stream, which was admitted just now, ends when draining begins."""
+    def ending(self, stream: Stream, connection: str = "") -> Iterator[None]:
+        """Within this block the stream, which was admitted just now, ends when draining begins, and counts as one of
+        its connection."""
         self._streams.add(stream)
+        self._streams_of[connection] += 1
         try:
             yield
         finally:
             self._streams.discard(stream)
+            self._streams_of[connection] -= 1
+            if not self._streams_of[connection]:
+                del self._streams_of[connection]
+
+    async def end_unread(self, timeout_s: float) -> None:
+        """Ends streams whose reader leaves a reply untaken for `timeout_s`, a quarter of it later at most. Runs until
+        cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(timeout_s / 4)
+            since = clock() - timeout_s
+            for stream in tuple(self._streams):
+                stream.end_if_unread(since)
 
     def enter(self) -> None:
         """A handler begins to run."""
@@ -77,16 +98,24 @@ class Gate:
         if self.running_count == 0:
             self._idle.set()
 
-    def admit(self, *, is_settling: bool, is_stream: bool = False) -> None:
+    def admit(self, *, is_settling: bool) -> None:
         """Raises ShuttingDown or Overloaded if the call, which has entered, must not go on."""
         if is_settling:
             return
         if self._is_draining:
             raise ShuttingDown("this service process is going down")
-        if is_stream and len(self._streams) >= self._max_streams:
-            raise Overloaded("the service has more streams open than it can take")
-        if self.running_count > self._max_running:
-            raise Overloaded("the service has more calls running than it can take")
+        if self.running_count > self._limits.max_running_calls:
+            raise _over("the service has more calls running than it can take", "max_running_calls")
+
+    def admit_stream(self, connection: str) -> None:
+        """The same for a stream of this connection."""
+        self.admit(is_settling=False)
+        if len(self._streams) >= self._limits.max_streams:
+            raise _over("the service has more streams open than it can take", "max_streams")
+        # On a unix socket all connections have one address; only this machine can be there.
+        is_known = not connection.startswith("unix:")
+        if is_known and self._streams_of[connection] >= self._limits.max_streams_per_connection:
+            raise _over("this connection has more streams open than one may", "max_streams_per_connection")
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
         """Waits until no handler runs; False if that took too long."""
@@ -96,6 +125,10 @@ class Gate:
         except TimeoutError:
             return False
         return True
+
+
+def _over(text: str, limit: str) -> Overloaded:
+    return Overloaded(text, metadata={"limit": limit})
 
 
 class CallRouter(grpc.GenericRpcHandler):
@@ -159,12 +192,18 @@ def _unary(
         gate.enter()
         backlog = gate.backlog
         began = backlog.enter() if backlog else 0
+        size = 0
         try:
             if backlog and backlog.must_refuse and not is_settling:
                 await overloaded.end(context)
             if type(request) is Undecodable:
                 raise request.error
             gate.admit(is_settling=is_settling)
+            if type(request) is Large:
+                if not is_settling:
+                    gate.room.take(request.size)
+                    size = request.size
+                request = request.request
             return await behaviour(request, context)
         except grpc.aio.AbortError:  # refused above
             raise
@@ -173,6 +212,8 @@ def _unary(
         finally:
             if backlog:
                 backlog.leave(began)
+            if size:
+                gate.room.give(size)
             gate.leave()
 
     return handle
@@ -184,17 +225,24 @@ def _stream(
     # A coroutine function, which grpc.aio leaves to write by itself.
     async def handle(request: Any, context: Context) -> None:
         gate.enter()
+        requests = None
         try:
             if type(request) is Undecodable:
                 raise request.error
-            gate.admit(is_settling=False, is_stream=True)
-            requests = Requests(request) if takes_stream else None
+            connection = context.peer()
+            gate.admit_stream(connection)
+            if takes_stream:
+                requests = Requests(request, room=gate.room if name in ANSWERING_METHODS else None)
+            elif type(request) is Large:
+                request = request.request
             stream = Stream(behaviour(requests or request, context), context, name, requests=requests)
-            with gate.ending(stream):
+            with gate.ending(stream, connection):
                 await stream.run()
         except Exception as error:  # noqa: BLE001 - the one guard of streams, as above
             await fail(context, error, name)
         finally:
+            if requests is not None:
+                requests.close()
             gate.leave()
 
     return handle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -26,8 +27,9 @@ log: Any = structlog.get_logger(__name__)
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
-DEFAULT_MAX_RUNNING_CALLS = 20_000
 DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(seconds=10)
+DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_WRITE_TIMEOUT = timedelta(seconds=10), timedelta(minutes=1)
+DEFAULT_MAX_CONNECTION_IDLE = timedelta(minutes=30)
 _MS = timedelta(milliseconds=1)
 
 # Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
@@ -35,11 +37,6 @@ _MS = timedelta(milliseconds=1)
 _REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
-# Calls that wait to be accepted by Python; gRPC's own default (1,000) loses calls when many clients connect at once.
-# Each that waits takes about 20 KB, so far more would take more memory than a process has, and wait longer than its
-# caller. What gRPC refuses here it ends with CANCELLED and no details (seen with 1.85; it has no setting for that);
-# nothing was begun.
-DEFAULT_MAX_PENDING_CALLS = 10_000
 # Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
 # one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
 _LANES = (
@@ -65,19 +62,23 @@ class RpcServer:
         limits: Limits,
         keepalive: timedelta = DEFAULT_KEEPALIVE,
         keepalive_timeout: timedelta = DEFAULT_KEEPALIVE_TIMEOUT,
-        max_running_calls: int = DEFAULT_MAX_RUNNING_CALLS,
-        max_pending_calls: int = DEFAULT_MAX_PENDING_CALLS,
+        max_connection_idle: timedelta = DEFAULT_MAX_CONNECTION_IDLE,
+        handshake_timeout: timedelta = DEFAULT_HANDSHAKE_TIMEOUT,
+        write_timeout: timedelta = DEFAULT_WRITE_TIMEOUT,
         reuse_port: bool = False,
         is_plain: bool = False,
     ) -> None:
         self._listen = tuple(listen)
-        self._gate = Gate(max_running=max_running_calls)
+        self._gate = Gate(limits)
+        self._write_timeout = write_timeout
+        self._ending_unread: asyncio.Task[None] | None = None
         self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
         options = _channel_options(
             limits,
             keepalive=keepalive,
             keepalive_timeout=keepalive_timeout,
-            max_pending_calls=max_pending_calls,
+            max_connection_idle=max_connection_idle,
+            handshake_timeout=handshake_timeout,
             reuse_port=reuse_port,
         )
         others = server_ids()
@@ -110,6 +111,7 @@ class RpcServer:
         except BaseException:
             await self._server.stop(None)
             raise
+        self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
         return bound
 
     def set_serving(self, is_serving: bool) -> None:
@@ -132,20 +134,39 @@ class RpcServer:
         """
         self.start_draining()
         self._health.end()
+        if self._ending_unread is not None:
+            self._ending_unread.cancel()
         await self._server.stop(grace.total_seconds())
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)
 
 
 def _channel_options(
-    limits: Limits, *, keepalive: timedelta, keepalive_timeout: timedelta, max_pending_calls: int, reuse_port: bool
+    limits: Limits,
+    *,
+    keepalive: timedelta,
+    keepalive_timeout: timedelta,
+    max_connection_idle: timedelta,
+    handshake_timeout: timedelta,
+    reuse_port: bool,
 ) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
         ("grpc.max_send_message_length", -1),  # answers are bounded by the engine, with items in mind
-        # Below the first none is refused, between the two some are, at random: the same, so that there is one bound.
-        ("grpc.server.max_pending_requests", max_pending_calls),
-        ("grpc.server.max_pending_requests_hard_limit", max_pending_calls),
+        # Calls that wait to be accepted by Python; gRPC's own default (1,000) loses calls when many clients connect at
+        # once. What it refuses it ends with CANCELLED and no details (seen with 1.85; it has no setting for that);
+        # nothing was begun. Below the first of a pair none is refused, between the two some are, at random: the same,
+        # so that there is one bound.
+        ("grpc.server.max_pending_requests", limits.max_pending_calls),
+        ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
+        ("grpc.max_metadata_size", limits.max_metadata_bytes + 1),  # it refuses what is not below
+        ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes + 1),
+        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        # Of one connection. Clients keep back what is beyond it instead of being refused, so it is what all connections
+        # together may have.
+        ("grpc.max_concurrent_streams", limits.max_running_calls + limits.max_pending_calls),
+        ("grpc.max_connection_idle_ms", max_connection_idle // _MS),
+        ("grpc.server_handshake_timeout_ms", handshake_timeout // _MS),
         # A dead peer is noticed after the sum of both at most; gRPC's own default is 2 h.
         ("grpc.keepalive_time_ms", keepalive // _MS),
         ("grpc.keepalive_timeout_ms", keepalive_timeout // _MS),

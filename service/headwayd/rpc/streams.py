@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import grpc.aio
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import HeadwayError, ShuttingDown
+from headwayd.domain.errors import HeadwayError, Overloaded, ShuttingDown
 from headwayd.rpc.decoding import Undecodable
 from headwayd.rpc.incidents import incident
+from headwayd.rpc.room import Large, Room
 
 # A reply on its way has this long to leave before a stream ends over it: gRPC can send no status behind it otherwise.
 _REPLY_ON_ITS_WAY_S = 1.0
@@ -32,12 +34,17 @@ _LAST_ANSWERS_S = 3.0
 
 class Requests:
     """The requests of a stream, one by one. Raises the error of the first that could not be read, and ShuttingDown
-    after `end`."""
+    after `end`.
 
-    def __init__(self, requests: AsyncIterator[Any]) -> None:
+    With `room` each has one reply, in order: until then a large one takes room, and is waited with while there is none.
+    """
+
+    def __init__(self, requests: AsyncIterator[Any], *, room: Room | None = None) -> None:
         self._requests = aiter(requests)
         self._is_ended = False
         self._reading: asyncio.Timeout | None = None
+        self._room = room
+        self._sizes: deque[int] = deque()  # of what was not answered yet
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -48,13 +55,28 @@ class Requests:
         try:
             async with asyncio.timeout(None) as self._reading:
                 request = await anext(self._requests)
+                size = request.size if type(request) is Large else 0
+                if self._room is not None:
+                    if size:
+                        await self._room.wait(size)
+                    self._sizes.append(size)
         except TimeoutError:
             raise _going_down() from None
         finally:
             self._reading = None
         if type(request) is Undecodable:
             raise request.error
-        return request
+        return request.request if size else request
+
+    def answered(self) -> None:
+        """A reply has gone: what the first request took is free."""
+        if self._room is not None and self._sizes:
+            self._room.give(self._sizes.popleft())
+
+    def close(self) -> None:
+        """The stream is over: everything that it took is free."""
+        while self._sizes:
+            self.answered()
 
     def end(self) -> None:
         """No more requests are taken: the service goes down."""
@@ -83,8 +105,9 @@ class Stream:
         self._requests = requests
         self._context = context
         self._method = method
-        self._is_writing = False
+        self._writing_since: float | None = None  # on the loop's clock
         self._is_told_to_end = False
+        self._is_unread = False
         self._is_ending = False  # from here on a cancellation would only cut the clean-up short
         self._task: asyncio.Task[None] = asyncio.create_task(self._send_all(), name=method)
 
@@ -102,6 +125,8 @@ class Stream:
             if error is not None and not isinstance(error, HeadwayError):
                 incident(error, self._method)
             raise
+        if self._task.cancelled() and self._is_unread:
+            raise Overloaded("the replies of this stream are not read", metadata={"limit": "write_timeout"})
         if self._task.cancelled() and self._is_told_to_end:
             raise _going_down()
         self._task.result()
@@ -113,15 +138,21 @@ class Stream:
         if self._requests is not None:
             self._requests.end()
             loop.call_later(_LAST_ANSWERS_S, self._cancel)
-        if self._is_writing:
+        if self._writing_since is not None:
             loop.call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply)
         elif self._requests is not None:
             return
         else:
             self._cancel()
 
+    def end_if_unread(self, since: float) -> None:
+        """Ends it if a reply has been on its way since before that instant of the loop's clock."""
+        if self._writing_since is not None and self._writing_since < since:
+            self._is_unread = True
+            self._cancel()
+
     def _end_over_a_reply(self) -> None:
-        if self._is_writing:
+        if self._writing_since is not None:
             self._cancel()
 
     def _cancel(self) -> None:
@@ -130,16 +161,19 @@ class Stream:
             self._task.cancel()
 
     async def _send_all(self) -> None:
+        clock = asyncio.get_running_loop().time
         async with contextlib.aclosing(self._replies) as replies:
             async for reply in replies:
-                self._is_writing = True
+                self._writing_since = clock()
                 try:
                     await self._context.write(reply)
                 except grpc.aio.BaseError as error:  # the caller has gone; the call's own cancellation comes later
                     self._is_ending = True
                     raise asyncio.CancelledError from error
                 finally:
-                    self._is_writing = False
+                    self._writing_since = None
+                    if self._requests is not None:
+                        self._requests.answered()
                 if self._is_told_to_end and self._requests is None:
                     self._is_ending = True
                     raise asyncio.CancelledError

@@ -27,6 +27,7 @@ from headway.v1.queue_service_pb2 import (
     ListRequest,
     PutRequest,
 )
+from headwayd.domain.limits import Limits
 from headwayd.rpc.health import LIVENESS, READINESS
 from headwayd.rpc.health_check import check
 from headwayd.rpc.listening import CannotListen
@@ -287,7 +288,7 @@ async def test_stop_may_come_before_start_and_twice(server: RpcServer) -> None:
 class TestOverload:
     @pytest.fixture
     async def server(self, engine: FakeEngine) -> AsyncIterator[RpcServer]:
-        server = RpcServer(engine, listen=["127.0.0.1:0"], limits=engine.limits, max_running_calls=2)
+        server = RpcServer(engine, listen=["127.0.0.1:0"], limits=Limits(max_running_calls=2))
         yield server
         await server.stop(NONE)
 

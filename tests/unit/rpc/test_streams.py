@@ -20,6 +20,7 @@ from headway.v1 import queue_pb2, queue_service_pb2_grpc
 from headway.v1.message_pb2 import PutResult
 from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse, WatchQueueRequest, WatchQueueResponse
 from headwayd.domain.errors import Overloaded, QueueNotFound, ShuttingDown
+from headwayd.domain.limits import Limits
 from headwayd.rpc.edge import CallRouter, Gate, service_handlers
 from headwayd.rpc.server import QUEUE_SERVICE
 from headwayd.rpc.streams import Stream
@@ -81,7 +82,7 @@ def streams() -> Streams:
 
 @pytest.fixture
 def gate() -> Gate:
-    return Gate(max_running=MOST_RUNNING)
+    return Gate(Limits(max_running_calls=MOST_RUNNING))
 
 
 @pytest.fixture
@@ -145,21 +146,41 @@ async def counting(most: int, error: Exception | None = None) -> AsyncGenerator[
 
 
 async def test_streams_leave_a_tenth_to_other_calls() -> None:
-    gate = Gate(max_running=10)
+    gate = Gate(Limits(max_running_calls=10))
     with ExitStack() as opened:
         for _ in range(9):
             gate.enter()
-            gate.admit(is_settling=False, is_stream=True)
+            gate.admit_stream("")
             opened.enter_context(gate.ending(cast("Stream", object())))
         gate.enter()
         with pytest.raises(Overloaded):
-            gate.admit(is_settling=False, is_stream=True)
+            gate.admit_stream("")
         gate.admit(is_settling=False)
         gate.enter()
         with pytest.raises(Overloaded):
             gate.admit(is_settling=False)
     gate.leave()
-    gate.admit(is_settling=False, is_stream=True)
+    gate.admit_stream("")
+
+
+async def test_a_connection_has_so_many_streams_and_others_have_theirs() -> None:
+    gate = Gate(Limits(max_streams_per_connection=2))
+    stream = cast("Stream", object())
+    with ExitStack() as opened:
+        for _ in range(2):
+            gate.admit_stream("ipv4:a:1")
+            opened.enter_context(gate.ending(stream, "ipv4:a:1"))
+        with pytest.raises(Overloaded) as caught:
+            gate.admit_stream("ipv4:a:1")
+        assert caught.value.metadata == {"limit": "max_streams_per_connection"}
+        gate.admit_stream("ipv4:a:2")
+    gate.admit_stream("ipv4:a:1")
+
+
+async def test_connections_of_a_unix_socket_cannot_be_told_apart_and_are_not_counted() -> None:
+    gate = Gate(Limits(max_streams_per_connection=1))
+    with gate.ending(cast("Stream", object()), "unix:"):
+        gate.admit_stream("unix:")
 
 
 async def test_a_stream_brings_all_and_ends_well(streams: Streams, gate: Gate, channel: grpc.aio.Channel) -> None:

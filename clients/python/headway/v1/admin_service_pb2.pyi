@@ -491,6 +491,16 @@ class Limits(google.protobuf.message.Message):
     MAX_WAIT_FIELD_NUMBER: builtins.int
     MAX_LEASE_FIELD_NUMBER: builtins.int
     MAX_DELAY_FIELD_NUMBER: builtins.int
+    MAX_HEADERS_FIELD_NUMBER: builtins.int
+    MAX_HEADER_KEY_BYTES_FIELD_NUMBER: builtins.int
+    MAX_HEADER_VALUE_BYTES_FIELD_NUMBER: builtins.int
+    MAX_METADATA_BYTES_FIELD_NUMBER: builtins.int
+    MAX_RUNNING_CALLS_FIELD_NUMBER: builtins.int
+    MAX_PENDING_CALLS_FIELD_NUMBER: builtins.int
+    MAX_STREAMS_FIELD_NUMBER: builtins.int
+    MAX_STREAMS_PER_CONNECTION_FIELD_NUMBER: builtins.int
+    MAX_CONNECTIONS_FIELD_NUMBER: builtins.int
+    MAX_RUNNING_BYTES_FIELD_NUMBER: builtins.int
     max_message_bytes: builtins.int
     """The most bytes of one message: payload, id and headers together."""
     max_batch_messages: builtins.int
@@ -499,6 +509,26 @@ class Limits(google.protobuf.message.Message):
     """The most bytes of one request."""
     max_response_bytes: builtins.int
     """The most bytes of messages in one answer."""
+    max_headers: builtins.int
+    """The most headers of one message."""
+    max_header_key_bytes: builtins.int
+    """The most bytes of a header's key."""
+    max_header_value_bytes: builtins.int
+    """The most bytes of a header's value."""
+    max_metadata_bytes: builtins.int
+    """The most bytes of one call's metadata, as HTTP/2 counts them: names, values, and 32 for each pair."""
+    max_running_calls: builtins.int
+    """The most calls and streams at a time in this process."""
+    max_pending_calls: builtins.int
+    """The most calls that wait to be begun in this process."""
+    max_streams: builtins.int
+    """The most streams at a time in this process."""
+    max_streams_per_connection: builtins.int
+    """The most streams at a time on one connection."""
+    max_connections: builtins.int
+    """The most connections at a time on one address of this process."""
+    max_running_bytes: builtins.int
+    """The most bytes of large requests that this process holds at a time."""
     @property
     def max_wait(self) -> google.protobuf.duration_pb2.Duration:
         """The longest wait."""
@@ -521,9 +551,19 @@ class Limits(google.protobuf.message.Message):
         max_wait: google.protobuf.duration_pb2.Duration | None = ...,
         max_lease: google.protobuf.duration_pb2.Duration | None = ...,
         max_delay: google.protobuf.duration_pb2.Duration | None = ...,
+        max_headers: builtins.int = ...,
+        max_header_key_bytes: builtins.int = ...,
+        max_header_value_bytes: builtins.int = ...,
+        max_metadata_bytes: builtins.int = ...,
+        max_running_calls: builtins.int = ...,
+        max_pending_calls: builtins.int = ...,
+        max_streams: builtins.int = ...,
+        max_streams_per_connection: builtins.int = ...,
+        max_connections: builtins.int = ...,
+        max_running_bytes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["max_delay", b"max_delay", "max_lease", b"max_lease", "max_wait", b"max_wait"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["max_batch_messages", b"max_batch_messages", "max_delay", b"max_delay", "max_lease", b"max_lease", "max_message_bytes", b"max_message_bytes", "max_request_bytes", b"max_request_bytes", "max_response_bytes", b"max_response_bytes", "max_wait", b"max_wait"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_batch_messages", b"max_batch_messages", "max_connections", b"max_connections", "max_delay", b"max_delay", "max_header_key_bytes", b"max_header_key_bytes", "max_header_value_bytes", b"max_header_value_bytes", "max_headers", b"max_headers", "max_lease", b"max_lease", "max_message_bytes", b"max_message_bytes", "max_metadata_bytes", b"max_metadata_bytes", "max_pending_calls", b"max_pending_calls", "max_request_bytes", b"max_request_bytes", "max_response_bytes", b"max_response_bytes", "max_running_bytes", b"max_running_bytes", "max_running_calls", b"max_running_calls", "max_streams", b"max_streams", "max_streams_per_connection", b"max_streams_per_connection", "max_wait", b"max_wait"]) -> None: ...
 
 Global___Limits: typing_extensions.TypeAlias = Limits
 

@@ -861,6 +861,36 @@ pub struct Limits {
     /// The longest delay.
     #[prost(message, optional, tag = "7")]
     pub max_delay: ::core::option::Option<::prost_types::Duration>,
+    /// The most headers of one message.
+    #[prost(uint32, tag = "8")]
+    pub max_headers: u32,
+    /// The most bytes of a header's key.
+    #[prost(uint32, tag = "9")]
+    pub max_header_key_bytes: u32,
+    /// The most bytes of a header's value.
+    #[prost(uint32, tag = "10")]
+    pub max_header_value_bytes: u32,
+    /// The most bytes of one call's metadata, as HTTP/2 counts them: names, values, and 32 for each pair.
+    #[prost(uint32, tag = "11")]
+    pub max_metadata_bytes: u32,
+    /// The most calls and streams at a time in this process.
+    #[prost(uint32, tag = "12")]
+    pub max_running_calls: u32,
+    /// The most calls that wait to be begun in this process.
+    #[prost(uint32, tag = "13")]
+    pub max_pending_calls: u32,
+    /// The most streams at a time in this process.
+    #[prost(uint32, tag = "14")]
+    pub max_streams: u32,
+    /// The most streams at a time on one connection.
+    #[prost(uint32, tag = "15")]
+    pub max_streams_per_connection: u32,
+    /// The most connections at a time on one address of this process.
+    #[prost(uint32, tag = "16")]
+    pub max_connections: u32,
+    /// The most bytes of large requests that this process holds at a time.
+    #[prost(uint64, tag = "17")]
+    pub max_running_bytes: u64,
 }
 /// The store beneath the service.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -1,0 +1,116 @@
+"""The settings of how much one process takes at a time: calls, streams, connections, and the memory for all of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pydantic_settings import BaseSettings
+
+from headwayd.config.fields import KIB, MIB, Span, setting
+from headwayd.config.memory import granted_bytes
+from headwayd.domain.footprint import Capacity, capacity_within
+from headwayd.domain.limits import Limits
+
+_DEFAULTS, _FULL = Limits(), Capacity()
+_OR_FEWER = ", or fewer where memory is less"
+
+
+class CapacitySettings(BaseSettings):
+    """A part of `Settings`."""
+
+    memory_limit: int | None = setting(
+        None,
+        "The memory that the service may use, all its workers together. The next four follow from it where they are "
+        "not given; where they are and need more than this, the service does not start.",
+        unit="bytes",
+        shown="what the control group grants, else the machine's",
+        ge=192 * MIB,
+        le=1024 * 1024 * MIB,
+    )
+    max_running_calls: int | None = setting(
+        None,
+        "The most calls and streams at a time in one process; streams leave a tenth to calls. One that watches takes "
+        "about 31 KB: more need more memory, or more processes.",
+        unit="calls",
+        shown=f"{_FULL.max_running_calls}{_OR_FEWER}",
+        ge=10,
+        le=1_000_000,
+    )
+    max_pending_calls: int | None = setting(
+        None,
+        "The most calls that wait to be begun in one process; gRPC ends more with CANCELLED. Each takes about 20 KB. "
+        "Fewer: under overload calls are younger when they are served, and more of them are in time. More: more "
+        "clients may come at the same moment.",
+        unit="calls",
+        shown=f"{_FULL.max_pending_calls}{_OR_FEWER}",
+        ge=100,
+        le=100_000,
+    )
+    max_connections: int | None = setting(
+        None,
+        "The most connections at a time on one address of one process; more are closed as they come. Each needs a file "
+        "descriptor and some memory, also while it is idle.",
+        unit="connections",
+        shown=f"{_FULL.max_connections}{_OR_FEWER}",
+        ge=10,
+        le=1_000_000,
+    )
+    max_running_bytes: int | None = setting(
+        None,
+        "The most bytes of large requests (16 KiB and more) that one process holds at a time, those of Puts that wait "
+        "for room among them. Calls beyond it are refused with OVERLOADED, Produce streams are held back.",
+        unit="bytes",
+        shown=f"{_FULL.max_running_bytes}{_OR_FEWER}",
+        ge=64 * KIB,
+        le=64 * 1024 * MIB,
+    )
+    max_streams_per_connection: int = setting(
+        _DEFAULTS.max_streams_per_connection,
+        "The most streams of one connection, so that one client does not take all there are.",
+        unit="streams",
+        ge=1,
+        le=1_000_000,
+    )
+    max_metadata_bytes: int = setting(
+        _DEFAULTS.max_metadata_bytes,
+        "The most bytes of one call's metadata: names, values, and 32 for each pair, as HTTP/2 counts.",
+        unit="bytes",
+        ge=4 * KIB,
+        le=MIB,
+    )
+    max_connection_idle: Span = setting(
+        timedelta(minutes=30),
+        "A connection without calls for so long is closed, in good order: clients open another when they need one.",
+        unit="span",
+        ge=timedelta(seconds=1),
+        le=timedelta(days=7),
+    )
+    handshake_timeout: Span = setting(
+        timedelta(seconds=10),
+        "How long a new connection may take until it speaks HTTP/2, its TLS included. Then it is closed.",
+        unit="span",
+        ge=timedelta(seconds=1),
+        le=timedelta(minutes=2),
+    )
+    write_timeout: Span = setting(
+        timedelta(minutes=1),
+        "How long a stream's reader may leave a reply untaken. Then the stream is ended, and gives back what it has "
+        "leased: who does not read holds memory and leases for nothing.",
+        unit="span",
+        ge=timedelta(seconds=1),
+        le=timedelta(hours=1),
+    )
+
+    def memory_bytes(self, processes: int) -> int:
+        """What each of so many processes may use."""
+        return (self.memory_limit or granted_bytes()) // processes
+
+    def capacity(self, processes: int) -> Capacity:
+        """What is in force for each of so many processes: as it was given, else as the memory allows."""
+        allowed = capacity_within(self.memory_bytes(processes))
+        return Capacity(
+            max_running_calls=self.max_running_calls or allowed.max_running_calls,
+            max_pending_calls=self.max_pending_calls or allowed.max_pending_calls,
+            max_connections=self.max_connections or allowed.max_connections,
+            max_running_bytes=self.max_running_bytes or allowed.max_running_bytes,
+        )

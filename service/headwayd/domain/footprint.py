@@ -1,0 +1,59 @@
+"""What a process may come to need in memory by its limits, and which limits fit into what it has.
+
+The figures are what one of each was measured to take, rounded up (docs/measurements.md). Limits are promises: were all
+of them reached at once, the process should still live.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headwayd.domain.limits import Limits
+
+_KIB = 1024
+_MIB = 1024 * _KIB
+
+# The interpreter, gRPC, the connections to the store, and what is remembered of queues.
+BASE_BYTES = 128 * _MIB
+RUNNING_CALL_BYTES = 32 * _KIB  # a stream that watches; a call that waits takes less
+PENDING_CALL_BYTES = 20 * _KIB
+CONNECTION_BYTES = 16 * _KIB
+# A large request is there as it came, as the messages in it, and as the command to the store.
+COPIES = 3
+
+# Of what is left beside the base.
+_RUNNING_SHARE, _PENDING_SHARE, _CONNECTION_SHARE, _REQUEST_SHARE = 0.4, 0.2, 0.15, 0.25
+_FULL = Limits()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """How much of everything one process takes at a time."""
+
+    max_running_calls: int = _FULL.max_running_calls
+    max_pending_calls: int = _FULL.max_pending_calls
+    max_connections: int = _FULL.max_connections
+    max_running_bytes: int = _FULL.max_running_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """What a process needs in which all of this is reached."""
+        return (
+            BASE_BYTES
+            + self.max_running_calls * RUNNING_CALL_BYTES
+            + self.max_pending_calls * PENDING_CALL_BYTES
+            + self.max_connections * CONNECTION_BYTES
+            + self.max_running_bytes * COPIES
+        )
+
+
+def capacity_within(memory_bytes: int) -> Capacity:
+    """The most that fits into so much memory: the defaults where it is ample, a share for each where it is not."""
+    full = Capacity()
+    free = max(memory_bytes - BASE_BYTES, 0)
+    return Capacity(
+        max_running_calls=min(full.max_running_calls, int(free * _RUNNING_SHARE) // RUNNING_CALL_BYTES),
+        max_pending_calls=min(full.max_pending_calls, int(free * _PENDING_SHARE) // PENDING_CALL_BYTES),
+        max_connections=min(full.max_connections, int(free * _CONNECTION_SHARE) // CONNECTION_BYTES),
+        max_running_bytes=min(full.max_running_bytes, int(free * _REQUEST_SHARE) // COPIES),
+    )

@@ -1,0 +1,94 @@
+"""What a process may need by its limits and what it has: limits follow from memory, and too high ones are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headwayd.config.memory import granted_bytes
+from headwayd.config.settings import BadSettings, Settings
+from headwayd.domain.footprint import BASE_BYTES, Capacity, capacity_within
+
+MIB = 1024 * 1024
+CHART = Path(__file__).resolve().parents[2] / "helm/headway/values.yaml"
+
+
+@given(st.integers(BASE_BYTES, 64 * 1024 * MIB))
+def test_what_follows_from_the_memory_fits_into_it(memory: int) -> None:
+    assert capacity_within(memory).most_bytes <= memory
+
+
+def test_where_memory_is_ample_the_defaults_hold_and_no_more() -> None:
+    assert capacity_within(64 * 1024 * MIB) == Capacity()
+
+
+def test_a_default_start_fits_into_the_container_of_the_chart() -> None:
+    text = yaml.safe_load(CHART.read_text())["resources"]["limits"]["memory"]
+    memory = int(text.removesuffix("Mi")) * MIB
+    limits = Settings.load({"memory_limit": memory}).limits
+    assert limits.max_running_calls >= 1_000
+    assert limits.max_running_bytes >= limits.max_request_bytes
+
+
+def refusal(**flags: object) -> str:
+    with pytest.raises(BadSettings) as caught:
+        Settings.load(flags)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "fits", "is_too_much"),
+    [
+        ("max_running_calls", 4_915, 4_916 + 20),
+        ("max_pending_calls", 3_932, 3_932 + 80),
+        ("max_connections", 3_686, 3_686 + 100),
+        ("max_running_bytes", 32 * MIB, 33 * MIB),
+    ],
+)
+def test_limits_that_need_more_memory_than_there_is_end_the_start(name: str, fits: int, is_too_much: int) -> None:
+    memory = 512 * MIB
+    assert getattr(Settings.load({"memory_limit": memory, name: fits}).limits, name) == fits
+    told = refusal(**{"memory_limit": memory, name: is_too_much})
+    assert f"{name} {is_too_much}" in told
+    assert "which has 512" in told
+
+
+def test_a_request_must_fit_into_what_all_requests_may_take() -> None:
+    assert "max_request_bytes must not exceed" in refusal(max_running_bytes=8 * MIB - 1)
+    assert Settings.load({"max_running_bytes": 8 * MIB}).limits.max_running_bytes == 8 * MIB
+
+
+def test_workers_share_the_memory() -> None:
+    one = Settings.load({"memory_limit": 2048 * MIB, "workers": 1}).limits
+    four = Settings.load({"memory_limit": 2048 * MIB, "workers": 4}).limits
+    assert four.max_running_calls < one.max_running_calls
+    assert four.max_running_calls == Settings.load({"memory_limit": 512 * MIB}).limits.max_running_calls
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "granted"),
+    [
+        ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "536870912"}, 512 * MIB),
+        ("0::/a/b\n", {"a/b/memory.max": "134217728", "a/memory.max": "536870912"}, 128 * MIB),
+        # In a container the group's path is often the host's, and only the root is there.
+        ("0::/kubepods/x\n", {"memory.max": "536870912"}, 512 * MIB),
+        ("4:cpu,memory:/x\n1:cpu:/\n", {"memory/x/memory.limit_in_bytes": "536870912"}, 512 * MIB),
+        ("4:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712"}, None),  # version 1: no limit
+        ("0::/\n", {}, None),
+    ],
+    ids=["v2, above", "v2, the least", "v2, only the root", "v1", "v1, none", "v2, none"],
+)
+def test_the_memory_is_what_the_control_group_grants(
+    tmp_path: Path, membership: str, files: dict[str, str], granted: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    told = tmp_path / "membership"
+    told.write_text(membership)
+    machine = granted_bytes(tmp_path / "none", tmp_path / "none")
+    assert granted_bytes(tmp_path, told) == (granted or machine)

@@ -1,0 +1,254 @@
+"""Limits that a process has as a whole: at each one calls are served, beyond it they are refused at once, and say why.
+
+What single requests may hold is tested with the calls that have it: test_put_fields, test_get_fields, and so on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import grpc
+import pytest
+
+from harness import ServiceProcess, StoreServer, error_of, eventually, refused
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.queue_service_pb2_grpc import QueueServiceStub
+from wire.calls import ACKED, RESOURCE_EXHAUSTED, SLACK_S, UNAVAILABLE, Line, Message, line_at
+from wire.test_get_server_info import info
+
+Connect = Callable[[str], grpc.aio.Channel]
+Open = Callable[[], Awaitable[Line]]
+
+KIB = 1024
+# As low as they may be, so that each bound is reached with a few calls.
+LOW = {
+    "HEADWAY_MAX_RUNNING_CALLS": "20",  # 18 streams
+    "HEADWAY_MAX_STREAMS_PER_CONNECTION": "9",
+    "HEADWAY_MAX_CONNECTIONS": "10",
+    "HEADWAY_MAX_METADATA_BYTES": "4096",
+    "HEADWAY_MAX_MESSAGE_BYTES": str(64 * KIB),
+    "HEADWAY_MAX_REQUEST_BYTES": str(128 * KIB),
+    "HEADWAY_MAX_RUNNING_BYTES": str(128 * KIB),
+    "HEADWAY_WRITE_TIMEOUT": "1s",
+}
+# Messages of 63 KiB: gRPC's client takes some MiB though nobody reads.
+MORE_THAN_IS_BUFFERED = 300
+
+
+@pytest.fixture
+def small(make_service: Callable[..., ServiceProcess], store_server: StoreServer, queue_name: str) -> ServiceProcess:
+    """A service with low limits and a prefix of its own."""
+    return make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=f"__{queue_name}__", **LOW)
+
+
+@pytest.fixture
+async def lines(small: ServiceProcess, connect: Connect) -> AsyncIterator[Open]:
+    """One queue, made already, each time over a connection of its own."""
+    async with AsyncExitStack() as stack:
+
+        async def another() -> Line:
+            line = await stack.enter_async_context(line_at(small.address, "jobs", connect))
+            await line.create(bound=1)
+            return line
+
+        yield another
+
+
+async def watching(line: Line) -> Any:
+    """A stream that is open: its first reply is there."""
+    call: Any = line.stub.WatchQueue(pb.WatchQueueRequest(queue=line.name), timeout=60)
+    await call.read()
+    return call
+
+
+async def test_the_limits_in_force_are_published(lines: Open) -> None:
+    told = (await info(await lines())).limits
+    assert (told.max_running_calls, told.max_streams, told.max_streams_per_connection) == (20, 18, 9)
+    assert (told.max_connections, told.max_metadata_bytes) == (10, 4_096)
+    assert (told.max_message_bytes, told.max_request_bytes) == (64 * KIB, 128 * KIB)
+    assert told.max_running_bytes == 128 * KIB
+    assert told.max_pending_calls >= 100
+    assert (told.max_headers, told.max_header_key_bytes, told.max_header_value_bytes) == (64, 128, 4_096)
+
+
+async def test_streams_of_one_connection_and_of_all_have_their_bounds(lines: Open) -> None:
+    first, second, third = [await lines() for _ in range(3)]
+    streams = [await watching(first) for _ in range(9)]
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await watching(first)
+    assert said.metadata == {"limit": "max_streams_per_connection"}
+    assert said.retry_delay is not None
+    streams += [await watching(second) for _ in range(9)]
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await watching(third)
+    assert said.metadata == {"limit": "max_streams"}
+    await third.describe()  # calls have room still
+    streams[0].cancel()
+
+    async def taken_again() -> bool:
+        try:
+            await watching(first)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    await eventually(taken_again)
+
+
+async def test_calls_have_a_bound(lines: Open) -> None:
+    line, beside = await lines(), await lines()
+    waiting = [asyncio.create_task(line.get(wait_ms=30_000)) for _ in range(19)]
+
+    async def all_wait() -> bool:
+        return (await beside.counts()).consumers_waiting == 19  # the one that asks is the twentieth
+
+    await eventually(all_wait)
+
+    async def is_full() -> bool:
+        if waiting[-1].done() or len(waiting) == 19:  # a Describe came before it
+            waiting.append(asyncio.create_task(line.get(wait_ms=30_000)))
+        try:
+            await beside.describe()
+        except grpc.aio.AioRpcError:
+            return not waiting[-1].done()
+        return False
+
+    await eventually(is_full)
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await beside.describe()
+    assert said.metadata == {"limit": "max_running_calls"}
+    for call in waiting:
+        call.cancel()
+
+
+async def test_connections_have_a_bound_and_one_that_ends_makes_room(small: ServiceProcess, connect: Connect) -> None:
+    request = pb.ListRequest()
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(10):
+            opened.append(await stack.enter_async_context(connect(small.address)))
+            await QueueServiceStub(opened[-1]).List(request, timeout=SLACK_S)
+        async with connect(small.address) as beyond:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await QueueServiceStub(beyond).List(request, timeout=SLACK_S)
+            assert caught.value.code() is UNAVAILABLE
+        await opened[0].close()
+
+        async def has_room() -> bool:
+            async with connect(small.address) as again:
+                try:
+                    await QueueServiceStub(again).List(request, timeout=SLACK_S)
+                except grpc.aio.AioRpcError:
+                    return False
+            return True
+
+        await eventually(has_room)
+
+
+async def test_metadata_has_a_bound(lines: Open) -> None:
+    line = await lines()
+
+    async def call_with(size: int) -> None:
+        # Without a deadline, which would be metadata of its own, now longer, now shorter.
+        call = line.stub.List(pb.ListRequest(), metadata=(("x", "a" * size),))
+        async with asyncio.timeout(SLACK_S):
+            await call
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call_with(4_000)
+    assert caught.value.code() is RESOURCE_EXHAUSTED
+    # gRPC's own text tells how much it was in all.
+    told = re.search(r"\((\d+) vs\. ", caught.value.details() or "")
+    assert told, caught.value.details()
+    most = 4_000 - (int(told[1]) - 4_096)
+    await call_with(most)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await call_with(most + 1)
+
+
+def large(count: int = 1) -> list[Message]:
+    """Messages of nearly 64 KiB: two of them fit into a request, and fill the process."""
+    return [Message(payload=b"x" * (63 * KIB)) for _ in range(count)]
+
+
+async def test_large_requests_have_a_bound_together_and_one_that_ends_makes_room(lines: Open) -> None:
+    line, beside = await lines(), await lines()
+    await line.put(b"held")
+    held = await line.take_one()
+    await line.put(b"full")
+    waiting = asyncio.create_task(line.put(*large(2), wait_ms=30_000))
+
+    async def waits() -> bool:
+        return (await beside.counts()).producers_waiting == 1
+
+    await eventually(waits)
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await beside.put(*large())
+    assert said.metadata == {"limit": "max_running_bytes"}
+    assert said.retry_delay is not None
+    assert await beside.ack(held.lease) == [ACKED]  # small requests go on
+    waiting.cancel()
+
+    async def has_room() -> bool:
+        try:
+            await beside.put(*large())
+        except grpc.aio.AioRpcError as error:
+            return error_of(error).reason == "QUEUE_FULL"  # it was looked at
+        return True
+
+    await eventually(has_room)
+
+
+async def test_a_stream_of_large_batches_is_held_back_until_there_is_room(lines: Open) -> None:
+    line, beside = await lines(), await lines()
+    await line.put(b"full")
+    waiting = asyncio.create_task(line.put(*large(2), wait_ms=30_000))
+
+    async def waits() -> bool:
+        return (await beside.counts()).producers_waiting == 1
+
+    await eventually(waits)
+    other = Line(beside.stub, "others", beside.admin)
+    await other.create()
+    stream: Any = beside.stub.Produce(timeout=60)
+    await stream.write(pb.ProduceRequest(queue="others", messages=large(), batch=1))
+    await stream.write(pb.ProduceRequest(queue="others", messages=large(), batch=2))
+    answer = asyncio.create_task(stream.read())
+    assert (await other.counts()).length == 0
+    assert not answer.done()
+    waiting.cancel()
+    assert (await asyncio.wait_for(answer, SLACK_S)).batch == 1
+    assert (await stream.read()).batch == 2  # what the first one took is free again
+    stream.cancel()
+
+
+async def test_who_does_not_read_loses_the_stream_and_what_it_leased(lines: Open) -> None:
+    line, beside = await lines(), await lines()
+    await line.update(bound=0)
+    for _ in range(MORE_THAN_IS_BUFFERED // 2):
+        await line.put(*large(2))
+    stream: Any = line.stub.Consume(timeout=60)
+    credit = pb.Credit(messages=MORE_THAN_IS_BUFFERED)
+    await stream.write(pb.ConsumeRequest(start=pb.ConsumeStart(queue="jobs", credit=credit)))
+
+    async def are_leased() -> bool:
+        return (await beside.counts()).leased > 0
+
+    async def are_back() -> bool:
+        return (await beside.counts()).length == MORE_THAN_IS_BUFFERED
+
+    await eventually(are_leased)
+    await eventually(are_back)
+    again = await beside.take_one()
+    assert again.attempt == 1  # at no attempt's cost
+
+    async def rest() -> None:
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+
+    with pytest.raises(grpc.aio.AioRpcError):
+        await asyncio.wait_for(rest(), SLACK_S)
