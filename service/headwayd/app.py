@@ -112,6 +112,7 @@ class Service:
             write_timeout=settings.write_timeout,
             reuse_port=self._is_worker,
             is_plain=settings.plain,
+            scales=settings.keda,
         )
         addresses = await self._server.start()
         self._engine.on_readiness(self._server.set_ready)

@@ -1,4 +1,4 @@
-"""What is generated for each client: one module per language, found by being here.
+"""What is generated for each client, one module per language, and for the service: `keda`. Found by being here.
 
 Each has `KEPT`, the committed folder below the root (None if the client's own build generates), `missing()`, why its
 code cannot be made here (None if it can), and `generate(into)`, which writes exactly what `KEPT` should hold into a
@@ -21,6 +21,6 @@ class Generating(Protocol):
 
 
 def languages() -> dict[str, Generating]:
-    """Every language's module by its name, in alphabetical order."""
+    """Every module by its name, in alphabetical order."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
     return {name: cast(Generating, importlib.import_module(f"generating.{name}")) for name in names}

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
@@ -32,13 +33,17 @@ def generate(into: Path) -> None:
 
 
 def _run_protoc(into: Path) -> None:
+    run_protoc(PROTO, sorted(str(path.relative_to(PROTO)) for path in (PROTO / PACKAGE).glob("*.proto")), into)
+
+
+def run_protoc(root: Path, files: Sequence[str], into: Path) -> None:
+    """Writes the stubs and their types of schema files, named from `root`, below a folder, at their paths."""
     # protoc finds its plug-ins on the path, and they lie beside this interpreter.
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"}
     outputs = [f"--{kind}_out={into}" for kind in ("python", "grpc_python", "mypy")]
     schema = into / "schema.binpb"
     outputs += [f"--descriptor_set_out={schema}", "--include_imports"]
-    files = sorted(str(path.relative_to(PROTO)) for path in (PROTO / PACKAGE).glob("*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(PROTO), *outputs, *files]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(root), *outputs, *files]
     # mypy-protobuf tells every file it wrote on stderr: kept for the case that it fails.
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
     if done.returncode:

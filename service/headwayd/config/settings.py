@@ -21,6 +21,7 @@ from headwayd.config.capacity_settings import CapacitySettings
 from headwayd.config.fields import MIB
 from headwayd.config.limit_settings import LimitSettings
 from headwayd.config.names import ENV_PREFIX, PressureSource, origin_of
+from headwayd.config.scaling_settings import ScalingSettings
 from headwayd.config.serving_settings import ServingSettings
 from headwayd.config.store_settings import StoreSettings
 from headwayd.config.values import format_span, host_of, is_local
@@ -31,7 +32,7 @@ class BadSettings(Exception):
     """Settings that cannot be used. The text has one line for each, by the name under which it was given."""
 
 
-class Settings(LimitSettings, CapacitySettings, StoreSettings, ServingSettings):
+class Settings(ScalingSettings, LimitSettings, CapacitySettings, StoreSettings, ServingSettings):
     """What the service runs with. `load` is the way to make one."""
 
     model_config = SettingsConfigDict(

@@ -41,6 +41,7 @@ from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.consuming import Consuming
 from headwayd.engine.eta import WaitEstimator
+from headwayd.engine.forecasts import Forecasts
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
 from headwayd.engine.policies import changed, differences
@@ -95,6 +96,7 @@ class Engine:
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
         self._watching = Watching(store, self._tasks.spawn, estimates)
+        self._forecasts = Forecasts(store, self._watching, estimates, self._tasks.spawn)
         self._absence = Absence(store, self._tasks.spawn, process=process, waited_on=self._waited_on)
         self._is_draining = False
 
@@ -329,6 +331,12 @@ class Engine:
         async with aclosing(self._watching.queue(queue, interval_s, budget_s=budget_s)) as shown:
             async for told in shown:
                 yield told
+
+    async def forecast(self, queue: str, *, budget_s: float) -> ToldQueue:
+        """The queue's numbers now, for whoever asks again and again: the expected wait has a basis only then."""
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+        return await self._forecasts.of(queue, budget_s=budget_s)
 
     async def watch_blocked(self, queue: str, producer: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
         """Where the blocked Put of this producer that has waited longest stands, on whatever process, until the queue

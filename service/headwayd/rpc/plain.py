@@ -16,6 +16,7 @@ import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
 
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+from headwayd.rpc.keda import externalscaler_pb2_grpc
 
 _ADD: Mapping[str, tuple[Callable[..., None], type]] = {
     "headway.v1.QueueService": (
@@ -26,6 +27,10 @@ _ADD: Mapping[str, tuple[Callable[..., None], type]] = {
         admin_service_pb2_grpc.add_AdminServiceServicer_to_server,
         admin_service_pb2_grpc.AdminServiceServicer,
     ),
+    "externalscaler.ExternalScaler": (
+        externalscaler_pb2_grpc.add_ExternalScalerServicer_to_server,
+        externalscaler_pb2_grpc.ExternalScalerServicer,
+    ),
     "grpc.health.v1.Health": (health_pb2_grpc.add_HealthServicer_to_server, health_pb2_grpc.HealthServicer),
 }
 
@@ -34,6 +39,8 @@ def register_plainly(server: grpc.aio.Server, handlers: Mapping[str, grpc.RpcMet
     """Registers all handlers, given by their paths, as generated code does."""
     for service, (add, base) in _ADD.items():
         methods = {path.rpartition("/")[2]: handler for path, handler in handlers.items() if f"/{service}/" in path}
+        if not methods:  # not served by this process
+            continue
         servicer = SimpleNamespace(
             **{name: getattr(base(), name) for name in vars(base) if not name.startswith("_")}
             | {name: _behaviour(handler) for name, handler in methods.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 import structlog
+from google.protobuf.descriptor import ServiceDescriptor
 
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
@@ -21,6 +22,7 @@ from headwayd.rpc.health import HealthServicer, health_handlers
 from headwayd.rpc.listening import bind
 from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.queue_servicer import QueueServicer
+from headwayd.rpc.scaler_servicer import SCALER_SERVICE, ScalerServicer
 
 log: Any = structlog.get_logger(__name__)
 
@@ -48,7 +50,7 @@ _LANES = (
 class RpcServer:
     """Serves `engine` on the addresses in `listen`.
 
-    `is_plain`: calls are taken the way gRPC's generated code does it (see `plain`).
+    `is_plain`: calls are taken the way gRPC's generated code does it (see `plain`). `scales`: KEDA is answered, too.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -67,12 +69,19 @@ class RpcServer:
         write_timeout: timedelta = DEFAULT_WRITE_TIMEOUT,
         reuse_port: bool = False,
         is_plain: bool = False,
+        scales: bool = False,
     ) -> None:
         self._listen = tuple(listen)
         self._gate = Gate(limits)
         self._write_timeout = write_timeout
         self._ending_unread: asyncio.Task[None] | None = None
-        self._health = HealthServicer((QUEUE_SERVICE.full_name, ADMIN_SERVICE.full_name))
+        servicers: list[tuple[object, ServiceDescriptor]] = [
+            (QueueServicer(engine), QUEUE_SERVICE),
+            (AdminServicer(engine), ADMIN_SERVICE),
+        ]
+        if scales:
+            servicers.append((ScalerServicer(engine), SCALER_SERVICE))
+        self._health = HealthServicer(service.full_name for _, service in servicers)
         options = _channel_options(
             limits,
             keepalive=keepalive,
@@ -85,7 +94,6 @@ class RpcServer:
         self._server = grpc.aio.server(options=options)
         (own,) = server_ids() - others
         self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
-        servicers = ((QueueServicer(engine), QUEUE_SERVICE), (AdminServicer(engine), ADMIN_SERVICE))
         handlers = dict(health_handlers(self._health))
         for servicer, service in servicers:
             handlers.update(

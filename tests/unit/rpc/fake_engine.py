@@ -172,6 +172,9 @@ class FakeEngine:
         for told in await self._do("watch_queue", (queue, interval_s), budget_s, default):
             yield told
 
+    async def forecast(self, queue: str, *, budget_s: float) -> ToldQueue:
+        return await self._do("forecast", queue, budget_s, ToldQueue(queue_named(queue), 1_700_000_000_123))
+
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         default: Sequence[WithdrawOutcome] = [WithdrawOutcome(message_id) for message_id in message_ids]
         return await self._do("withdraw", (queue, message_ids), budget_s, default)

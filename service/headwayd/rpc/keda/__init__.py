@@ -1,0 +1,2 @@
+"""The stubs of KEDA's interface for external scalers, made from `externalscaler.proto` by `make gen`. The rest of this
+folder is generated."""
