@@ -91,6 +91,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
 
     A step has the time of the one in it who has least, because it alone knows whether it may have happened. So those
     go together who have about as much time. `is_off`: each is a step of its own, and nobody waits for another.
+    `on_step` is told how many are in each step.
     """
 
     def __init__(
@@ -103,6 +104,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         unclaimed: Callable[[KeyT, AskT, AnswerT], None] = lambda _key, _ask, _answer: None,
         outlives: bool = False,
         is_off: bool = False,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self._run = run
         self._spawn = spawn
@@ -111,6 +113,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         self._unclaimed = unclaimed
         self._outlives = outlives
         self._is_off = is_off
+        self._on_step = on_step or (lambda _count: None)
         self._waiting: dict[tuple[KeyT, int], _Waiting[AskT, AnswerT]] = {}
 
     async def ask(self, key: KeyT, ask: AskT, *, items: int, size: int = 0, budget_s: float) -> AnswerT:
@@ -186,6 +189,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         if not parts:
             return
         budget_s = min(part.ends_at for part in parts) - now
+        self._on_step(len(parts))
         try:
             answers = await self._run(key, [part.ask for part in parts], budget_s)
         except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and not to who comes next

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from headwayd.domain import names
 from headwayd.domain.blocked import ToldProducer
@@ -40,6 +41,9 @@ from headwayd.engine.absence import Absence
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.consuming import Consuming
+from headwayd.engine.counting.counted_puts import CountedPutting
+from headwayd.engine.counting.counted_store import counted
+from headwayd.engine.counting.counts import Counts
 from headwayd.engine.eta import WaitEstimator
 from headwayd.engine.forecasts import Forecasts
 from headwayd.engine.getting import Getting
@@ -62,7 +66,8 @@ _DRAIN_S = 5.0
 
 class Engine:
     """Every call of the service, by name. All of them raise what `domain.errors` has; `budget_s` is how long their
-    store calls may take, waiting not counted. `wall_ms` tells the wall clock, for GetServerInfo only."""
+    store calls may take, waiting not counted. `wall_ms` tells the wall clock, for GetServerInfo only. What happens is
+    counted in `counts`, if there are any."""
 
     def __init__(
         self,
@@ -71,11 +76,12 @@ class Engine:
         process: str,
         limits: Limits,
         wall_ms: Callable[[], int] = lambda: 0,
-        make_estimator: Callable[[], Estimator] = WaitEstimator,
+        make_estimator: Callable[[], Estimator] | None = None,
         goes_together: bool = True,
+        counts: Counts | None = None,
     ) -> None:
         self.limits = limits
-        self._store = store
+        self._store = store = store if counts is None else counted(store, counts)
         self._process = process
         self._wall_ms = wall_ms
         self._started_at_ms = 0
@@ -83,19 +89,30 @@ class Engine:
         self._consumers = Consumers(store, self._tasks.spawn, process=process)
         self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
-        estimates = Estimates(make_estimator)
-        self._getting = Getting(self._consumers, estimates, self._tasks.spawn, goes_together=goes_together)
+        note_together, note_lag, note_error = _notes(counts)
+        estimates = Estimates(make_estimator or partial(WaitEstimator, note_error=note_error))
+        self._getting = Getting(
+            self._consumers, estimates, self._tasks.spawn, goes_together=goes_together, on_step=note_together
+        )
         self._standing = Standing(
             self._consumers,
             self._tasks.spawn,
             max_bytes=limits.max_response_bytes,
             estimates=estimates,
+            note_lag=note_lag,
         )
-        self._settling = Settling(store, self._tasks.spawn, goes_together=goes_together)
-        self._putting = Putting(store, self._putters, self._tasks.spawn, process=process, goes_together=goes_together)
+        self._settling = Settling(store, self._tasks.spawn, goes_together=goes_together, on_step=note_together)
+        self._putting = (Putting if counts is None else partial(CountedPutting, counts=counts))(
+            store,
+            self._putters,
+            self._tasks.spawn,
+            process=process,
+            goes_together=goes_together,
+            on_step=note_together,
+        )
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
-        self._watching = Watching(store, self._tasks.spawn, estimates)
+        self._watching = Watching(store, self._tasks.spawn, estimates, note_lag=note_lag)
         self._forecasts = Forecasts(store, self._watching, estimates, self._tasks.spawn)
         self._absence = Absence(store, self._tasks.spawn, process=process, waited_on=self._waited_on)
         self._is_draining = False
@@ -155,6 +172,11 @@ class Engine:
     def waiting(self) -> tuple[int, int]:
         """How many consumers and producers wait in this process."""
         return len(self._getters), len(self._putters)
+
+    @property
+    def watcher_count(self) -> int:
+        """How many streams watch in this process."""
+        return len(self._watching)
 
     # -- queues -------------------------------------------------------------------------------------------------------
 
@@ -390,3 +412,13 @@ class Engine:
         except StoreUnavailable:
             facts = self._store.facts
         return ServerFacts(process=self._process, started_at_ms=self._started_at_ms, store=facts)
+
+
+_Note = Callable[[float], None] | None
+
+
+def _notes(counts: Counts | None) -> tuple[_Note, _Note, _Note]:
+    """Who is told how many calls went together, how old a position was when told, and how true an estimate was."""
+    if counts is None:
+        return None, None, None
+    return counts.together.note, counts.position_lag.note, counts.eta_error.note

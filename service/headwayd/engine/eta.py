@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headwayd.domain.places import LineNumbers
@@ -43,12 +44,16 @@ class _Band:
 
     deviation: float
     margin: float
+    note_error: Callable[[float], None] | None = None
     tested: int = 0
     probes: deque[_Probe] = field(default_factory=deque)
 
     def test(self, probe: _Probe, took_ms: float) -> None:
         """Moves the margin so that one wait of ten is longer, whatever the waits' distribution is."""
-        is_longer = math.log(max(took_ms, 1.0) / max(probe.p50_ms, 1.0)) > self.margin
+        ratio = max(took_ms, 1.0) / max(probe.p50_ms, 1.0)
+        if self.note_error is not None:
+            self.note_error(ratio)
+        is_longer = math.log(ratio) > self.margin
         self.tested += 1
         step = 2 * self.deviation * max(0.03, 1 / (self.tested + 10))
         self.margin = max(self.margin + step * (0.9 if is_longer else -0.1), 0.1 * self.deviation)
@@ -57,9 +62,9 @@ class _Band:
 class _Margins:
     """How far p90 lies above p50, by position."""
 
-    def __init__(self) -> None:
+    def __init__(self, note_error: Callable[[float], None] | None = None) -> None:
         deviations = [math.sqrt(0.88 / (1 << band) + DRIFT) for band in range(BANDS)]
-        self._bands = [_Band(deviation, NORMAL_P90 * deviation) for deviation in deviations]
+        self._bands = [_Band(deviation, NORMAL_P90 * deviation, note_error) for deviation in deviations]
         self._note()
 
     def p90_of(self, position: int, step_ms: float) -> float:
@@ -144,9 +149,11 @@ class _Slots:
 
 
 class WaitEstimator:
-    """Estimates the waits of one queue. O(1) in time and memory for each look and each estimate."""
+    """Estimates the waits of one queue. O(1) in time and memory for each look and each estimate. `note_error` is told
+    how long a wait was, as a multiple of p50, of each estimate that was put to the test."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, note_error: Callable[[float], None] | None = None) -> None:
+        self._note_error = note_error
         self._now: LineNumbers | None = None  # the latest look
         self._last: LineNumbers | None = None  # the latest that was learned from: an earlier instant than the next
         self._forget()
@@ -156,7 +163,7 @@ class WaitEstimator:
         self._departure = Pace()  # from one departure to the next while messages wait
         self._grant = Pace()  # from one departure to the next while consumers wait
         self._slots = _Slots()
-        self._margins, self._prior_margins = _Margins(), _Margins()
+        self._margins, self._prior_margins = _Margins(self._note_error), _Margins()
         self._new = self._departed = 0.0  # departures of late: of messages that left for the first time, and all
         self._seen_at_ms = 0  # when there was last a sign of a consumer
         self._quiet_ms = float(QUIET_MS)  # how long without one is nothing special

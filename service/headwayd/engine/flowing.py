@@ -25,13 +25,23 @@ class FlowingGets:
     """All of this process. Only what `may_take` says may be asked of it."""
 
     def __init__(
-        self, consumers: Consumers, spawn: Callable[[Awaitable[None], str], None], *, goes_together: bool
+        self,
+        consumers: Consumers,
+        spawn: Callable[[Awaitable[None], str], None],
+        *,
+        goes_together: bool,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self._consumers = consumers
         self._goes_together = goes_together
         self._queues: set[str] = set()
         self._together: Coalescer[_Kind, GetOrder, _Share] = Coalescer(
-            self._get_together, spawn, name="get", most_items=_MOST_TOGETHER, unclaimed=self._give_back
+            self._get_together,
+            spawn,
+            name="get",
+            most_items=_MOST_TOGETHER,
+            unclaimed=self._give_back,
+            on_step=on_step,
         )
 
     def note(self, queue: str, step: GetStep) -> None:

@@ -38,10 +38,11 @@ class Getting:
         spawn: Callable[[Awaitable[None], str], None],
         *,
         goes_together: bool = True,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self._consumers = consumers
         self._estimates = estimates
-        self._flows = FlowingGets(consumers, spawn, goes_together=goes_together)
+        self._flows = FlowingGets(consumers, spawn, goes_together=goes_together, on_step=on_step)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""

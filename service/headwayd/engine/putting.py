@@ -154,14 +154,28 @@ def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
 class Putting:
     """All Puts of this process."""
 
-    def __init__(self, store: Store, lines: Lines, spawn: Spawn, *, process: str, goes_together: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        lines: Lines,
+        spawn: Spawn,
+        *,
+        process: str,
+        goes_together: bool = True,
+        on_step: Callable[[int], None] | None = None,
+    ) -> None:
         self._store = store
         self._lines = lines
         self._spawn = spawn
         self._process = process
         self._numbers = itertools.count(1)
         self._together: Coalescer[_Kind, Sequence[NewMessage], _Share] = Coalescer(
-            self._put_together, spawn, name="put", most_items=_MOST_TOGETHER, is_off=not goes_together
+            self._put_together,
+            spawn,
+            name="put",
+            most_items=_MOST_TOGETHER,
+            is_off=not goes_together,
+            on_step=on_step,
         )
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:

@@ -16,11 +16,22 @@ class Settling:
     """All Acks of this process."""
 
     def __init__(
-        self, store: Store, spawn: Callable[[Awaitable[None], str], None], *, goes_together: bool = True
+        self,
+        store: Store,
+        spawn: Callable[[Awaitable[None], str], None],
+        *,
+        goes_together: bool = True,
+        on_step: Callable[[int], None] | None = None,
     ) -> None:
         self._store = store
         self._acks: Coalescer[str, Sequence[str], Sequence[Settlement]] = Coalescer(
-            self._ack_together, spawn, name="ack", most_items=_MOST_TOGETHER, outlives=True, is_off=not goes_together
+            self._ack_together,
+            spawn,
+            name="ack",
+            most_items=_MOST_TOGETHER,
+            outlives=True,
+            is_off=not goes_together,
+            on_step=on_step,
         )
 
     async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:

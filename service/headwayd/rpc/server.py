@@ -13,8 +13,10 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
+from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
+from headwayd.rpc.counting import counted
 from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Gate, service_handlers
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
@@ -51,6 +53,7 @@ class RpcServer:
     """Serves `engine` on the addresses in `listen`.
 
     `is_plain`: calls are taken the way gRPC's generated code does it (see `plain`). `scales`: KEDA is answered, too.
+    With `counts` calls are counted.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -70,6 +73,7 @@ class RpcServer:
         reuse_port: bool = False,
         is_plain: bool = False,
         scales: bool = False,
+        counts: Counts | None = None,
     ) -> None:
         self._listen = tuple(listen)
         self._gate = Gate(limits)
@@ -96,9 +100,8 @@ class RpcServer:
         self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
         handlers = dict(health_handlers(self._health))
         for servicer, service in servicers:
-            handlers.update(
-                service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
-            )
+            guarded = service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
+            handlers.update(guarded if counts is None else counted(guarded, counts))
         if is_plain:
             register_plainly(self._server, handlers)
             return

@@ -23,6 +23,8 @@ from headwayd.domain.errors import HeadwayError, Reason, Violation
 from headwayd.rpc.text import cut_text
 
 ERROR_DOMAIN = "headway.v1"
+OK = grpc.StatusCode.OK.name
+_CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 STATUS_CODES: Mapping[Reason, grpc.StatusCode] = MappingProxyType(
     {
@@ -150,3 +152,10 @@ def _bad_request(violations: Sequence[Violation], *, room: int) -> error_details
 
 def _bounded(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: cut_text(value, _MAX_VALUE_BYTES) for key, value in metadata.items()}
+
+
+def code_name(context: ServicerContext[Any, Any]) -> str:
+    """The name of the code with which a call has ended that was not fine; CANCELLED if nobody set one."""
+    code: Any = context.code()
+    number = code if isinstance(code, int) else code.value[0]
+    return _CODE_NAMES[number or grpc.StatusCode.CANCELLED.value[0]]

@@ -6,6 +6,7 @@ Nothing is kept here but connections and the offset between the store's clock an
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -56,6 +57,7 @@ class Asking:
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
+        self._answer_listener: Callable[[str, float], None] | None = None
 
     @property
     def facts(self) -> StoreFacts:
@@ -108,6 +110,10 @@ class Asking:
         """Who is told that hints may have been missed."""
         self._hints.on_reconnect = listener
 
+    def on_answer(self, listener: Callable[[str, float], None]) -> None:
+        """Who is told, after each script, its name and how many seconds its answer took, or its failure."""
+        self._answer_listener = listener
+
     async def arm(self, queue: str, *, until_drained: bool) -> bool:
         """Asks to be told of the next change of this queue; with the leases, of a slot that comes free, too. False if
         there is nothing to lease just then, and it is not closed."""
@@ -135,7 +141,14 @@ class Asking:
 
     async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> list[Any]:
         base = keys.base_key(self._prefix, queue)
-        return await self._link.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
+        asking = self._link.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
+        if self._answer_listener is None:
+            return await asking
+        began = time.perf_counter()  # the loop's own clock has whole milliseconds
+        try:
+            return await asking
+        finally:
+            self._answer_listener(script, time.perf_counter() - began)
 
     async def _ask_queue(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> Queue:
         return self._queue(queue, await self._ask(script, queue, *arguments, budget_s=budget_s))

@@ -38,11 +38,13 @@ class Standing:
         *,
         max_bytes: int,
         estimates: Estimates,
+        note_lag: Callable[[float], None] | None = None,
     ) -> None:
         self._consumers = consumers
         self._spawn = spawn
         self._max_bytes = max_bytes
         self._estimates = estimates
+        self._note_lag = note_lag
         self._followers: dict[str, Follower] = {}
 
     def __len__(self) -> int:
@@ -139,6 +141,8 @@ class Standing:
         stance.hints = poll_hints(stance.polls, position, busy=self._consumers.busyness.value)
         stance.told_position = position
         stance.told_at = asyncio.get_running_loop().time()
+        if self._note_lag is not None and stance.numbers is not None:
+            self._note_lag(stance.told_at - stance.known_at)
         standing = Place(
             place=stance.consumer.place,
             position=position,

@@ -24,7 +24,7 @@ from headwayd.domain.errors import (
     QueueNotFound,
 )
 from headwayd.domain.places import LineNumbers
-from headwayd.domain.watching import Told
+from headwayd.domain.watching import Told, ToldWaiting
 from headwayd.engine.ports import Store
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.known import Known
@@ -45,17 +45,21 @@ _SHORT_PAUSE_S = 0.05
 log = structlog.get_logger(__name__)
 
 Spawn = Callable[[Awaitable[None], str], None]
+NoteLag = Callable[[float], None]  # how many seconds old a position is when it is told
 
 
 class Feed:
     """The watches of one queue. Belongs to one event loop."""
 
-    def __init__(self, queue: str, store: Store, spawn: Spawn, estimator: Estimator) -> None:
+    def __init__(
+        self, queue: str, store: Store, spawn: Spawn, estimator: Estimator, *, note_lag: NoteLag | None = None
+    ) -> None:
         self._queue = queue
         self._store = store
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._known = Known(estimator)
+        self._note_lag = note_lag
         self._watchers: set[Watcher] = set()
         self._newcomers: dict[Watch, float] = {}  # and until when they must be answered
         self._trouble: HeadwayError | None = None  # of the last ask
@@ -132,6 +136,8 @@ class Feed:
     def tell(self, watch: Watch) -> Told | None:
         """What is to be told of a message now; None if that is not known for sure: then it is found out."""
         told = self._known.tell(watch, self._loop.time())
+        if self._note_lag is not None and watch.glance is not None and isinstance(told, ToldWaiting):
+            self._note_lag(self._loop.time() - watch.glance.at)
         self._find_out()
         next_time = self._known.next_time()
         if next_time is not None and next_time <= self._loop.time() + READ_EVERY_S:

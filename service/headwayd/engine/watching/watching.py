@@ -14,7 +14,7 @@ from headwayd.engine.ports import Store
 from headwayd.engine.watching.attended import withdraw_unattended
 from headwayd.engine.watching.board import Board
 from headwayd.engine.watching.estimates import Estimates
-from headwayd.engine.watching.feed import Feed
+from headwayd.engine.watching.feed import Feed, NoteLag
 from headwayd.engine.watching.producers import ProducerLine
 from headwayd.engine.watching.watch import Watcher
 
@@ -25,10 +25,11 @@ Held = TypeVar("Held", Board, ProducerLine)
 class Watching:
     """Everybody in this process who watches."""
 
-    def __init__(self, store: Store, spawn: Spawn, estimates: Estimates) -> None:
+    def __init__(self, store: Store, spawn: Spawn, estimates: Estimates, *, note_lag: NoteLag | None = None) -> None:
         self._store = store
         self._spawn = spawn
         self._estimates = estimates
+        self._note_lag = note_lag
         self._feeds: dict[str, Feed] = {}
         self._boards: dict[str, Board] = {}
         self._producers: dict[str, ProducerLine] = {}
@@ -67,7 +68,9 @@ class Watching:
         feed = self._feeds.get(order.queue)
         if feed is None:
             estimator = self._estimates.of(order.queue)
-            feed = self._feeds[order.queue] = Feed(order.queue, self._store, self._spawn, estimator)
+            feed = self._feeds[order.queue] = Feed(
+                order.queue, self._store, self._spawn, estimator, note_lag=self._note_lag
+            )
         watcher = Watcher(order.message_ids)
         feed.join(watcher, budget_s)
         try:

@@ -1,0 +1,146 @@
+"""The state of all queues, read from the store when somebody asks: with bounded work, and once for all who ask at about
+the same time.
+
+Queues with numbers of their own are looked at every time. Of the others each look takes the next few, so that their
+sum is as old as it takes to come round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from headwayd.domain.errors import HeadwayError
+from headwayd.domain.model import Queue
+from headwayd.engine.budgets import Budget
+from headwayd.engine.counting.counts import OTHERS, Counts
+from headwayd.engine.ports import Store
+
+FRESH_S = 3.0
+_NAMES_EVERY_S = 15.0  # their cost grows with the number of keys in the store
+_BUDGET_S, _NAMES_BUDGET_S = 0.9, 0.5
+_MOST_OTHERS = 200  # looked at in one look
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueNumbers:
+    """The state of one queue, or of several put together."""
+
+    waiting: int = 0
+    leased: int = 0
+    delayed: int = 0
+    dead: int = 0
+    consumers: int = 0
+    producers: int = 0
+    oldest_age_s: float = 0.0
+
+    @classmethod
+    def of(cls, queue: Queue) -> QueueNumbers:
+        """Of one."""
+        counts = queue.counts
+        return cls(
+            waiting=counts.length,
+            leased=counts.leased,
+            delayed=counts.delayed,
+            dead=counts.dead,
+            consumers=counts.consumers_waiting,
+            producers=counts.producers_waiting,
+            oldest_age_s=(counts.oldest_age_ms or 0) / 1_000,
+        )
+
+    def __add__(self, other: QueueNumbers) -> QueueNumbers:
+        return QueueNumbers(
+            waiting=self.waiting + other.waiting,
+            leased=self.leased + other.leased,
+            delayed=self.delayed + other.delayed,
+            dead=self.dead + other.dead,
+            consumers=self.consumers + other.consumers,
+            producers=self.producers + other.producers,
+            oldest_age_s=max(self.oldest_age_s, other.oldest_age_s),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a look found. Without an answer of the store there are no queues."""
+
+    is_reachable: bool
+    queue_count: int = 0
+    queues: Mapping[str, QueueNumbers]
+
+
+class Census:
+    """Looks when asked."""
+
+    def __init__(self, store: Store, counts: Counts) -> None:
+        self._store = store
+        self._counts = counts
+        self._names: Sequence[str] = ()
+        self._names_at = float("-inf")
+        self._others: dict[str, QueueNumbers] = {}
+        self._at = 0  # whom of the others the next look begins with
+        self._seen: Seen | None = None
+        self._seen_at = float("-inf")
+        self._looking = asyncio.Lock()
+
+    async def look(self) -> Seen:
+        """The state of at most `FRESH_S` ago. Takes no longer than a second, and fails for no store that does."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if self._seen is None or loop.time() > self._seen_at + FRESH_S:
+                try:
+                    self._seen = await self._ask(Budget(_BUDGET_S))
+                except HeadwayError as error:
+                    log.debug("census.failed", reason=error.reason.name)
+                    self._seen = Seen(is_reachable=False, queues={})
+                self._seen_at = loop.time()
+            return self._seen
+
+    async def _ask(self, budget: Budget) -> Seen:
+        await self._learn_names()
+        own = list(self._counts.own)
+        others = self._next_others()
+        found = {queue.name: queue for queue in await self._store.describe_many(own, budget_s=budget.left_s)}
+        for name in own:
+            if name not in found:
+                self._counts.forget(name)
+        numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
+        if others:
+            queues = await self._store.describe_many(others, budget_s=budget.left_s)
+            for name in others:
+                self._others.pop(name, None)
+            self._others.update({queue.name: QueueNumbers.of(queue) for queue in queues})
+        if self._others:
+            numbers[OTHERS] = sum(self._others.values(), QueueNumbers())
+        return Seen(is_reachable=True, queue_count=max(len(self._names), len(found)), queues=numbers)
+
+    async def _learn_names(self) -> None:
+        """Also queues that nobody uses here are to be seen."""
+        now = asyncio.get_running_loop().time()
+        if now < self._names_at + _NAMES_EVERY_S:
+            return
+        try:
+            self._names = await self._store.names(budget_s=_NAMES_BUDGET_S)
+        except HeadwayError as error:  # too many keys for the time, or trouble that the next step meets, too
+            log.debug("census.names_failed", reason=error.reason.name)
+            return
+        self._names_at = now
+        for name in self._names:
+            self._counts.of(name)
+        known = set(self._names)
+        self._others = {name: numbers for name, numbers in self._others.items() if name in known}
+
+    def _next_others(self) -> list[str]:
+        own = self._counts.own
+        for name in own:
+            self._others.pop(name, None)
+        others = [name for name in self._names if name not in own]
+        if len(others) <= _MOST_OTHERS:
+            return others
+        start = self._at % len(others)
+        self._at = start + _MOST_OTHERS
+        return (others + others)[start : self._at]

@@ -1,0 +1,39 @@
+"""Puts whose refusals are counted, as their callers are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from headwayd.domain.errors import HeadwayError, Reason
+from headwayd.domain.model import PutOrder, PutOutcome
+from headwayd.engine.counting.counts import Counts, add
+from headwayd.engine.putting import Putting
+
+# These show that the queue exists.
+_OF_A_QUEUE = frozenset({Reason.QUEUE_FULL, Reason.QUEUE_CLOSED, Reason.DUPLICATE_MESSAGE, Reason.ROLE_IN_USE})
+
+
+class CountedPutting(Putting):
+    """All Puts of this process."""
+
+    def __init__(self, *arguments: Any, counts: Counts, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._counts = counts
+
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+        """See Putting."""
+        try:
+            outcomes = await super().put_each(order, budget_s=budget_s)
+        except HeadwayError as error:
+            self._refused(order.queue, error, len(order.messages))
+            raise
+        for outcome in outcomes:
+            if outcome.error is not None:
+                self._refused(order.queue, outcome.error, 1)
+        return outcomes
+
+    def _refused(self, queue: str, error: HeadwayError, number: int) -> None:
+        reason = error.reason
+        counts = self._counts.of(queue) if reason in _OF_A_QUEUE else self._counts.of_known(queue)
+        add(counts.refused, reason.name, number)

@@ -1,0 +1,76 @@
+"""Calls that are counted: a shell around the guarded handlers, made only if somebody wants the numbers.
+
+A call is counted when it has ended, with the code that its caller is told; CANCELLED if the caller did not wait for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from headwayd.engine.counting.counts import Counts
+from headwayd.rpc.edge import Context, Handlers
+from headwayd.rpc.status import OK, code_name
+
+_Behaviour = Callable[[Any, Context], Awaitable[Any]]
+
+
+def counted(handlers: Handlers, counts: Counts) -> Handlers:
+    """The same handlers, by their paths; what passes them is counted."""
+    return {path: _counted(handler, path.rpartition("/")[2], counts) for path, handler in handlers.items()}
+
+
+def _counted(handler: grpc.RpcMethodHandler[Any, Any], method: str, counts: Counts) -> grpc.RpcMethodHandler[Any, Any]:
+    coders = {
+        "request_deserializer": handler.request_deserializer,
+        "response_serializer": handler.response_serializer,
+    }
+    # The types know gRPC's threaded server only.
+    behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_stream
+    if handler.unary_unary:
+        return grpc.unary_unary_rpc_method_handler(_unary(behaviour, method, counts), **coders)
+    stream: Any = _stream(behaviour, method, counts)
+    if handler.unary_stream:
+        return grpc.unary_stream_rpc_method_handler(stream, **coders)
+    return grpc.stream_stream_rpc_method_handler(stream, **coders)
+
+
+def _unary(behaviour: _Behaviour, method: str, counts: Counts) -> _Behaviour:
+    note_seconds = counts.call_seconds[method].note
+    was_fine = (method, OK)
+    calls = counts.calls
+    calls[was_fine] = 0  # from the start on: how often it has grown is what is asked
+
+    async def handle(request: Any, context: Context) -> Any:
+        began = time.perf_counter()
+        try:
+            reply = await behaviour(request, context)
+        except BaseException:
+            counts.note_call(method, code_name(context))
+            raise
+        else:
+            calls[was_fine] += 1
+            return reply
+        finally:
+            note_seconds(time.perf_counter() - began)
+
+    return handle
+
+
+def _stream(behaviour: _Behaviour, method: str, counts: Counts) -> _Behaviour:
+    async def handle(request: Any, context: Context) -> None:
+        counts.stream_count += 1
+        try:
+            await behaviour(request, context)
+        except BaseException:
+            counts.note_call(method, code_name(context))
+            raise
+        else:
+            counts.note_call(method, OK)
+        finally:
+            counts.stream_count -= 1
+
+    return handle
