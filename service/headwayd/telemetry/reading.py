@@ -1,0 +1,128 @@
+"""What the metrics are at one moment, as plain values: read from this process's numbers, and put together with others'.
+
+A reading is made when somebody asks, never where something is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from headwayd.domain.histograms import Histogram
+from headwayd.engine.counting.census import Seen
+from headwayd.engine.counting.counts import OTHERS, Counts, QueueCounts
+from headwayd.telemetry import metric_names as names
+from headwayd.telemetry.metric_names import Kind, Metric, Together
+
+
+class Buckets(NamedTuple):
+    """A histogram's numbers: `counts[i]` values were not above `bounds[i]` and above the bound before; the last count
+    has those above all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Buckets:
+        """As it stands."""
+        return cls(tuple(histogram.bounds), tuple(histogram.counts), histogram.total)
+
+    def plus(self, other: Buckets) -> Buckets:
+        """Both."""
+        counts = tuple(one + another for one, another in zip(self.counts, other.counts, strict=True))
+        return Buckets(self.bounds, counts, self.total + other.total)
+
+
+Value = float | Buckets
+Series = dict[tuple[str, ...], Value]
+Reading = dict[str, Series]  # by the metric's name, then by the values of its labels
+
+_METRICS: Mapping[str, Metric] = {metric.name: metric for metric in names.ALL}
+_PICK: Mapping[Together, Callable[[float, float], float]] = {Together.MOST: max, Together.LEAST: min}
+
+
+def of_counts(counts: Counts) -> Reading:
+    """What this process did."""
+    queues = {**counts.own, OTHERS: counts.others}
+    return {
+        names.MESSAGES_PUT.name: _each(queues, lambda one: one.put),
+        names.MESSAGES_DEDUPLICATED.name: _each(queues, lambda one: one.deduplicated),
+        names.PUTS_REFUSED.name: _by_kind(queues, lambda one: one.refused),
+        names.MESSAGES_DELIVERED.name: _each(queues, lambda one: one.delivered),
+        names.MESSAGES_REDELIVERED.name: _each(queues, lambda one: one.redelivered),
+        names.MESSAGES_SETTLED.name: _by_kind(queues, lambda one: one.settled),
+        names.WAIT.name: _histograms((name, one.wait) for name, one in queues.items()),
+        names.WORK.name: _histograms((name, one.work) for name, one in queues.items()),
+        names.LEASES_RELEASED.name: {(cause,): number for cause, number in counts.released.items()},
+        names.POSITION_LAG.name: {(): Buckets.of(counts.position_lag)},
+        names.ETA_ERROR.name: {(): Buckets.of(counts.eta_error)},
+        names.STORE_SECONDS.name: _histograms(counts.store.items()),
+        names.STORE_TOGETHER.name: {(): Buckets.of(counts.together)},
+        names.LOOP_LAG.name: {(): Buckets.of(counts.loop_lag)},
+        names.CALLS.name: {key: number for key, number in counts.calls.items() if number},
+        names.CALL_SECONDS.name: _histograms(counts.call_seconds.items()),
+        names.STREAMS.name: {(): counts.stream_count},
+    }
+
+
+def of_census(seen: Seen) -> Reading:
+    """What the store told of queues."""
+    reading: Reading = {names.STORE_REACHABLE.name: {(): int(seen.is_reachable)}}
+    if not seen.is_reachable:
+        return reading
+    messages: Series = {}
+    waiters: Series = {}
+    for name, one in seen.queues.items():
+        messages |= {
+            (name, "waiting"): one.waiting,
+            (name, "leased"): one.leased,
+            (name, "delayed"): one.delayed,
+            (name, "dead"): one.dead,
+        }
+        waiters |= {(name, "consumers"): one.consumers, (name, "producers"): one.producers}
+    return reading | {
+        names.QUEUE_MESSAGES.name: messages,
+        names.QUEUE_WAITERS.name: waiters,
+        names.QUEUE_OLDEST_AGE.name: {(name,): one.oldest_age_s for name, one in seen.queues.items()},
+        names.QUEUES.name: {(): seen.queue_count},
+    }
+
+
+def together(readings: Iterable[Reading]) -> Reading:
+    """Several processes as one. What is the store's own is in one of them only."""
+    result: Reading = {}
+    for reading in readings:
+        for name, series in reading.items():
+            sums = result.setdefault(name, {})
+            for labels, value in series.items():
+                known = sums.get(labels)
+                sums[labels] = value if known is None else _both(_METRICS[name], known, value)
+    return result
+
+
+def _both(metric: Metric, one: Value, other: Value) -> Value:
+    if isinstance(one, Buckets) and isinstance(other, Buckets):
+        return one.plus(other)
+    assert isinstance(one, int | float)
+    assert isinstance(other, int | float)
+    pick = _PICK.get(metric.together)
+    return one + other if pick is None else pick(one, other)
+
+
+def cumulative(reading: Reading) -> Reading:
+    """Of a reading only what grows for ever: what a process that takes another's place goes on from."""
+    return {name: series for name, series in reading.items() if _METRICS[name].kind is not Kind.GAUGE}
+
+
+def _each(queues: Mapping[str, QueueCounts], number_of: Callable[[QueueCounts], int]) -> Series:
+    return {(name,): number for name, one in queues.items() if (number := number_of(one)) or name != OTHERS}
+
+
+def _by_kind(queues: Mapping[str, QueueCounts], numbers_of: Callable[[QueueCounts], Mapping[str, int]]) -> Series:
+    return {(name, kind): number for name, one in queues.items() for kind, number in numbers_of(one).items()}
+
+
+def _histograms(each: Iterable[tuple[str, Histogram]]) -> Series:
+    """Those that have a value: a queue that nobody uses has no histograms."""
+    return {(name,): Buckets.of(histogram) for name, histogram in each if any(histogram.counts)}
