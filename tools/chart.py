@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -40,6 +41,7 @@ def schema_of(field: FieldInfo) -> dict[str, Any]:
     kind = {int | None: int}.get(kind, kind)  # not said is not null: it follows from other values
     names = {Ge: ("ge", "minimum"), Le: ("le", "maximum"), MinLen: ("min_length", "minLength")}
     names |= {MaxLen: ("max_length", "maxLength")}
+    (kind,) = [each for each in get_args(kind) if each is not NoneType] or [kind]  # unset is not said
     rules["type"] = {int: "integer", str: "string"}[kind]
     for rule in field.metadata:
         if type(rule) in names:

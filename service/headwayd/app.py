@@ -21,6 +21,8 @@ from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.engine.engine import Engine
+from headwayd.http.server import CannotListenHttp
+from headwayd.oversight import Oversight, SharedPlaces
 from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
@@ -30,7 +32,7 @@ from headwayd.store.redis_store import RedisStore
 from headwayd.telemetry import logs
 
 # Why a start can fail for reasons that are not defects; their texts are for the operator.
-START_ERRORS: Final = (CannotListen, EmbeddedStoreFailed, StoreUnavailable)
+START_ERRORS: Final = (CannotListen, CannotListenHttp, EmbeddedStoreFailed, StoreUnavailable)
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +57,18 @@ class Step:
 class Service:
     """One service process: `start`, then `stop`, whatever happened in between.
 
-    A worker is one of several on the same addresses; `store_url` is the embedded store that all of them use, if any.
+    A worker is one of several on the same addresses; `store_url` is the embedded store that all of them use, if any,
+    and `shared` has the numbers of all of them.
     """
 
-    def __init__(self, settings: Settings, *, is_worker: bool = False, store_url: str | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        is_worker: bool = False,
+        store_url: str | None = None,
+        shared: SharedPlaces | None = None,
+    ) -> None:
         self._settings = settings
         self._is_worker = is_worker
         self.process = f"headway/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
@@ -73,17 +83,20 @@ class Service:
             embedded=self._has_embedded,
             call_timeout=settings.store_timeout,
         )
+        self._oversight = Oversight(settings, process=self.process, is_worker=is_worker, shared=shared)
         self._engine = Engine(
             self._store,
             process=self.process,
             limits=settings.limits,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             goes_together=not settings.plain,
+            counts=self._oversight.counts,
         )
         self._server: RpcServer | None = None
 
     async def start(self) -> list[str]:
-        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), CannotListen.
+        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), CannotListen and
+        CannotListenHttp.
 
         A server that is down at the start is waited for while serving: calls answer UNAVAILABLE until it is there.
         """
@@ -113,11 +126,23 @@ class Service:
             reuse_port=self._is_worker,
             is_plain=settings.plain,
             scales=settings.keda,
+            counts=self._oversight.counts,
         )
         addresses = await self._server.start()
-        self._engine.on_readiness(self._server.set_ready)
-        self._server.set_serving(True)
+        addresses += await self._oversight.start(self._engine, self._store)
+        self._engine.on_readiness(self._set_ready)
+        self._set_serving(True)
         return addresses
+
+    def _set_ready(self, is_ready: bool) -> None:
+        if self._server:
+            self._server.set_ready(is_ready)
+        self._oversight.set_ready(is_ready)
+
+    def _set_serving(self, is_serving: bool) -> None:
+        if self._server:
+            self._server.set_serving(is_serving)
+        self._oversight.set_serving(is_serving)
 
     @property
     def store_text(self) -> str:
@@ -137,9 +162,11 @@ class Service:
             Step("drain delay", lambda: _pause(settings.drain_delay, hurry), settings.drain_delay + _STEP),
             Step("end waits", self._end_waits),
             Step("stop taking calls, let running ones end", lambda: self._stop_server(hurry), grace + _CLEAN_UP),
+            Step("close the HTTP port", self._oversight.stop_http),
             Step("stop background work", self._engine.stop),
             Step("close the store's connections", self._store.close),
             Step("stop the embedded store", self._stop_embedded, _STOP_EMBEDDED),
+            Step("send the last metrics", self._oversight.finish),
             Step("flush the log", self._flush),
         ]
 
@@ -157,8 +184,7 @@ class Service:
                 log.debug("shut-down step done", step=step.name)
 
     async def _say_not_serving(self) -> None:
-        if self._server:
-            self._server.set_serving(False)
+        self._set_serving(False)
 
     async def _end_waits(self) -> None:
         if self._server:
@@ -239,13 +265,19 @@ def _relieve_collector() -> None:
 
 
 def run(
-    settings: Settings, *, announce: Callable[[str], None], is_worker: bool = False, store_url: str | None = None
+    settings: Settings,
+    *,
+    announce: Callable[[str], None],
+    is_worker: bool = False,
+    store_url: str | None = None,
+    shared: SharedPlaces | None = None,
 ) -> None:
     """`serve` on a loop of its own, the fast one where it is installed. The rest is told at `Service`."""
     logs.set_up(log_format=settings.log_format, level=settings.log_level)
 
     async def made_on_the_loop() -> None:
-        await serve(Service(settings, is_worker=is_worker, store_url=store_url), announce=announce)
+        service = Service(settings, is_worker=is_worker, store_url=store_url, shared=shared)
+        await serve(service, announce=announce)
 
     with asyncio.Runner(loop_factory=None if settings.plain else _loop_factory()) as runner:
         runner.run(made_on_the_loop())

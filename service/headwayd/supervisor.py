@@ -24,6 +24,7 @@ from headwayd.rpc.sharing import held
 from headwayd.store.data_folder import EmbeddedStoreFailed
 from headwayd.store.embedded import EmbeddedStore
 from headwayd.telemetry import logs
+from headwayd.telemetry.sharing import make_places
 from headwayd.worker import Orders
 
 
@@ -103,6 +104,7 @@ class Worker:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
+            pass_fds=self._orders.places,
         )
         assert self._process.stdin is not None
         self._process.stdin.write(self._orders.pack())
@@ -150,8 +152,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal, number)
-        with held(self._settings.listen) as addresses:
-            settings = self._settings.model_copy(update={"listen": addresses})
+        http = [] if self._settings.http_listen is None else [self._settings.http_listen]
+        with held((*self._settings.listen, *http)) as addresses:
+            count = len(self._settings.listen)
+            real = {"listen": addresses[:count], "http_listen": addresses[-1] if http else None}
+            settings = self._settings.model_copy(update=real)
             if settings.store_url is not None:
                 await self._supervise(settings, None)
                 return
@@ -169,8 +174,10 @@ class Supervisor:
             worker.send(signal.SIGTERM)
 
     async def _supervise(self, settings: Settings, store_url: str | None) -> None:
+        # Numbers that only a worker's HTTP port tells are of all workers; who sends them tells which process it is.
+        places = tuple(make_places(settings.workers)) if settings.http_listen is not None else ()
         self._workers = [
-            Worker(Orders(number, settings, store_url), told=self._told, on_serving=self._on_serving)
+            Worker(Orders(number, settings, store_url, places), told=self._told, on_serving=self._on_serving)
             for number in range(1, settings.workers + 1)
         ]
         try:

@@ -25,11 +25,12 @@ _ORPHAN_S = 20.0
 @dataclass(frozen=True, slots=True)
 class Orders:
     """What a worker is to do. `listen` of the settings has real ports; `store_url` is the supervisor's embedded store,
-    None if the settings name another."""
+    None if the settings name another; `places` is the memory that all workers share for their numbers, a place each."""
 
     number: int
     settings: Settings
     store_url: str | None
+    places: tuple[int, ...] = ()
 
     def pack(self) -> bytes:
         """As it goes to the worker."""
@@ -70,9 +71,11 @@ def main() -> None:
     structlog.contextvars.bind_contextvars(worker=orders.number)
     # Late: an orphan need not load gRPC first.
     from headwayd.app import START_ERRORS, run  # noqa: PLC0415
+    from headwayd.oversight import SharedPlaces  # noqa: PLC0415
 
+    shared = SharedPlaces(orders.places, own=orders.number - 1) if orders.places else None
     try:
-        run(orders.settings, announce=_tell_supervisor, is_worker=True, store_url=orders.store_url)
+        run(orders.settings, announce=_tell_supervisor, is_worker=True, store_url=orders.store_url, shared=shared)
     except START_ERRORS as error:
         sys.exit(f"headwayd: worker {orders.number}: {error}")
 

@@ -21,6 +21,8 @@ NOT_UTF8 = "a\udcffb"  # as Python shows it
 # Of those whose type does not tell what is wrong for them.
 BAD_TEXTS = {
     "listen": ["nowhere", "unix:", "127.0.0.1:65536", "::1:80", "127.0.0.1:0,"],
+    "http_listen": ["nowhere", "unix:/s", "127.0.0.1:65536", ""],
+    "otlp_endpoint": ["nowhere", "grpc://a:1", "http://", "http://user:secret@a:1", "http://a:1/v1", ""],
     "redis_url": [
         "http://a",
         "redis://",

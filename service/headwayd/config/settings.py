@@ -19,11 +19,14 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from headwayd.config.capacity_settings import CapacitySettings
 from headwayd.config.fields import MIB
+from headwayd.config.http_settings import HttpSettings
 from headwayd.config.limit_settings import LimitSettings
+from headwayd.config.metrics_settings import MetricsSettings
 from headwayd.config.names import ENV_PREFIX, PressureSource, origin_of
 from headwayd.config.scaling_settings import ScalingSettings
 from headwayd.config.serving_settings import ServingSettings
 from headwayd.config.store_settings import StoreSettings
+from headwayd.config.telemetry_settings import TelemetrySettings
 from headwayd.config.values import format_span, host_of, is_local
 from headwayd.domain.limits import Limits
 
@@ -32,7 +35,16 @@ class BadSettings(Exception):
     """Settings that cannot be used. The text has one line for each, by the name under which it was given."""
 
 
-class Settings(ScalingSettings, LimitSettings, CapacitySettings, StoreSettings, ServingSettings):
+class Settings(
+    ScalingSettings,
+    LimitSettings,
+    CapacitySettings,
+    MetricsSettings,
+    TelemetrySettings,
+    HttpSettings,
+    StoreSettings,
+    ServingSettings,
+):
     """What the service runs with. `load` is the way to make one."""
 
     model_config = SettingsConfigDict(
@@ -71,7 +83,7 @@ class Settings(ScalingSettings, LimitSettings, CapacitySettings, StoreSettings, 
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        beyond = [address for address in self.listen if not is_local(address)]
+        beyond = [address for address in (*self.listen, self.http_listen) if address and not is_local(address)]
         if beyond and not self.insecure:
             raise ValueError(
                 f"{beyond[0]} is open to other machines and there is no TLS yet: listen on 127.0.0.1, or say --insecure"

@@ -1,0 +1,127 @@
+"""The server of the HTTP port: uvicorn in this process and on its event loop, on sockets of our own.
+
+uvicorn by itself would take over signals, end the process when it cannot listen, and set up logging; none of that is
+its business here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+from datetime import timedelta
+
+import uvicorn
+
+from headwayd.http.doors import Behind, app_of
+from headwayd.http.protocol import BoundedProtocol
+
+_HEAD_BYTES = 16 * 1024  # of a request
+_BACKLOG = 128
+_START_S = 10.0
+_LAST_ANSWERS_S = 2
+
+
+class CannotListenHttp(OSError):
+    """The address of the HTTP port is taken, or is not this machine's."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_started = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_started.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the service's."""
+        yield
+
+
+class HttpServer:
+    """Serves what is `behind` on `listen`, "HOST:PORT". With `reuse_port` other workers listen there, too.
+
+    Life: `start`, `stop`. Both belong to one event loop.
+    """
+
+    def __init__(self, behind: Behind, *, listen: str, reuse_port: bool = False) -> None:
+        self._listen = listen
+        self._reuse_port = reuse_port
+        config = uvicorn.Config(
+            app_of(behind),
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="error",  # what clients do wrong is theirs
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            h11_max_incomplete_event_size=_HEAD_BYTES,
+            timeout_graceful_shutdown=_LAST_ANSWERS_S,
+        )
+        self._server = _Server(config)
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        """Begins to listen; the URL with the real port. Raises CannotListenHttp."""
+        sockets, port = _bind(self._listen, reuse_port=self._reuse_port)
+        self._serving = asyncio.create_task(self._server.serve(sockets), name="http")
+        has_started = asyncio.ensure_future(self._server.has_started.wait())
+        try:
+            await asyncio.wait({has_started, self._serving}, return_when=asyncio.FIRST_COMPLETED, timeout=_START_S)
+            if self._serving.done():
+                await self._serving
+        except OSError as error:  # found out when it listens
+            raise CannotListenHttp(f"cannot listen on {self._listen} (http): {error.strerror}") from error
+        finally:
+            has_started.cancel()
+        return f"http://{self._listen.rpartition(':')[0]}:{port}"
+
+    async def stop(self, within: timedelta) -> None:
+        """Takes no more requests, lets those under way end, and closes all connections. Idempotent."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds()):
+                await self._serving
+        self._serving = None
+
+
+def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
+    """Sockets on all addresses of the host, with one port."""
+    host, _, text = address.rpartition(":")
+    port, bound = int(text), list[socket.socket]()
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, where in found:
+            one = socket.socket(family, kind, protocol)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if reuse_port:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            try:
+                one.bind((where[0], port, *where[2:]))
+            except OSError as error:
+                one.close()
+                if error.errno != errno.EADDRNOTAVAIL or family != socket.AF_INET6 or len(found) == 1:
+                    raise
+                continue  # localhost is ::1, too, also where there is no IPv6
+            one.setblocking(False)
+            port = one.getsockname()[1]
+            bound.append(one)
+    except OSError as error:
+        for one in bound:
+            one.close()
+        raise CannotListenHttp(
+            f"cannot listen on {address} (http): taken, not an address of this machine, or not permitted"
+        ) from error
+    return bound, port

@@ -1,0 +1,106 @@
+"""Puts together what those see who watch over this process: its metrics, and the HTTP port that tells them.
+
+Where neither `http_listen` nor `otlp_endpoint` is set nobody asks, and there is nothing here: nothing is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from headwayd.config.settings import Settings
+from headwayd.engine.counting.census import Census
+from headwayd.engine.counting.counts import Counts
+from headwayd.engine.engine import Engine
+from headwayd.http.doors import Behind
+from headwayd.http.server import HttpServer
+from headwayd.store.redis_store import RedisStore
+from headwayd.telemetry.metrics import Metrics
+from headwayd.telemetry.sharing import Shared
+
+if TYPE_CHECKING:
+    from headwayd.telemetry.otlp_metrics import OtlpMetrics
+
+_HTTP_STOP = timedelta(seconds=5)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlaces:
+    """The memory that workers share for their numbers, and which place is this one's."""
+
+    places: Sequence[int]
+    own: int
+
+
+class Oversight:
+    """Of one process. Life: `start`; `stop_http`; `finish`."""
+
+    def __init__(self, settings: Settings, *, process: str, is_worker: bool, shared: SharedPlaces | None) -> None:
+        self._settings = settings
+        self._process = process
+        self._is_worker = is_worker
+        self._shared = shared
+        self._is_serving = self._is_ready = False
+        self._metrics: Metrics | None = None
+        self._http: HttpServer | None = None
+        self._otlp: OtlpMetrics | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        is_asked = settings.http_listen is not None or settings.otlp_endpoint is not None
+        self.counts = Counts(most_queues=settings.metrics_queues) if is_asked else None
+
+    async def start(self, engine: Engine, store: RedisStore) -> list[str]:
+        """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
+        counts, settings = self.counts, self._settings
+        if counts is None:
+            return []
+        store.on_answer(counts.note_store)
+        shared = Shared(self._shared.places, own=self._shared.own) if self._shared else None
+        self._metrics = metrics = Metrics(
+            counts, Census(store, counts), watcher_count=lambda: engine.watcher_count, shared=shared
+        )
+        self._tell()
+        self._tasks.append(asyncio.create_task(metrics.run(), name="metrics"))
+        if settings.otlp_endpoint is not None:
+            # Late: whoever sends nothing need not load OpenTelemetry.
+            from headwayd.telemetry.otlp_metrics import OtlpMetrics  # noqa: PLC0415
+
+            self._otlp = otlp = OtlpMetrics(
+                metrics, endpoint=settings.otlp_endpoint, every=settings.metrics_interval, process=self._process
+            )
+            self._tasks.append(asyncio.create_task(otlp.run(), name="otlp metrics"))
+        if settings.http_listen is None:
+            return []
+        behind = Behind(scrape=metrics.scrape, is_ready=lambda: metrics.is_ready)
+        self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker)
+        return [await self._http.start()]
+
+    def set_serving(self, is_serving: bool) -> None:
+        """Whether this process wants calls."""
+        self._is_serving = is_serving
+        self._tell()
+
+    def set_ready(self, is_ready: bool) -> None:
+        """Whether the store can be counted on."""
+        self._is_ready = is_ready
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._metrics is not None:
+            self._metrics.is_ready = self._is_serving and self._is_ready
+
+    async def stop_http(self) -> None:
+        """Closes the HTTP port. Until then it tells that this process is not ready."""
+        if self._http is not None:
+            await self._http.stop(_HTTP_STOP)
+
+    async def finish(self) -> None:
+        """Sends the last numbers, when all is done that is counted."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._otlp is not None:
+            await self._otlp.close()
