@@ -36,9 +36,10 @@ def schema_of(field: FieldInfo) -> dict[str, Any]:
         return rules | {"enum": list(get_args(kind))}
     if kind is bool:
         return rules | {"type": "boolean"}
+    if get_origin(kind) is tuple:  # written with commas between
+        return rules | {"type": "string"}
     if kind is timedelta:
         return rules | {"type": "string", "pattern": _SPAN}
-    kind = {int | None: int}.get(kind, kind)  # not said is not null: it follows from other values
     names = {Ge: ("ge", "minimum"), Le: ("le", "maximum"), MinLen: ("min_length", "minLength")}
     names |= {MaxLen: ("max_length", "maxLength")}
     (kind,) = [each for each in get_args(kind) if each is not NoneType] or [kind]  # unset is not said

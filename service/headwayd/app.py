@@ -129,7 +129,7 @@ class Service:
             counts=self._oversight.counts,
         )
         addresses = await self._server.start()
-        addresses += await self._oversight.start(self._engine, self._store)
+        addresses += await self._oversight.start(self._engine, self._store, self._server.bridge)
         self._engine.on_readiness(self._set_ready)
         self._set_serving(True)
         return addresses

@@ -15,6 +15,7 @@ from headwayd.config.settings import Settings
 from headwayd.engine.counting.census import Census
 from headwayd.engine.counting.counts import Counts
 from headwayd.engine.engine import Engine
+from headwayd.http.connecting import Calls
 from headwayd.http.doors import Behind
 from headwayd.http.server import HttpServer
 from headwayd.store.redis_store import RedisStore
@@ -51,7 +52,7 @@ class Oversight:
         is_asked = settings.http_listen is not None or settings.otlp_endpoint is not None
         self.counts = Counts(most_queues=settings.metrics_queues) if is_asked else None
 
-    async def start(self, engine: Engine, store: RedisStore) -> list[str]:
+    async def start(self, engine: Engine, store: RedisStore, calls: Calls) -> list[str]:
         """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
         counts, settings = self.counts, self._settings
         if counts is None:
@@ -73,7 +74,13 @@ class Oversight:
             self._tasks.append(asyncio.create_task(otlp.run(), name="otlp metrics"))
         if settings.http_listen is None:
             return []
-        behind = Behind(scrape=metrics.scrape, is_ready=lambda: metrics.is_ready)
+        behind = Behind(
+            scrape=metrics.scrape,
+            is_ready=lambda: metrics.is_ready,
+            calls=calls if settings.http_calls else None,
+            most_bytes=settings.max_request_bytes,
+            origins=settings.http_origins,
+        )
         self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker)
         return [await self._http.start()]
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from typing import Annotated
+
 from pydantic import field_validator
-from pydantic_settings import BaseSettings
+from pydantic_settings import BaseSettings, NoDecode
 
 from headwayd.config.fields import setting
 from headwayd.config.values import host_of
+
+_ORIGIN = re.compile(r"https?://[^/\s]+")
 
 
 class HttpSettings(BaseSettings):
@@ -14,10 +19,21 @@ class HttpSettings(BaseSettings):
 
     http_listen: str | None = setting(
         None,
-        "Where to serve plain HTTP: /metrics, /healthz and /readyz, as HOST:PORT (port 0: any free one). Whoever "
-        "reaches it may read the names and numbers of queues, and nothing else.",
+        "Where to serve plain HTTP: /metrics, /healthz, /readyz and, unless http_calls is off, the calls, as HOST:PORT "
+        "(port 0: any free one). Whoever reaches it may read the names and numbers of queues.",
         unit="address",
         shown="(none: no HTTP)",
+    )
+    http_calls: bool = setting(
+        True,
+        "Take calls at http_listen, too, for browsers and others without gRPC: by Connect, gRPC-Web or plain JSON.",
+    )
+    http_origins: Annotated[tuple[str, ...], NoDecode] = setting(
+        (),
+        "Pages of which other sites may call at http_listen from a browser, as https://HOST, with commas between; * "
+        "for all.",
+        unit="origins",
+        shown="(none but its own)",
     )
 
     @field_validator("http_listen")
@@ -26,3 +42,17 @@ class HttpSettings(BaseSettings):
         if address is not None and not host_of(address):
             raise ValueError("must be HOST:PORT")
         return address
+
+    @field_validator("http_origins", mode="before")
+    @classmethod
+    def _split_origins(cls, value: object) -> object:
+        texts = value.split(",") if isinstance(value, str) else value
+        return [text.strip() for text in texts if text.strip()] if isinstance(texts, list | tuple) else texts
+
+    @field_validator("http_origins")
+    @classmethod
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        for origin in origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
+        return origins

@@ -3,28 +3,52 @@
     GET /metrics   all metrics, for Prometheus
     GET /healthz   200 as long as this process answers; the store is never asked
     GET /readyz    200 if this process wants calls and its store can be counted on, else 503
+    POST /headway.v1.QueueService/Put and all other calls with one request: see `connecting`
 
-Anything else is 404, another method 405. Bodies of requests are not read.
+Anything else is 404, another method 405.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from headwayd.http.bodies import Bodies
+from headwayd.http.connecting import Calls, ConnectApp
+
+# What browsers may send and read beyond what they may anyway.
+_SENT = (
+    "authorization",
+    "connect-protocol-version",
+    "connect-timeout-ms",
+    "content-type",
+    "grpc-timeout",
+    "traceparent",
+    "tracestate",
+    "x-grpc-web",
+    "x-user-agent",
+)
+_READ = ("grpc-message", "grpc-status", "grpc-status-details-bin")
+_PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the most patient one remembers
+
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; and whether
-    the process is ready now."""
+    """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
+    process is ready now; and the calls, if they are taken here, of at most so many bytes, from these origins, too."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_ready: Callable[[], bool]
+    calls: Calls | None = None
+    most_bytes: int = 0
+    origins: Sequence[str] = ()
 
 
 def app_of(behind: Behind) -> Starlette:
@@ -47,5 +71,27 @@ def app_of(behind: Behind) -> Starlette:
             Route("/metrics", metrics, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
+            *_calls(behind),
+        ],
+        middleware=[
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(behind.origins),
+                allow_methods=["POST"],
+                allow_headers=list(_SENT),
+                expose_headers=list(_READ),
+                max_age=_PREFLIGHT_S,
+            )
         ]
+        if behind.origins
+        else [],
     )
+
+
+def _calls(behind: Behind) -> list[Route]:
+    calls = behind.calls
+    if calls is None:
+        return []
+    services = sorted({method.service for method in calls.methods})
+    apps = {service: Bodies(ConnectApp(calls, service, most_bytes=behind.most_bytes)) for service in services}
+    return [Route(method.path, apps[method.service], methods=["POST"]) for method in calls.methods]

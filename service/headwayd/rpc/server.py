@@ -16,6 +16,7 @@ from headwayd.domain.limits import Limits
 from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
+from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.counting import counted
 from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Gate, service_handlers
 from headwayd.rpc.engine_port import Engine
@@ -102,11 +103,12 @@ class RpcServer:
         for servicer, service in servicers:
             guarded = service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
             handlers.update(guarded if counts is None else counted(guarded, counts))
+        self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))
         if is_plain:
             register_plainly(self._server, handlers)
             return
         for name, method in _LANES:
-            self._server.add_registered_method_handlers(name, {method: handlers.pop(f"/{name}/{method}")})
+            self._server.add_registered_method_handlers(name, {method: handlers[f"/{name}/{method}"]})
         self._server.add_generic_rpc_handlers((CallRouter(handlers),))
 
     @property

@@ -1,0 +1,36 @@
+"""A call of the service as those see it who take it another way than gRPC: bytes in, bytes out, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class CallFailed(Exception):
+    """A call that ended with a status: the number of its code in gRPC, a text, and details as type URLs and bytes."""
+
+    def __init__(self, code: int, text: str, details: Sequence[tuple[str, bytes]] = ()) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.details = tuple(details)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a caller sent beside the request: metadata, where from, and for how long it waits (None: as long as it
+    takes)."""
+
+    metadata: Sequence[tuple[str, str]] = ()
+    peer: str = ""
+    within_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A call that can be made. `path` is its path in gRPC; `is_stream`: it streams its replies."""
+
+    path: str
+    service: str
+    name: str
+    is_stream: bool
