@@ -31,6 +31,7 @@ class ServiceProcess:
         self.log = folder / "headwayd.log"
         self.address = ""
         self.addresses: list[str] = []
+        self.http = ""  # the URL of its HTTP port, if it has one
         self.store = ""  # as the first line tells it
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -55,6 +56,7 @@ class ServiceProcess:
         assert match, f"unexpected first line {line!r}\n{processes.tail(self.log)}"
         self.addresses = match["addresses"].split(", ")
         self.address, self.store = self.addresses[0], match["store"]
+        self.http = next((each for each in self.addresses if each.startswith("http")), "")
         return self
 
     def _first_line(self) -> str:

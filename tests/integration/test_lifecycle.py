@@ -62,9 +62,11 @@ async def test_the_shut_down_goes_in_order(make_service: MakeService) -> None:
         "drain delay",
         "end waits",
         "stop taking calls",
+        "close the HTTP port",
         "stop background work",
         "close the store",
         "stop the embedded store",
+        "send the last metrics",
         "flush the log",
     ]
     text = service.log.read_text()

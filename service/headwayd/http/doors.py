@@ -66,7 +66,7 @@ def app_of(behind: Behind) -> Starlette:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready\n", status_code=503)
 
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/metrics", metrics, methods=["GET"]),
             Route("/healthz", healthz, methods=["GET"]),
@@ -86,6 +86,8 @@ def app_of(behind: Behind) -> Starlette:
         if behind.origins
         else [],
     )
+    app.router.redirect_slashes = False  # a path that is not there is not there
+    return app
 
 
 def _calls(behind: Behind) -> list[Route]:

@@ -156,6 +156,7 @@ def _bounded(metadata: Mapping[str, str]) -> dict[str, str]:
 
 def code_name(context: ServicerContext[Any, Any]) -> str:
     """The name of the code with which a call has ended that was not fine; CANCELLED if nobody set one."""
-    code: Any = context.code()
-    number = code if isinstance(code, int) else code.value[0]
-    return _CODE_NAMES[number or grpc.StatusCode.CANCELLED.value[0]]
+    code: Any = context.code()  # None, a number, or a code: gRPC 1.85 keeps what it was last given
+    if not code:
+        return grpc.StatusCode.CANCELLED.name
+    return _CODE_NAMES[code if isinstance(code, int) else code.value[0]]

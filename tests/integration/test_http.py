@@ -1,0 +1,207 @@
+"""The HTTP port: what it answers, what it refuses, and how it comes and goes with the service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
+
+import grpc
+import httpx
+import pytest
+
+from harness import ServiceProcess, eventually
+from harness.scraping import fetch
+from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
+from headwayd.http import protocol
+from headwayd.http.doors import Behind
+from headwayd.http.server import CannotListenHttp, HttpServer
+
+MakeService = Callable[..., ServiceProcess]
+Serve = Callable[[], Awaitable[int]]
+HTTP = {"HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
+STOP = timedelta(seconds=5)
+STARTED: list[HttpServer] = []
+LONG = b"x" * 3_000_000  # more than the kernel keeps for a reader who does not read
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Serve]:
+    """An HTTP server in this process, whose port it returns."""
+
+    async def start() -> int:
+        async def scrape(_accept: str) -> tuple[bytes, str]:
+            return LONG, "text/plain"
+
+        one = HttpServer(Behind(scrape=scrape, is_ready=lambda: True), listen="127.0.0.1:0")
+        STARTED.append(one)
+        return int((await one.start()).rpartition(":")[2])
+
+    yield start
+    while STARTED:
+        await STARTED.pop().stop(STOP)
+
+
+def connections() -> int:
+    """To the server in this process."""
+    return len(STARTED[0]._server.server_state.connections)
+
+
+async def test_what_is_not_there_is_404_and_another_method_is_405(make_service: MakeService) -> None:
+    service = make_service(**HTTP)
+    async with httpx.AsyncClient(base_url=service.http, timeout=10) as client:
+        for path in ("/", "/metrics/", "/metrics/x", "/Metrics", "/healthz%00", "/%ff", "/../metrics/.."):
+            assert (await client.get(path, follow_redirects=True)).status_code == 404, path
+        for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "NONSENSE"):
+            answer = await client.request(method, "/metrics", content=b"{}")
+            assert (answer.status_code, answer.headers["allow"]) == (405, "HEAD, GET"), method
+        with_body = await client.request("GET", "/healthz", content=b"x" * 100_000)
+        assert (with_body.status_code, with_body.text) == (200, "alive\n")
+        head = await client.head("/metrics")
+        assert (head.status_code, head.content) == (200, b"")
+        assert "server" not in head.headers
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\r\n\r\n\r\n\r\nx", b"GET\r\n\r\n", b"\x16\x03\x01" * 10, b"GET /metrics HTTP/1.1\r\n\r\n"],
+    ids=ascii,
+)
+async def test_what_is_no_request_is_400_and_the_connection_ends(sent: bytes, server: Serve) -> None:
+    port = await server()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    async with asyncio.timeout(10):
+        answer = await reader.read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_a_head_that_is_too_large_is_refused(server: Serve) -> None:
+    port = await server()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET /healthz HTTP/1.1\r\nhost: a\r\nx: " + b"x" * 100_000)
+    async with asyncio.timeout(10):
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.close()
+
+
+async def test_a_client_that_sends_its_request_too_slowly_loses_its_connection(
+    server: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "REQUEST_S", 0.3)
+    port = await server()
+    for prelude in (b"", b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"):  # at first, and after an answer
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(prelude)
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    writer.write(b"G" if not prelude else b"\r")
+                    await writer.drain()
+                    async with asyncio.timeout(0.05):
+                        if not await reader.read(1_000):
+                            break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        writer.close()
+
+
+async def test_a_client_that_does_not_read_loses_its_connection(server: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "READ_S", 0.3)
+    port = await server()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(slow, ("127.0.0.1", port))
+        await loop.sock_sendall(slow, b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n" * 5)
+
+        await eventually(lambda: connections() == 1)
+        await eventually(lambda: connections() == 0, within=10)
+    async with httpx.AsyncClient(timeout=10) as client:  # one that reads gets everything
+        assert len((await client.get(f"http://127.0.0.1:{port}/metrics")).content) == len(LONG)
+
+
+async def test_connections_beyond_the_most_are_closed_and_those_within_are_served(
+    server: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 3)
+    port = await server()
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(10):
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+    writer.close()
+    for reader, writer in held:
+        writer.write(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+        async with asyncio.timeout(10):
+            assert (await reader.read()).endswith(b"ready\n")
+        writer.close()
+
+
+async def test_from_the_signal_on_it_is_not_ready_and_it_answers_until_calls_have_ended(
+    make_service: MakeService, connect: Callable[[str], grpc.aio.Channel]
+) -> None:
+    service = make_service(HEADWAY_DRAIN_DELAY="60s", **HTTP)
+    assert (await fetch(service, "/readyz")).text == "ready\n"
+    service.signal(signal.SIGTERM)
+
+    async def is_not_ready() -> bool:
+        answer = await fetch(service, "/readyz")
+        return (answer.status_code, answer.text) == (503, "not ready\n")
+
+    await eventually(is_not_ready)
+    assert (await fetch(service, "/healthz")).status_code == 200
+    assert "headway_ready 0.0" in (await fetch(service, "/metrics")).text
+    async with connect(service.address) as channel:  # calls are still served
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+        await stub.Create(queue_service_pb2.CreateRequest(queue="jobs"), timeout=10)
+    service.signal(signal.SIGINT)
+    assert service.wait() == 0
+    with pytest.raises(httpx.ConnectError):
+        await fetch(service, "/healthz")
+
+
+async def test_a_client_that_stays_connected_does_not_hold_up_the_end(make_service: MakeService) -> None:
+    service = make_service(**HTTP)
+    port = int(service.http.rpartition(":")[2])
+    silent = await asyncio.open_connection("127.0.0.1", port)
+    async with httpx.AsyncClient(timeout=10) as client:
+        await client.get(f"{service.http}/healthz")
+        assert service.stop() == 0
+    silent[1].close()
+
+
+def test_an_address_that_is_taken_ends_the_start_with_1_and_a_line(make_service: MakeService) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for flags in ((), ("--workers", "2")):
+            service = make_service(HEADWAY_HTTP_LISTEN=address, start=False, flags=flags)
+            service.launch()
+            assert service.wait() == 1
+            assert f"headwayd: cannot listen on {address}" in service.log.read_text()
+
+
+async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> None:
+    async def scrape(_accept: str) -> tuple[bytes, str]:
+        return b"", ""
+
+    behind = Behind(scrape=scrape, is_ready=lambda: False)
+    local = HttpServer(behind, listen="localhost:0")
+    url = await local.start()
+    async with httpx.AsyncClient(timeout=10) as client:
+        assert (await client.get(f"{url}/readyz")).status_code == 503
+    with pytest.raises(CannotListenHttp):
+        await HttpServer(behind, listen=url.removeprefix("http://")).start()
+    await local.stop(STOP)
+    with pytest.raises(CannotListenHttp):
+        await HttpServer(behind, listen="192.0.2.1:0").start()

@@ -1,0 +1,238 @@
+"""Counting: which queues have numbers of their own, what a step counts, and that nothing is there when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from headwayd.config.settings import Settings
+from headwayd.domain.histograms import Histogram
+from headwayd.domain.model import Counts as QueueTotals
+from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
+from headwayd.domain.places import LineNumbers
+from headwayd.engine.counting import census, counted_store
+from headwayd.engine.counting.census import Census
+from headwayd.engine.counting.counted_store import CALL_GONE, STREAM_ENDED, counted
+from headwayd.engine.counting.counts import OTHERS, Counts
+from headwayd.engine.eta import WaitEstimator
+from headwayd.engine.ports import GetStep, Store
+from headwayd.oversight import Oversight
+
+
+def test_a_value_at_a_bound_is_counted_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for value in (0.0, 1.0, 1.5, 2.0, 2.1):
+        histogram.note(value)
+    assert histogram.counts == [2, 2, 1]
+    assert histogram.total == pytest.approx(6.6)
+
+
+def test_the_first_queues_have_numbers_of_their_own_and_the_rest_share_one_set() -> None:
+    counts = Counts(most_queues=2)
+    for name in ("a", "b", "c", "d", "a", "c"):
+        counts.of(name).put += 1
+    assert {name: one.put for name, one in counts.own.items()} == {"a": 2, "b": 1}
+    assert counts.others.put == 3
+    counts.forget("a")
+    counts.of("d").put += 1
+    assert {name: one.put for name, one in counts.own.items()} == {"b": 1, "d": 1}
+
+
+def test_a_queue_called_like_the_rest_is_one_of_the_rest() -> None:
+    counts = Counts(most_queues=2)
+    assert counts.of(OTHERS) is counts.others
+    assert OTHERS not in counts.own
+
+
+def test_a_name_that_may_be_none_takes_no_place() -> None:
+    counts = Counts(most_queues=2)
+    assert counts.of_known("made-up") is counts.others
+    assert counts.own == {}
+
+
+@pytest.mark.parametrize("asked", [{"http_listen": "127.0.0.1:0"}, {"otlp_endpoint": "http://127.0.0.1:4317"}])
+def test_nothing_is_counted_unless_somebody_will_ask(asked: dict[str, str]) -> None:
+    def oversight(**settings: str) -> Oversight:
+        return Oversight(Settings.load(settings), process="p", is_worker=False, shared=None)
+
+    assert oversight().counts is None
+    assert oversight(**asked).counts is not None
+
+
+class FakeStore:
+    """Answers what it was given."""
+
+    def __init__(self) -> None:
+        self.step = GetStep(deliveries=(), settled=())
+        self.settled: Sequence[Settlement] = ()
+        self.facts = "facts"
+
+    async def get(self, order: GetOrder, **_: object) -> GetStep:
+        return self.step
+
+    async def ack(self, *_: object, **__: object) -> Sequence[Settlement]:
+        return self.settled
+
+    async def release(self, *_: object, **__: object) -> Sequence[Settlement]:
+        return self.settled
+
+
+def delivery(lease: str, *, attempt: int = 1, waited_ms: int | None = 20) -> Delivery:
+    return Delivery("id", b"", b"", lease, 0, attempt, 1, 0, waited_ms)
+
+
+async def counted_fake() -> tuple[FakeStore, Store, Counts]:
+    fake, counts = FakeStore(), Counts(most_queues=5)
+    return fake, counted(cast(Store, fake), counts), counts
+
+
+async def test_leases_given_back_are_counted_by_why_and_only_if_they_were() -> None:
+    fake, store, counts = await counted_fake()
+    fake.settled = [
+        Settlement("a", Settled.RELEASED),
+        Settlement("b", Settled.STALE),
+        Settlement("c", Settled.RELEASED),
+    ]
+    await store.release("q", ["a", "b", "c"], budget_s=1)
+    await store.release("q", ["a", "b", "c"], budget_s=1, owned=True)
+    fake.settled = [Settlement("b", Settled.STALE)]
+    await store.release("q", ["b"], budget_s=1)
+    assert counts.released == {CALL_GONE: 2, STREAM_ENDED: 2}
+
+
+async def test_the_same_leases_asked_for_again_are_counted_once() -> None:
+    fake, store, counts = await counted_fake()
+    fake.step = GetStep(deliveries=[delivery("a"), delivery("b", attempt=3), delivery("c", waited_ms=None)], settled=())
+    order = GetOrder("q", attempt_id="x")
+    await store.get(order, budget_s=1)
+    await store.get(order, budget_s=1)
+    found = counts.of("q")
+    assert (found.delivered, found.redelivered, sum(found.wait.counts)) == (3, 1, 1)
+
+
+async def test_only_work_that_began_here_and_was_acked_here_has_a_duration() -> None:
+    fake, store, counts = await counted_fake()
+    fake.step = GetStep(deliveries=[delivery("a"), delivery("b")], settled=())
+    await store.get(GetOrder("q"), budget_s=1)
+    fake.settled = [
+        Settlement("a", Settled.ACKED),
+        Settlement("b", Settled.STALE),
+        Settlement("elsewhere", Settled.ACKED),
+        Settlement("x", Settled.EXTENDED),
+    ]
+    await store.ack("q", ["a", "b", "elsewhere", "x"], budget_s=1)
+    await store.ack("q", ["b"], budget_s=1)
+    found = counts.of("q")
+    assert found.settled == {"acked": 4, "stale": 2}  # of both calls
+    assert sum(found.work.counts) == 1
+
+
+async def test_leases_that_nobody_settles_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted_store, "_MOST_LEASES", 3)
+    fake, store, _ = await counted_fake()
+    for number in range(10):
+        fake.step = GetStep(deliveries=[delivery(str(number))], settled=())
+        await store.get(GetOrder("q"), budget_s=1)
+    assert list(cast(Any, store)._leased_at) == ["7", "8", "9"]
+
+
+async def test_what_is_not_counted_is_passed_on() -> None:
+    _, store, _ = await counted_fake()
+    assert cast(Any, store).facts == "facts"
+
+
+def queue(name: str, *, length: int = 1) -> Queue:
+    return Queue(
+        name=name,
+        policy=Policy(),
+        is_closed=False,
+        is_paused=False,
+        counts=QueueTotals(length=length, oldest_age_ms=1_500),
+        created_at_ms=0,
+        generation="g",
+        producer=Role(),
+        consumer=Role(),
+    )
+
+
+class FakeQueues:
+    """A store with queues, which counts what it is asked."""
+
+    def __init__(self, *names: str) -> None:
+        self.all = set(names)
+        self.described: list[str] = []
+        self.asked = 0
+
+    async def names(self, *, budget_s: float) -> Sequence[str]:
+        return sorted(self.all)
+
+    async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
+        self.asked += 1
+        self.described += queues
+        await asyncio.sleep(0)
+        return [queue(name) for name in queues if name in self.all]
+
+
+async def test_many_who_ask_at_the_same_time_cost_one_look() -> None:
+    store = FakeQueues("a", "b")
+    asked = Census(cast(Store, store), Counts(most_queues=5))
+    seen = await asyncio.gather(*(asked.look() for _ in range(50)))
+    assert store.asked == 1
+    assert all(one is seen[0] for one in seen)
+    assert {name: one.waiting for name, one in seen[0].queues.items()} == {"a": 1, "b": 1}
+    assert seen[0].queues["a"].oldest_age_s == 1.5
+
+
+async def test_a_look_at_very_many_queues_is_bounded_and_comes_round_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(census, "FRESH_S", -1.0)
+    monkeypatch.setattr(census, "_MOST_OTHERS", 4)
+    store = FakeQueues(*(f"q{number:02}" for number in range(13)))
+    asked = Census(cast(Store, store), Counts(most_queues=3))
+    told = []
+    for _ in range(4):
+        store.described.clear()
+        seen = await asked.look()
+        assert len(store.described) == 3 + 4
+        told.append(seen.queues[OTHERS].waiting)
+    assert told == [4, 8, 10, 10]
+    assert seen.queue_count == 13
+    store.all -= {"q00", "q12"}
+    monkeypatch.setattr(census, "_NAMES_EVERY_S", -1.0)
+    for _ in range(4):
+        seen = await asked.look()
+    assert sum(one.waiting for one in seen.queues.values()) == seen.queue_count == 11
+
+
+def test_how_true_an_estimate_was_is_told_when_its_wait_is_over() -> None:
+    errors: list[float] = []
+    estimator = WaitEstimator(note_error=errors.append)
+    for number in range(200):
+        estimator.observe(numbers(at_ms=number * 1_000, head=number))
+    assert len(errors) > 20
+    assert 0.5 < sorted(errors)[len(errors) // 2] < 2.0  # a steady line: about what was estimated
+
+
+def numbers(*, at_ms: int, head: int) -> LineNumbers:
+    """A line of 50 with one consumer that takes a message every second."""
+    return LineNumbers(
+        generation="g",
+        at_ms=at_ms,
+        logged=0,
+        head=head,
+        tail=head + 50,
+        length=50,
+        leased=1,
+        limit=0,
+        departures=head,
+        acked=head,
+        consumers_waiting=0,
+        producers_waiting=0,
+        is_paused=False,
+        is_closed=False,
+        delayed=0,
+        put_rate=1.0,
+        ack_rate=1.0,
+    )
