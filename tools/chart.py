@@ -20,7 +20,9 @@ from headwayd.config.settings import Settings
 CHART = Path(__file__).resolve().parent.parent / "helm/headway"
 SCHEMA, VALUES, README = CHART / "values.schema.json", CHART / "values.yaml", CHART / "README.md"
 # These follow from other values: the port, the store.
-NOT_SAID = frozenset({"listen", "data_dir", "redis_url", "redis_server", "redis_port", "redis_db"})
+NOT_SAID = frozenset(
+    ("listen", "data_dir", "redis_url", "redis_server", "redis_port", "redis_db", "redis_password_file")
+)
 # The chart counts with them, or says them always.
 REQUIRED = ("insecure", "drain_delay", "shutdown_grace")
 BEGIN, END = "<!-- made from values.yaml by `make gen` -->\n", "<!-- end -->\n"

@@ -19,7 +19,7 @@ import structlog
 from headwayd import __version__
 from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
-from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.engine.engine import Engine
 from headwayd.http.server import CannotListenHttp
 from headwayd.oversight import Oversight, SharedPlaces
@@ -27,12 +27,13 @@ from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
 from headwayd.store.data_folder import EmbeddedStoreFailed
+from headwayd.store.durability import ALWAYS, Demand
 from headwayd.store.embedded import EmbeddedStore
 from headwayd.store.redis_store import RedisStore
 from headwayd.telemetry import logs
 
 # Why a start can fail for reasons that are not defects; their texts are for the operator.
-START_ERRORS: Final = (CannotListen, CannotListenHttp, EmbeddedStoreFailed, StoreUnavailable)
+START_ERRORS: Final = (CannotListen, CannotListenHttp, EmbeddedStoreFailed, NotDurable, StoreUnavailable)
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +75,9 @@ class Service:
         self.process = f"headway/{socket.gethostname()}/{os.getpid()}/{secrets.token_hex(4)}"
         self._has_embedded = settings.store_url is None  # its own or its supervisor's
         url = settings.store_url or store_url
-        self._embedded = EmbeddedStore(settings.data_dir) if url is None else None
+        self._embedded = (
+            EmbeddedStore(settings.data_dir, is_always=settings.durability == ALWAYS) if url is None else None
+        )
         self._url = self._embedded.url if self._embedded else str(url)
         self._store = RedisStore(
             self._url,
@@ -82,6 +85,8 @@ class Service:
             process=self.process,
             embedded=self._has_embedded,
             call_timeout=settings.store_timeout,
+            demand=Demand(settings.durability, settings.min_replicas),
+            password_file=settings.redis_password_file,
         )
         self._oversight = Oversight(settings, process=self.process, is_worker=is_worker, shared=shared)
         self._engine = Engine(
@@ -95,8 +100,8 @@ class Service:
         self._server: RpcServer | None = None
 
     async def start(self) -> list[str]:
-        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), CannotListen and
-        CannotListenHttp.
+        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), NotDurable,
+        CannotListen and CannotListenHttp.
 
         A server that is down at the start is waited for while serving: calls answer UNAVAILABLE until it is there.
         """
@@ -108,6 +113,8 @@ class Service:
             if self._embedded:
                 raise
             log.warning("store is not there yet, serving anyway", store=masked_url(self._url), error=error.text)
+        if self._store.facts.refusal:
+            raise NotDurable(self._store.facts.refusal)
         for warning in self._store.facts.warnings:
             log.warning("store", warning=warning)
         await self._engine.start()

@@ -22,6 +22,7 @@ from headwayd.config.settings import Settings
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.sharing import held
 from headwayd.store.data_folder import EmbeddedStoreFailed
+from headwayd.store.durability import ALWAYS
 from headwayd.store.embedded import EmbeddedStore
 from headwayd.telemetry import logs
 from headwayd.telemetry.sharing import make_places
@@ -160,7 +161,7 @@ class Supervisor:
             if settings.store_url is not None:
                 await self._supervise(settings, None)
                 return
-            store = EmbeddedStore(settings.data_dir)
+            store = EmbeddedStore(settings.data_dir, is_always=settings.durability == ALWAYS)
             try:
                 await _first(store.start(), self._told.wait())
                 await self._supervise(settings, store.url)

@@ -15,6 +15,7 @@ from headwayd.cli import cli
 from headwayd.config.names import PRESSURE_NAMES, flag_of, variable_of
 from headwayd.config.settings import Settings
 from headwayd.config.values import format_span
+from headwayd.store.address import Kind, parse_address
 from headwayd.store.connections import ConnectionSource
 
 NOT_UTF8 = "a\udcffb"  # as Python shows it
@@ -38,7 +39,18 @@ BAD_TEXTS = {
         "redis://a?socket_timeout=5",
         "redis://a?ssl_certfile=b",
         "unix:///s?db=x",
+        "redis://a:1,b:2",
+        "redis+sentinel://a:1,b:2",
+        "redis+sentinel://a:1,:2/mail",
+        "redis+sentinel://a:1,b:x/mail",
+        "redis+sentinel://a/mail/x",
+        "redis+sentinel://a/mail?ssl_certfile=b",
+        "redis+cluster://",
+        "redis+cluster://a/1",
+        "redis+cluster://a?sentinel_password=b",
+        "redis+other://a",
     ],
+    "redis_password_file": ["", "/nowhere/at/all", "/dev/null"],
     "redis_server": ["a b", "a/b", "user@host"],
     "prefix": ["", "{a}", "a\n", "x" * 101],
     "data_dir": ["", "~nobody-of-this-name/data"],
@@ -112,6 +124,7 @@ def test_a_value_beyond_its_bounds_is_told_the_bound_in_words_of_its_own() -> No
 def test_a_password_in_a_bad_url_is_not_shown() -> None:
     assert "secret" not in refused_line(["--redis-url=redis://:secret@a:port"], {})
     assert "secret" not in refused_line(["--redis-url=redis://a?passwort=secret"], {})
+    assert "secret" not in refused_line(["--redis-url=redis+sentinel://:secret@a:1,b:port/mail"], {})
 
 
 @pytest.mark.parametrize(
@@ -122,9 +135,15 @@ def test_a_password_in_a_bad_url_is_not_shown() -> None:
         "unix:///s?db=3&username=u&password=p",
         "rediss://a?ssl_ca_certs=a&ssl_ca_path=b&ssl_certfile=c&ssl_keyfile=d&ssl_password=e",
         "rediss://a?ssl_cert_reqs=none&ssl_check_hostname=false",
+        "redis+sentinel://u:p@a,b:1/mail/3?sentinel_username=u&sentinel_password=p",
+        "rediss+sentinel://a/mail?ssl_ca_certs=a&db=3",
+        "redis+cluster://:p@a,b:1",
+        "rediss+cluster://a?ssl_ca_certs=a",
     ],
 )
 def test_every_option_that_a_url_may_have_is_one_that_connections_know(url: str) -> None:
     settings = Settings.load({"redis_url": url})
-    source = ConnectionSource(str(settings.store_url), call_timeout_s=1.0)
+    address = parse_address(str(settings.store_url))
+    at = None if address.kind is Kind.ONE else address.hosts[0]
+    source = ConnectionSource(address, call_timeout_s=1.0, at=at)
     assert isinstance(source._class(**source._options), AbstractConnection)

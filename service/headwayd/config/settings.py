@@ -18,6 +18,7 @@ from pydantic import ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from headwayd.config.capacity_settings import CapacitySettings
+from headwayd.config.durability_settings import DurabilitySettings
 from headwayd.config.fields import MIB
 from headwayd.config.http_settings import HttpSettings
 from headwayd.config.limit_settings import LimitSettings
@@ -42,6 +43,7 @@ class Settings(
     MetricsSettings,
     TelemetrySettings,
     HttpSettings,
+    DurabilitySettings,
     StoreSettings,
     ServingSettings,
 ):
@@ -92,6 +94,10 @@ class Settings(
             raise ValueError(
                 f"{sockets[0]} can be served by one process only: listen on HOST:PORT, or set workers to 1"
             )
+        if self.durability == "replicated" and self.store_url is None:
+            raise ValueError("durability replicated needs a server with replicas: name it with redis_url")
+        if self.redis_password_file is not None and self.store_url is None:
+            raise ValueError("redis_password_file needs a server: name it with redis_url")
         for outer in ("max_request_bytes", "max_response_bytes"):
             if self.max_message_bytes > getattr(self, outer):
                 raise ValueError(f"max_message_bytes must not exceed {outer}")

@@ -30,8 +30,11 @@ class StoreSettings(BaseSettings):
 
     redis_url: SecretStr | None = setting(
         None,
-        "The server to keep queues on: redis://, rediss:// or unix://. Without any redis setting the embedded store is "
-        "used; with one it never is. Options: db, username, password; for rediss:// also those of TLS (ssl_…).",
+        "The server to keep queues on: redis://, rediss:// or unix://; the primary that Sentinels know: "
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB; a cluster: redis+cluster://HOST:PORT,HOST:PORT. Without any "
+        "redis setting the embedded store is used; with one it never is. Options: db, username, password; for "
+        "rediss://, rediss+sentinel:// and rediss+cluster:// also those of TLS (ssl_…); for Sentinels "
+        "sentinel_username and sentinel_password.",
         unit="URL",
         shown="(the embedded store)",
     )
@@ -43,6 +46,12 @@ class StoreSettings(BaseSettings):
     )
     redis_db: int | None = setting(
         None, "The server's database, as pressure names it (then 0 is the default).", unit="number", ge=0, le=65_535
+    )
+    redis_password_file: Path | None = setting(
+        None,
+        "A file with the server's password, in place of one in the URL, where it shows in the list of processes. Read "
+        "for each connection, so it may be changed while the service runs.",
+        unit="file",
     )
     prefix: str = setting(
         "__pressure__",
@@ -82,6 +91,18 @@ class StoreSettings(BaseSettings):
             raise ValueError("is set but empty: unset it to use the embedded store")
         check_store_url(url.get_secret_value())
         return url
+
+    @field_validator("redis_password_file")
+    @classmethod
+    def _check_password_file(cls, file: Path | None) -> Path | None:
+        if file is None:
+            return None
+        try:
+            if not file.read_text().rstrip("\r\n"):
+                raise ValueError("has no password in it")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"cannot be read: {error}") from None
+        return file.absolute()
 
     @field_validator("redis_server")
     @classmethod

@@ -9,7 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 
 _SPAN = re.compile(r"(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d)?")
 # What may stand behind the question mark of a store's URL. Times and repeats are the service's own affair.
+_SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster")
+_NO_SERVER = "names no server: redis://HOST:PORT/DB or unix:///PATH"
 _URL_OPTIONS = frozenset({"db", "username", "password"})
+_SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
 _TLS_OPTIONS = frozenset(
     f"ssl_{each}" for each in ("ca_certs", "ca_path", "certfile", "keyfile", "password", "cert_reqs", "check_hostname")
 )
@@ -44,32 +47,57 @@ def format_span(span: timedelta) -> str:
 
 
 def masked_url(url: str) -> str:
-    """A URL that may be shown: without its password."""
-    without = re.sub(r"(?<=//)([^/@?#]*:)[^/?#]*(?=@)", r"\1***", url, count=1)
-    return re.sub(r"([?&]password=)[^&]*", r"\1***", without)
+    """A URL that may be shown: without its passwords."""
+    without = re.sub(r"(?<=//)([^/@?#:]*:)[^/?#]*(?=@)", r"\1***", url, count=1)
+    return re.sub(r"([?&](?:\w+_)?password=)[^&]*", r"\1***", without)
 
 
 def check_store_url(url: str) -> None:
     """Raises ValueError unless the URL names a store, a database that can be one, and only options that are known."""
     parts = urlsplit(url)
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("must begin with redis://, rediss:// or unix://")
-    if not (parts.path.startswith("/") if parts.scheme == "unix" else parts.hostname):
-        raise ValueError("names no server: redis://HOST:PORT/DB or unix:///PATH")
-    try:
-        parts.port  # noqa: B018 - reading it is what checks it
-    except ValueError:
-        raise ValueError("has a port that is none: 1 to 65535") from None
+    if parts.scheme not in _SCHEMES:
+        raise ValueError(f"must begin with {', '.join(f'{scheme}://' for scheme in _SCHEMES)}")
+    _, _, kind = parts.scheme.partition("+")
+    if parts.scheme == "unix":
+        if not parts.path.startswith("/"):
+            raise ValueError(_NO_SERVER)
+    else:
+        _check_hosts(parts.netloc.rpartition("@")[2], may_be_many=bool(kind))
+    segments = parts.path.strip("/").split("/")
+    if kind == "sentinel" and not segments.pop(0):
+        raise ValueError("names no primary: redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB")
     options = parse_qs(parts.query, keep_blank_values=True)
-    known = _URL_OPTIONS | (_TLS_OPTIONS if parts.scheme == "rediss" else frozenset())
+    known = _URL_OPTIONS | (_TLS_OPTIONS if parts.scheme.startswith("rediss") else frozenset())
+    known |= _SENTINEL_OPTIONS if kind == "sentinel" else frozenset()
     if unknown := sorted(options.keys() - known):
         raise ValueError(f"has an option that is not known: {unknown[0]} (known are {', '.join(sorted(known))})")
     databases = options.get("db", [])
     if parts.scheme != "unix":
-        databases = [*databases, parts.path.strip("/")]
+        databases = [*databases, "/".join(segments)]
+    _check_databases([database for database in databases if database], is_cluster=kind == "cluster")
+
+
+def _check_hosts(text: str, *, may_be_many: bool) -> None:
+    hosts = text.split(",")
+    if len(hosts) > 1 and not may_be_many:
+        raise ValueError("names several servers: say redis+sentinel:// or redis+cluster://")
+    for host in hosts:
+        try:
+            parts = urlsplit(f"//{host}")
+            is_host = bool(parts.hostname)
+            parts.port  # noqa: B018 - reading it is what checks it
+        except ValueError:
+            raise ValueError("has a port that is none: 1 to 65535") from None
+        if not is_host:
+            raise ValueError(_NO_SERVER)
+
+
+def _check_databases(databases: list[str], *, is_cluster: bool) -> None:
     for database in databases:
-        if database and not (database.isascii() and database.isdigit() and int(database) <= 65_535):
+        if not (database.isascii() and database.isdigit() and int(database) <= 65_535):
             raise ValueError("has a database that is none: 0 to 65535")
+        if is_cluster and int(database):
+            raise ValueError("has a database other than 0, and a cluster has no other")
 
 
 def host_of(address: str) -> str:

@@ -335,7 +335,8 @@ class Repaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
-    """What the store really is and promises, as found by asking it."""
+    """What the store really is and promises, as found by asking it. `refusal`: why it does not keep the durability that
+    was asked for; "" if it does."""
 
     kind: str = ""
     version: str = ""
@@ -344,6 +345,7 @@ class StoreFacts:
     durability: str = ""
     warnings: Sequence[str] = field(default_factory=tuple)
     prefix: str = ""
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

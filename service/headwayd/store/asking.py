@@ -6,13 +6,20 @@ Nothing is kept here but connections and the offset between the store's clock an
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
+import structlog
+
+from headwayd.domain import names
 from headwayd.domain.errors import (
+    NotDurable,
     StoreUnavailable,
 )
 from headwayd.domain.model import (
@@ -21,16 +28,22 @@ from headwayd.domain.model import (
 )
 from headwayd.engine.ports import DueListener, HintListener
 from headwayd.store import keys, replies
-from headwayd.store.connections import ConnectionSource
+from headwayd.store.address import parse_address
+from headwayd.store.durability import Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.hints import Hints
-from headwayd.store.link import Argument, Link
+from headwayd.store.link import READ_ONLY, Argument
 from headwayd.store.scripts import Script, all_scripts
+from headwayd.store.servers import servers_at
+
+_LOOK_EVERY_S = 10.0  # for what an operator may have changed
+_ANY = Demand()
+log = structlog.get_logger(__name__)
 
 
 class Asking:
     """`process` names this process in role keys and channels; `scripts` replaces the scripts (by a test's, with another
-    clock)."""
+    clock). While the store does not keep the durability of `demand`, everything that writes raises NotDurable."""
 
     def __init__(
         self,
@@ -40,6 +53,8 @@ class Asking:
         process: str,
         embedded: bool,
         call_timeout: timedelta,
+        demand: Demand = _ANY,
+        password_file: Path | None = None,
         scripts: Mapping[str, Script] | None = None,
     ) -> None:
         self._prefix = prefix
@@ -47,13 +62,25 @@ class Asking:
         self._is_embedded = embedded
         self._timeout_s = call_timeout.total_seconds()
         self._scripts = all_scripts() if scripts is None else scripts
-        source = ConnectionSource(url, call_timeout_s=self._timeout_s)
+        self._demand = demand
+        address = parse_address(url)
         # Channels are one space for all databases of a server.
-        self._channels = f"{prefix}:{source.database}" if source.database else prefix
-        self._link = Link(source, call_timeout_s=self._timeout_s)
-        self._hints = Hints(
-            source, prefix=prefix, channels=self._channels, process=process, call_timeout_s=self._timeout_s
+        self._channels = f"{prefix}:{address.database}" if address.database else prefix
+        self._servers = servers_at(
+            address, call_timeout_s=self._timeout_s, min_replicas=demand.waits_for, password_file=password_file
         )
+        self._servers.on_change = self._on_servers_changed
+        self._hints = Hints(
+            prefix=prefix,
+            channels=self._channels,
+            process=process,
+            call_timeout_s=self._timeout_s,
+            home=self._servers.home,
+            is_cluster=self._servers.is_cluster,
+        )
+        self._refusal = ""  # why nothing is written now
+        self._looked_at = -math.inf
+        self._looking: asyncio.Task[None] | None = None
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
@@ -68,35 +95,69 @@ class Asking:
         """Connects and finds out what the store is. Raises StoreUnavailable; then `start` may be called again, and all
         calls work as soon as the store does."""
         self._hints.on_due = self._on_announced_due
-        if not self._hints.is_started:
-            await self._hints.start(wait_s=self._timeout_s)
+        await self._servers.start(wait_s=self._timeout_s)
+        self._hints.hear(self._servers.sources)
+        await self._hints.wait(wait_s=self._timeout_s)
         await self.probe(budget_s=self._timeout_s)
 
     async def close(self) -> None:
         """Drops all connections."""
+        if self._looking is not None:
+            self._looking.cancel()
         await self._hints.close()
-        await self._link.close()
+        await self._servers.close()
+
+    def _on_servers_changed(self) -> None:
+        self._hints.hear(self._servers.sources)
+        if self._servers.is_cluster:
+            self._hints.look_again()
+        else:
+            self._hints.renew()
+        self._look()
+
+    def _look(self) -> None:
+        """Finds out in the background what the store is now."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._probe_quietly(), name="facts")
+
+    async def _probe_quietly(self) -> None:
+        with contextlib.suppress(StoreUnavailable):  # whoever asks next will hear of it
+            await self.probe(budget_s=self._timeout_s)
 
     async def probe(self, *, budget_s: float) -> StoreFacts:
         """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
         try:
             async with asyncio.timeout(budget_s):
-                self._facts = await ask_facts(self._link, is_embedded=self._is_embedded, prefix=self._prefix)
+                self._facts = await ask_facts(
+                    self._servers.links, self._demand, is_embedded=self._is_embedded, prefix=self._prefix
+                )
         except (StoreUnavailable, TimeoutError) as error:
             self._facts = replace(self._facts, is_reachable=False)
             if isinstance(error, TimeoutError):
                 raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
             raise
+        self._looked_at = asyncio.get_running_loop().time()
+        if self._facts.refusal and not self._refusal:
+            log.error("nothing is written: the store does not keep what was asked for", why=self._facts.refusal)
+        self._refusal = self._facts.refusal
         return self._facts
 
     async def ping(self, *, budget_s: float) -> None:
-        """Asks the store for a sign of life. Raises StoreUnavailable, also while it loads, or cannot save, or runs a
-        script for too long."""
+        """Asks the store for a sign of life; of several servers one is enough. Raises StoreUnavailable, also while it
+        loads, or cannot save, or runs a script for too long; NotDurable while nothing is written."""
+        if self._refusal or asyncio.get_running_loop().time() - self._looked_at > _LOOK_EVERY_S:
+            await self.probe(budget_s=budget_s)
+        if self._refusal:
+            raise NotDurable(self._refusal)
+        pings = [link.command("PING") for link in self._servers.links]
         try:
             async with asyncio.timeout(budget_s):
-                await self._link.command("PING")
+                answers = await asyncio.gather(*pings, return_exceptions=True)
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if len(failures) == len(answers):
+            raise failures[0] if failures else StoreUnavailable("no server is known", metadata={"cause": "REFUSED"})
 
     def on_hint(self, listener: HintListener) -> None:
         """Who is told that something may have changed for those who wait."""
@@ -140,8 +201,12 @@ class Asking:
     # -- calling ------------------------------------------------------------------------------------------------------
 
     async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> list[Any]:
-        base = keys.base_key(self._prefix, queue)
-        asking = self._link.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
+        if self._refusal and script not in READ_ONLY:
+            raise NotDurable(self._refusal)
+        if self._servers.is_cluster:
+            names.accept(queue, is_cluster=True)
+        base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
+        asking = self._servers.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
         if self._answer_listener is None:
             return await asking
         began = time.perf_counter()  # the loop's own clock has whole milliseconds

@@ -1,22 +1,39 @@
 """Opens connections to the store: the one place that says how redis-py is to behave.
 
 Its own retries are off, because it re-sends scripts; the protocol is RESP2, because with RESP3 a stray reply can
-reach the next call; every wait on the network is bounded.
+reach the next call; every wait on the network is bounded. A password in a file is read for each connection, so that it
+may be changed while the service runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 from hiredis import pack_command
 from redis import exceptions as redis_errors
-from redis.asyncio.connection import AbstractConnection, Connection, parse_url
+from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
+from headwayd.store.address import Host, StoreAddress
+
 CONNECT_TIMEOUT_S = 1.0
+
+
+def network_options(call_timeout_s: float) -> dict[str, Any]:
+    """How redis-py is to behave on any connection of ours."""
+    return {
+        "protocol": 2,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "socket_connect_timeout": min(CONNECT_TIMEOUT_S, call_timeout_s),
+        "socket_timeout": call_timeout_s,
+        "health_check_interval": 0,
+        "client_name": "headwayd",
+    }
 
 
 @contextmanager
@@ -29,32 +46,41 @@ def _resets_as_connection_errors() -> Iterator[None]:
 
 
 class ConnectionSource:
-    """Opens connections to one store, as its URL says."""
+    """Opens connections to one server: the one that the address names, or, of a cluster, the node `at`."""
 
-    def __init__(self, url: str, *, call_timeout_s: float) -> None:
-        options: dict[str, Any] = dict(parse_url(url))
+    def __init__(
+        self, address: StoreAddress, *, call_timeout_s: float, password_file: Path | None = None, at: Host | None = None
+    ) -> None:
+        options = dict(address.options)
         self._class: type[AbstractConnection] = options.pop("connection_class", Connection)
-        self._options = options | {
-            "protocol": 2,
-            "retry": Retry(NoBackoff(), 0),
-            "retry_on_error": [],
-            "socket_connect_timeout": min(CONNECT_TIMEOUT_S, call_timeout_s),
-            "socket_timeout": call_timeout_s,
-            "health_check_interval": 0,
-            "client_name": "headwayd",
-        }
-        self.database = int(options.get("db") or 0)
+        self._options = options | network_options(call_timeout_s)
+        if at is not None:
+            self._options |= {"host": at[0], "port": at[1]}
+        self._password_file = password_file
 
     async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
         """A connected connection. `timeout_s` replaces the time that a reply may take; 0 means for ever
         (subscriptions)."""
-        options = dict(self._options)
+        return await self._open(dict(self._options), timeout_s)
+
+    async def _open(self, options: dict[str, Any], timeout_s: float | None) -> AbstractConnection:
         if timeout_s is not None:
             options["socket_timeout"] = timeout_s or None
+        if self._password_file is not None:
+            options["password"] = read_password(self._password_file)
         connection = self._class(**options)
         with _resets_as_connection_errors():
             await cast(Any, connection).connect()  # redis-py leaves it untyped
         return connection
+
+
+def read_password(file: Path) -> str:
+    """What the file holds, without the line's end. Raises AuthenticationError: to callers it is as if the store did not
+    accept the password."""
+    try:
+        return file.read_text().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise redis_errors.AuthenticationError(f"cannot read {file}") from error
 
 
 async def is_fit(connection: AbstractConnection) -> bool:

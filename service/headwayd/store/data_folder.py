@@ -108,8 +108,8 @@ def socket_path(private: Path) -> Path:
     )
 
 
-def configuration(private: Path, *, socket: Path, log: Path) -> str:
-    """The text of valkey.conf."""
+def configuration(private: Path, *, socket: Path, log: Path, fsync: str) -> str:
+    """The text of valkey.conf; `fsync` is "everysec" or "always"."""
     return "\n".join(
         [
             "# Written by headwayd at every start; changes are lost.",
@@ -121,7 +121,7 @@ def configuration(private: Path, *, socket: Path, log: Path) -> str:
             "daemonize no",
             "databases 1",
             "appendonly yes",
-            "appendfsync everysec",
+            f"appendfsync {fsync}",
             'save ""',
             "maxmemory-policy noeviction",
             "",

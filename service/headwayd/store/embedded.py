@@ -68,14 +68,22 @@ def find_binary() -> Path:
 class EmbeddedStore:
     """One supervised server. `start`, use `url`, `close`; not to be started again.
 
-    `tether` is "signal" (Linux) or "pipe" (any system), see tether.py.
+    `is_always`: it syncs its file before each answer, not once a second. `tether` is "signal" (Linux) or "pipe" (any
+    system), see tether.py.
     """
 
-    def __init__(self, folder: Path, *, tether: str = "signal" if sys.platform == "linux" else "pipe") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_always: bool = False,
+        tether: str = "signal" if sys.platform == "linux" else "pipe",
+    ) -> None:
         self.folder = folder.expanduser().absolute()
         self._private = self.folder / "valkey"
         self._log = self._private / "valkey.log"
         self._socket = data_folder.socket_path(self._private)
+        self._is_always = is_always
         self._tether = tether
         self._service_lock = Lock(self.folder / "headway.lock")
         self._store_lock = Lock(self._private / "store.lock")
@@ -161,7 +169,9 @@ class EmbeddedStore:
         if self._log.exists() and self._log.stat().st_size > _LOG_BYTES:
             self._log.replace(self._log.with_suffix(".log.1"))
         self._socket.unlink(missing_ok=True)  # of a server that is gone, as the lock shows
-        text = data_folder.configuration(self._private, socket=self._socket, log=self._log)
+        text = data_folder.configuration(
+            self._private, socket=self._socket, log=self._log, fsync="always" if self._is_always else "everysec"
+        )
         (self._private / "valkey.conf").write_text(text)
 
     async def _spawn(self) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 
 from headwayd.domain.errors import InternalError, StoreUnavailable
 from headwayd.domain.model import StoreFacts
+from headwayd.store.durability import MEMORY, ORDER, REPLICATED, Demand, found_in, refusal_of
 from headwayd.store.link import Link
 
 # The oldest releases without known defects that concern queues, per line of Valkey.
@@ -35,53 +38,58 @@ def _version_warning(kind: str, version: str) -> str | None:
     return f"{kind} {version} is older than {'.'.join(map(str, floor))}: upgrade it"
 
 
-def _durability(info: dict[str, str], fsync: str | None) -> tuple[str, str | None]:
-    if info.get("aof_enabled") != "1":
-        return "memory", "the append-only file is off: a restart of the store loses every message"
-    if fsync == "always":
-        return "always", None
-    if fsync == "no":
-        return "memory", "appendfsync is 'no': a power loss may lose the last half minute"
-    return "everysec", None if fsync else "appendfsync could not be read; everysec is assumed"
+async def ask_facts(links: Sequence[Link], demand: Demand, *, is_embedded: bool, prefix: str) -> StoreFacts:
+    """What the store is now; of several servers, what holds for all. Raises StoreUnavailable."""
+    if not links:
+        raise StoreUnavailable("no server of the store is known", metadata={"cause": "REFUSED"})
+    each = [await _ask_one(link, demand) for link in links]
+    weakest = min(each, key=lambda facts: ORDER.index(facts.durability))
+    return replace(
+        weakest,
+        version=min((facts.version for facts in each), key=_numbers),
+        is_embedded=is_embedded,
+        prefix=prefix,
+        warnings=tuple(dict.fromkeys(warning for facts in each for warning in facts.warnings)),
+        refusal=next((facts.refusal for facts in each if facts.refusal), ""),
+    )
 
 
-async def ask_facts(link: Link, *, is_embedded: bool, prefix: str) -> StoreFacts:
-    """What the store is now. Raises StoreUnavailable."""
+async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
     info: dict[str, str] = {}
-    for section in ("server", "memory", "persistence"):
+    for section in ("server", "memory", "persistence", "replication"):
         info |= _info(await link.command("INFO", section))
-    fsync: str | None = None
-    configured = await _config(link)
-    if isinstance(configured, list) and len(configured) == 2:
-        fsync = configured[1].decode()
+    config = await _config(link)
     kind = "valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis"
     version = info.get("valkey_version") or info.get("redis_version", "")
-    durability, durability_warning = _durability(info, fsync)
+    found, durability_warning = found_in(info, config)
+    refusal = refusal_of(demand, found, info, config)
+    if demand.profile == MEMORY:
+        durability_warning = None  # it is what was asked for
     eviction = info.get("maxmemory_policy", "noeviction")
     eviction_warning = (
         f"maxmemory-policy is {eviction}: the store may evict messages; set it to noeviction"
         if eviction != "noeviction"
         else None
     )
-    warnings = (_version_warning(kind, version), durability_warning, eviction_warning)
+    warnings = (_version_warning(kind, version), durability_warning, eviction_warning, refusal)
     return StoreFacts(
         kind=kind,
         version=version,
         is_reachable=True,
-        is_embedded=is_embedded,
-        durability=durability,
+        durability=REPLICATED if demand.profile == REPLICATED and refusal is None else found,
         warnings=tuple(warning for warning in warnings if warning),
-        prefix=prefix,
+        refusal=refusal or "",
     )
 
 
-async def _config(link: Link) -> object:
-    """The fsync setting, or None where an operator has taken CONFIG away."""
+async def _config(link: Link) -> dict[str, str] | None:
+    """The settings that durability depends on, or None where an operator has taken CONFIG away."""
     try:
-        return await link.command("CONFIG", "GET", "appendfsync")
+        pairs = await link.command("CONFIG", "GET", "appendfsync", "min-replicas-to-write")
     except InternalError:  # an unknown command: renamed away
         return None
     except StoreUnavailable as error:
         if error.metadata.get("cause") == "STORE":  # not permitted
             return None
         raise
+    return {name.decode(): value.decode() for name, value in zip(pairs[::2], pairs[1::2], strict=True)}

@@ -1,25 +1,25 @@
-"""Hears that something may have changed for those who wait: two connections for a whole process, and no polling.
+"""Hears that something may have changed for those who wait: two connections to each server for a whole process, and no
+polling.
 
-One connection reads the keys that somebody waits on with client tracking on; the store then tells the other connection,
-which is subscribed, as soon as one of them changes, whoever changed it: a Headway script or a foreign client. The same
-subscription carries what scripts publish: a producer's turn, due times, and kicks. All of it is only a hint. Nothing
-is lost if one is: after every reconnect everybody is told to look again, and the engine looks by itself from time to
-time.
+The store tells of changes of the keys that somebody waits on, whoever changed them: a Headway script or a foreign
+client. Scripts publish a producer's turn, due times, and kicks. All of it is only a hint. Nothing is lost if one is:
+after every reconnect everybody is told to look again, and the engine looks by itself from time to time.
+
+In a cluster every primary is heard, because what a script publishes is counted by those who listen to its own node. The
+other nodes pass it on, too: what comes from a node that does not serve the queue is one that was heard already.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-import structlog
-from redis import exceptions as redis_errors
-from redis.asyncio.connection import AbstractConnection
-
-from headwayd.store.connections import ConnectionSource, ask, send
+from headwayd.store.address import Host
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.hint_wire import INVALIDATE, HintWire
 from headwayd.store.keys import (
     DUE_CHANNEL,
     WAKE_CHANNEL,
@@ -27,16 +27,14 @@ from headwayd.store.keys import (
     blocked_at_keys,
     empty_line_keys,
     looked_at_keys,
+    queue_of_base,
     stood_at_keys,
     watched_keys,
 )
 
-_INVALIDATE = b"__redis__:invalidate"
 _KICK = b"kick"
-_PING_EVERY_S = 5.0
-_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
-_TROUBLE = (redis_errors.RedisError, OSError, TimeoutError)
-log = structlog.get_logger(__name__)
+# How soon those are told to look again whose queue is being moved to another node.
+_MOVING_S = 0.05
 
 HintListener = Callable[[str | None], None]
 DueListener = Callable[[str, int], None]
@@ -56,197 +54,148 @@ class Interest:
 
 
 class Hints:
-    """The two connections, kept open as long as the process serves. Listeners are called on the event loop and must not
-    block: hints with a queue's name (None: any), due times with a queue's name and milliseconds since 1970. Changes of
-    the two lines of those who wait are told apart: they give nobody anything to lease, or room."""
+    """Open as long as the process serves. Listeners are called on the event loop and must not block: hints with a
+    queue's name (None: any), due times with a queue's name and milliseconds since 1970. Changes of the two lines of
+    those who wait are told apart: they give nobody anything to lease, or room.
+
+    `home` tells which server has a base key: one of those that `hear` was given.
+    """
 
     def __init__(
-        self, source: ConnectionSource, *, prefix: str, channels: str, process: str, call_timeout_s: float
+        self,
+        *,
+        prefix: str,
+        channels: str,
+        process: str,
+        call_timeout_s: float,
+        home: Callable[[bytes], Host | None] = lambda _base: None,
+        is_cluster: bool = False,
     ) -> None:
-        self._source = source
         self._prefix = prefix
         self._call_timeout_s = call_timeout_s
+        self._home = home
+        self._is_cluster = is_cluster
         self._wake = f"{channels}{WAKE_CHANNEL}{process}".encode()
         self._due = f"{channels}{DUE_CHANNEL}".encode()
         self._waited_for = Interest(self._hint)
         self.standing = Interest()
         self.blocked = Interest()
         self._interests = (self._waited_for, self.standing, self.blocked)
-        self._reader: AbstractConnection | None = None
-        self._reader_lost = asyncio.Event()
-        self._lock = asyncio.Lock()
-        self._is_connected = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._pong = asyncio.Event()
+        self._wires: dict[Host | None, HintWire] = {}
+        self._closing: set[asyncio.Task[None]] = set()
         self.on_hint: HintListener = lambda _queue: None
         self.on_due: DueListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
 
-    @property
-    def is_started(self) -> bool:
-        """Whether it listens, or tries to."""
-        return self._task is not None
+    def hear(self, sources: Mapping[Host | None, ConnectionSource]) -> None:
+        """From now on hears these servers, and no others."""
+        for host in set(self._wires) - set(sources):
+            task = asyncio.create_task(self._wires.pop(host).close(), name="hints")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        for host in set(sources) - set(self._wires):
+            self._wires[host] = HintWire(
+                sources[host],
+                channels=(self._wake, self._due),
+                call_timeout_s=self._call_timeout_s,
+                on_message=partial(self._dispatch, host),
+                on_connected=self.look_again,
+            )
+            self._wires[host].start()
 
-    async def start(self, *, wait_s: float) -> None:
-        """Begins to listen; returns when connected, or after `wait_s` (it goes on trying)."""
-        self._task = asyncio.create_task(self._keep_listening(), name="hints")
+    async def wait(self, *, wait_s: float) -> None:
+        """Returns when all servers are heard, or after `wait_s` (it goes on trying)."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
-                await self._is_connected.wait()
+                for wire in list(self._wires.values()):
+                    await wire.connected()
 
     async def close(self) -> None:
         """Stops listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        self.hear({})
+        if self._closing:
+            await asyncio.wait(set(self._closing))
+
+    def renew(self) -> None:
+        """The servers may not be the right ones any more: connects anew."""
+        for wire in self._wires.values():
+            wire.renew()
+
+    def look_again(self) -> None:
+        """Something may have been missed: everybody is told."""
+        for interest in self._interests:
+            interest.queues.clear()
+        self.on_hint(None)
+        self.on_reconnect()
 
     async def arm(self, queue: str, *, until_drained: bool) -> bool:
         """From now on a change of the queue's keys is heard, once: then it must be armed again. What changed before
         is not heard, so look after arming. Does nothing while there is no connection: reconnecting tells everybody
         anyway. False if a look for something to lease would be in vain: the queue is open, empty, and nobody's."""
-        base = base_key(self._prefix, queue)
-        counts = await self._arm(
-            self._waited_for, queue, *empty_line_keys(base), watched_keys(base, until_drained=until_drained)
-        )
-        return counts[:2] != [0, len(empty_line_keys(base)[1])]
+        base = self._base(queue)
+        absent, present = empty_line_keys(base)
+        watched = watched_keys(base, until_drained=until_drained)
+        counts = await self._arm(self._waited_for, queue, base, watched, absent, present)
+        return counts[1:] != [0, len(present)]
 
     async def arm_watch(self, queue: str) -> None:
         """The same for those who only look."""
-        await self._arm(self._waited_for, queue, looked_at_keys(base_key(self._prefix, queue)))
+        base = self._base(queue)
+        await self._arm(self._waited_for, queue, base, looked_at_keys(base))
 
     async def arm_standing(self, queue: str) -> None:
         """The same for the consumer line."""
-        await self._arm(self.standing, queue, stood_at_keys(base_key(self._prefix, queue)))
+        base = self._base(queue)
+        await self._arm(self.standing, queue, base, stood_at_keys(base))
 
     async def arm_blocked(self, queue: str) -> None:
         """The same for the producer line."""
-        await self._arm(self.blocked, queue, blocked_at_keys(base_key(self._prefix, queue)))
+        base = self._base(queue)
+        await self._arm(self.blocked, queue, base, blocked_at_keys(base))
 
-    async def _arm(self, interest: Interest, queue: str, *groups: tuple[str, ...]) -> list[int]:
-        """How many keys there are of each group; nothing if that is not known."""
-        async with self._lock:
-            reader = self._reader
-            if reader is None:
-                return []
-            for key in groups[-1]:
-                interest.queues[key.encode()] = queue
-            try:
-                await send(reader, [("EXISTS", *keys) for keys in groups])
-                return [await reader.read_response() for _ in groups]
-            except _TROUBLE:
-                await self._spoil(reader)
-                return []
-            except asyncio.CancelledError:
-                await self._spoil(reader)
-                raise
+    def _base(self, queue: str) -> str:
+        return base_key(self._prefix, queue, is_cluster=self._is_cluster)
 
-    async def _spoil(self, reader: AbstractConnection) -> None:
-        if self._reader is reader:
-            self._reader = None
-            self._reader_lost.set()
-        with contextlib.suppress(*_TROUBLE):
-            await reader.disconnect(nowait=True)
+    async def _arm(
+        self, interest: Interest, queue: str, base: str, keys: tuple[str, ...], *more: tuple[str, ...]
+    ) -> list[int]:
+        """How many there are of the keys, and of each group of `more`; nothing if that is not known."""
+        wire = self._wires.get(self._home(base.encode()))
+        if wire is None or not wire.is_up:
+            return []
+        for key in keys:
+            interest.queues[key.encode()] = queue
+        counts = await wire.watch(keys, *more)
+        if counts is None:
+            asyncio.get_running_loop().call_later(_MOVING_S, interest.listener, queue)
+        return counts or []
 
-    async def _keep_listening(self) -> None:
-        pause_s = _SHORTEST_PAUSE_S
-        while True:
-            try:
-                async with asyncio.timeout(2 * self._call_timeout_s):
-                    listener, reader = await self._connect()
-            except _TROUBLE as error:
-                log.debug("hints.unreachable", error=type(error).__name__)
-                await asyncio.sleep(pause_s * (0.5 + random.random()))
-                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-                continue
-            pause_s = _SHORTEST_PAUSE_S
-            self._reader = reader
-            self._reader_lost.clear()
-            self._is_connected.set()
-            self.on_hint(None)
-            self.on_reconnect()
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._hear(listener), name="hear")
-                    group.create_task(self._keep_pinging(listener, reader), name="ping")
-            except* _TROUBLE as errors:
-                log.info("hints.lost", error=type(errors.exceptions[0]).__name__)
-            finally:
-                self._is_connected.clear()
-                for interest in self._interests:
-                    interest.queues.clear()
-                await self._spoil(reader)
-                with contextlib.suppress(*_TROUBLE):
-                    await listener.disconnect(nowait=True)
-
-    async def _connect(self) -> tuple[AbstractConnection, AbstractConnection]:
-        listener = await self._source.open(timeout_s=0)
-        reader: AbstractConnection | None = None
-        try:
-            number = await ask(listener, "CLIENT", "ID")
-            channels = (_INVALIDATE, self._wake, self._due)
-            await send(listener, [("SUBSCRIBE", *channels)])
-            for _ in channels:
-                await listener.read_response()
-            reader = await self._source.open()
-            await ask(reader, "CLIENT", "TRACKING", "ON", "REDIRECT", number)
-        except BaseException:
-            for connection in (listener, reader):
-                if connection is not None:
-                    with contextlib.suppress(*_TROUBLE):
-                        await connection.disconnect(nowait=True)
-            raise
-        return listener, reader
-
-    async def _hear(self, listener: AbstractConnection) -> None:
-        while True:
-            message = await listener.read_response()
-            self._pong.set()  # whatever is heard shows that the connection lives
-            if isinstance(message, list) and len(message) == 3 and message[0] == b"message":
-                self._dispatch(message[1], message[2])
-
-    def _dispatch(self, channel: bytes, content: Any) -> None:
-        if channel == _INVALIDATE:
+    def _dispatch(self, host: Host | None, channel: bytes, content: Any) -> None:
+        if channel == INVALIDATE:
             if content is None:
                 self.on_hint(None)
                 return
             for interest in self._interests:
                 interest.tell(content)
         elif channel == self._wake:
-            self._tell(content)
+            self._tell(host, content)
         elif channel == self._due:
             what, _, base = content.partition(b" ")
             if what == _KICK:
-                self._tell(base)
-            elif (queue := self._queue_of(base)) is not None and what.isdigit():
+                self._tell(host, base)
+            elif what.isdigit() and (queue := self._queue_of(host, base)) is not None:
                 self.on_due(queue, int(what))
 
     def _hint(self, queue: str) -> None:
         self.on_hint(queue)
 
-    def _tell(self, base: bytes) -> None:
-        queue = self._queue_of(base)
+    def _tell(self, host: Host | None, base: bytes) -> None:
+        queue = self._queue_of(host, base)
         if queue is not None:
             self.on_hint(queue)
 
-    def _queue_of(self, base: bytes) -> str | None:
-        try:
-            return base.decode()[len(self._prefix) + 1 :]
-        except UnicodeDecodeError:
+    def _queue_of(self, host: Host | None, base: bytes) -> str | None:
+        home = self._home(base)
+        if home != host and home in self._wires:
             return None
-
-    async def _keep_pinging(self, listener: AbstractConnection, reader: AbstractConnection) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PING_EVERY_S):
-                    await self._reader_lost.wait()
-                    raise redis_errors.ConnectionError("the tracking connection was lost")
-            self._pong.clear()
-            async with asyncio.timeout(2 * self._call_timeout_s):
-                await send(listener, [("PING",)])
-                async with self._lock:
-                    if self._reader is not reader:
-                        raise redis_errors.ConnectionError("the tracking connection was lost")
-                    await ask(reader, "PING")
-                await self._pong.wait()
+        return queue_of_base(self._prefix, base, is_cluster=self._is_cluster)

@@ -69,9 +69,32 @@ WAKE_CHANNEL = ":x:wake:"  # + process name: "your producer is first in line", t
 DUE_CHANNEL = ":x:due"
 
 
-def base_key(prefix: str, queue: str) -> str:
-    """The queue's own key: its line."""
-    return f"{prefix}:{queue}"
+# A key that never is. In a cluster every script names it, so that no script begins while the slot is being moved: a
+# node that gives a slot away, or takes it, runs nothing that names a key which it does not have. Without it a script
+# could be refused a key half way, and what it wrote before would stay.
+NEVER_THERE = ":x:never"
+
+
+def base_key(prefix: str, queue: str, *, is_cluster: bool = False) -> str:
+    """The queue's own key: its line. In a cluster the name stands in braces, so that all keys of a queue share a
+    slot."""
+    return f"{prefix}:{{{queue}}}" if is_cluster else f"{prefix}:{queue}"
+
+
+def keys_of_call(base: str, is_cluster: bool) -> tuple[str | int, ...]:
+    """How many keys a script's call names, and which."""
+    return (2, base, base + NEVER_THERE) if is_cluster else (1, base)
+
+
+def queue_of_base(prefix: str, base: bytes, *, is_cluster: bool = False) -> str | None:
+    """The queue whose base key it is; None if it is no queue's."""
+    try:
+        name = base.decode()[len(prefix) + 1 :]
+    except UnicodeDecodeError:
+        return None
+    if not is_cluster:
+        return name
+    return name[1:-1] if name[:1] == "{" and name[-1:] == "}" else None
 
 
 def literal_pattern(text: str) -> str:
@@ -93,12 +116,9 @@ def meta_pattern(prefix: str) -> str:
     return _pattern(prefix, OWN["meta"])
 
 
-def queue_of_key(prefix: str, key: bytes, suffix: str) -> str | None:
-    """The queue whose key with this suffix it is; None if the name is not UTF-8."""
-    try:
-        return key[len(prefix.encode()) + 1 : -len(suffix)].decode()
-    except UnicodeDecodeError:
-        return None
+def queue_of_key(prefix: str, key: bytes, suffix: str, *, is_cluster: bool = False) -> str | None:
+    """The queue whose key with this suffix it is; None if the name is not UTF-8, or, in a cluster, not in braces."""
+    return queue_of_base(prefix, key[: -len(suffix)], is_cluster=is_cluster)
 
 
 def watched_keys(base: str, *, until_drained: bool) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline.
 
 A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply
-must carry the echo of its call: if one does not, replies have slipped, and every connection is dropped.
+must carry the echo of its call: if one does not, replies have slipped, and every connection is dropped. Where replicas
+are to have what was written, a WAIT goes behind the scripts on the same connection, one for each pipeline, and nobody
+is answered before it is.
 """
 
 from __future__ import annotations
@@ -9,23 +11,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.store import trouble
 from headwayd.store.connections import ConnectionSource, ask, is_fit, send
+from headwayd.store.keys import keys_of_call
 from headwayd.store.scripts import Script
 
 Argument = str | bytes | int
 _NETWORK_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError, TimeoutError)
 _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
-_READ_ONLY = frozenset({"describe", "peek"})
+READ_ONLY = frozenset({"describe", "peek"})
+# How much of the time that a reply may take replicas have of it.
+_SHARE_OF_REPLICAS = 0.8
+log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +45,7 @@ class _Call:
 
     @property
     def is_write(self) -> bool:
-        return self.script.name not in _READ_ONLY
+        return self.script.name not in READ_ONLY
 
     def fail(self, error: HeadwayError) -> None:
         if not self.done.done():
@@ -52,11 +59,27 @@ class _Pool:
 
 
 class Link:
-    """Calls scripts. Owns its connections and the tasks that use them."""
+    """Calls scripts. Owns its connections and the tasks that use them.
 
-    def __init__(self, source: ConnectionSource, *, call_timeout_s: float) -> None:
+    `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
+    the right one any more: it refused to write, or an answer was lost. `is_cluster`: the server is a node of one.
+    """
+
+    def __init__(
+        self,
+        source: ConnectionSource,
+        *,
+        call_timeout_s: float,
+        min_replicas: int = 0,
+        on_doubt: Callable[[], None] | None = None,
+        is_cluster: bool = False,
+    ) -> None:
         self._source = source
         self._call_timeout_s = call_timeout_s
+        self._min_replicas = min_replicas
+        self._wait = (b"WAIT", min_replicas, int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS))
+        self._on_doubt = on_doubt
+        self._is_cluster = is_cluster
         self._pool = _Pool()
         self._places = asyncio.Semaphore(_MOST_CONNECTIONS)
         self._pending: list[_Call] = []
@@ -72,7 +95,7 @@ class Link:
         loop = asyncio.get_running_loop()
         call = _Call(
             script=script,
-            command=(b"EVALSHA", script.sha, 1, base_key, echo, channels, *arguments),
+            command=(b"EVALSHA", script.sha, *keys_of_call(base_key, self._is_cluster), echo, channels, *arguments),
             echo=echo.encode(),
             done=loop.create_future(),
         )
@@ -107,6 +130,7 @@ class Link:
             except (redis_errors.RedisError, OSError, TimeoutError) as error:
                 for call in waited_for:
                     call.fail(trouble.unreachable(error))
+                self._doubt()
                 return
             # Whoever gave up meanwhile was told that nothing happened: keep it so.
             waited_for = [call for call in waited_for if not call.done.done()]
@@ -159,45 +183,74 @@ class Link:
         """The calls whose script the store does not know (they did nothing); None if the connection is spoilt."""
         for call in calls:
             call.is_sent = True
+        waits = self._min_replicas > 0 and any(call.is_write for call in calls)
         unknown: list[_Call] = []
-        answered = 0
+        replies: list[tuple[_Call, list[Any]]] = []
         try:
-            await send(connection, commands)
+            await send(connection, [*commands, self._wait] if waits else commands)
             for call in calls:
-                is_known, is_sound = await self._read_one(connection, call)
+                reply, is_known, is_sound = await self._read_one(connection, call, holds=waits)
                 if not is_known:
                     unknown.append(call)
                 if not is_sound:
                     raise redis_errors.ConnectionError("replies have slipped")
-                answered += 1
+                if waits and reply is not None:
+                    replies.append((call, reply))
+            if waits:
+                self._answer(replies, has_replicas=await self._read_wait(connection))
         except _NETWORK_ERRORS as error:
             was_silent = isinstance(error, (redis_errors.TimeoutError, TimeoutError))
-            for call in calls[answered:]:
-                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
             for call in unknown:
                 call.fail(trouble.unreachable(error))
+            for call in calls:  # those that were answered are done
+                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
+            self._doubt()
             return None
         return unknown
 
-    async def _read_one(self, connection: AbstractConnection, call: _Call) -> tuple[bool, bool]:
-        """Whether the store knew the script, and whether the connection is sound."""
+    async def _read_one(
+        self, connection: AbstractConnection, call: _Call, *, holds: bool
+    ) -> tuple[list[Any] | None, bool, bool]:
+        """What the script replied, which its caller is told at once unless it `holds` it; whether the store knew the
+        script; and whether the connection is sound."""
         try:
             # redis-py hangs up on LOADING, though the replies to the other calls of the pipeline are on their way.
             reply = await connection.read_response(disconnect_on_error=False)
         except redis_errors.NoScriptError:
-            return False, True
+            return None, False, True
         except (redis_errors.ResponseError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError) as error:
             if trouble.word_of(error) == "READONLY":
                 self.drop_connections()  # this one, too, once the other replies are read
+                self._doubt()
             call.fail(trouble.refused(error))
-            return True, True
+            return None, True, True
         if not isinstance(reply, list) or not reply or reply[0] != call.echo:
             self.drop_connections()
             call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
-            return True, False
-        if not call.done.done():
+            return None, True, False
+        if not holds and not call.done.done():
             call.done.set_result(reply[1:])
-        return True, True
+        return reply[1:], True, True
+
+    async def _read_wait(self, connection: AbstractConnection) -> bool:
+        try:
+            reply = await connection.read_response(disconnect_on_error=False)
+        except redis_errors.ResponseError as error:
+            log.error("replicas.not_asked", error=trouble.word_of(error))  # noqa: TRY400 - a trace says nothing more
+            return False
+        return isinstance(reply, int) and reply >= self._min_replicas
+
+    @staticmethod
+    def _answer(replies: list[tuple[_Call, list[Any]]], *, has_replicas: bool) -> None:
+        for call, reply in replies:
+            if call.is_write and not has_replicas:
+                call.fail(OutcomeUnknown("it was done, and too few replicas have it", metadata={"cause": "REPLICAS"}))
+            elif not call.done.done():
+                call.done.set_result(reply)
+
+    def _doubt(self) -> None:
+        if self._on_doubt is not None:
+            self._on_doubt()
 
     async def command(self, *command: Argument) -> Any:
         """One plain command that only reads. Raises StoreUnavailable."""

@@ -22,6 +22,7 @@ from headwayd.domain.names import refusal_of
 from headwayd.engine.ports import RoleStep
 from headwayd.store import keys, replies
 from headwayd.store.asking import Asking
+from headwayd.store.link import Link
 from headwayd.store.replies import text
 from headwayd.store.scripts import policy_pairs
 from headwayd.store.status import Status
@@ -39,6 +40,16 @@ async def _within(budget_s: float) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
+
+
+async def _keys_on(link: Link, pattern: str) -> AsyncIterator[bytes]:
+    cursor: bytes | int = 0
+    while True:
+        cursor, batch = await link.command("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+        for key in batch:
+            yield key
+        if int(cursor) == 0:
+            return
 
 
 class QueueSteps(Asking):
@@ -84,16 +95,12 @@ class QueueSteps(Asking):
 
     async def _scan(self, pattern: str, suffix: str, budget_s: float) -> list[str]:
         found: set[str] = set()
-        cursor: bytes | int = 0
         async with _within(budget_s):
-            while True:
-                cursor, batch = await self._link.command("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
-                for key in batch:
-                    name = keys.queue_of_key(self._prefix, key, suffix)
+            for link in self._servers.links:
+                async for key in _keys_on(link, pattern):
+                    name = keys.queue_of_key(self._prefix, key, suffix, is_cluster=self._servers.is_cluster)
                     if name is not None and refusal_of(name) is None:
                         found.add(name)
-                if int(cursor) == 0:
-                    break
         return sorted(found, key=str.encode)
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:

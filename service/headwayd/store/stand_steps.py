@@ -76,14 +76,19 @@ class StandSteps(Asking):
             self._note_due(queue, reply[1], reply[2])
 
     async def processes(self, *, budget_s: float) -> frozenset[str]:
-        """The names of all processes that listen to the store now."""
+        """The names of all processes that listen to the store now; of several servers, to any of those that answer."""
         channel = self._channels + keys.WAKE_CHANNEL
+        pattern = keys.literal_pattern(channel) + "*"
+        asking = [link.command("PUBSUB", "CHANNELS", pattern) for link in self._servers.links]
         try:
             async with asyncio.timeout(budget_s):
-                found = await self._link.command("PUBSUB", "CHANNELS", keys.literal_pattern(channel) + "*")
+                answers = await asyncio.gather(*asking, return_exceptions=True)
         except TimeoutError:
             raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
-        return frozenset(replies.text(name)[len(channel) :] for name in found)
+        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
+        if not heard:
+            raise next(iter(answers), StoreUnavailable("no server is known", metadata={"cause": "REFUSED"}))
+        return frozenset(replies.text(name)[len(channel) :] for names in heard for name in names)
 
     def on_standing(self, listener: Callable[[str], None]) -> None:
         """Who is told that the consumer line has changed."""

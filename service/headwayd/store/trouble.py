@@ -5,6 +5,7 @@ from __future__ import annotations
 from redis import exceptions as redis_errors
 
 from headwayd.domain.errors import HeadwayError, InternalError, NotDurable, OutcomeUnknown, StoreFull, StoreUnavailable
+from headwayd.store.address import Host
 
 # First words of error replies that mean: refused before anything was done.
 _NOT_NOW = {
@@ -15,6 +16,8 @@ _NOT_NOW = {
     "CLUSTERDOWN": "the store's cluster is down",
     "MASTERDOWN": "the store has lost its primary",
     "TRYAGAIN": "the store is moving the queue's keys",
+    "ASK": "the store is moving the queue's keys",
+    "MOVED": "the store is a cluster, and this node does not have the queue's keys",
     "NOAUTH": "the store wants a password",
     "WRONGPASS": "the store does not accept the password",
     "NOPERM": "the store's user may not do this",
@@ -25,10 +28,24 @@ _WORD_OF_CLASS: dict[type[Exception], str] = {
     redis_errors.MasterDownError: "MASTERDOWN",  # a kind of ClusterDownError, so it must come first
     redis_errors.ClusterDownError: "CLUSTERDOWN",
     redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.MovedError: "MOVED",  # a kind of AskError, so it must come first
+    redis_errors.AskError: "ASK",
     redis_errors.OutOfMemoryError: "OOM",
     redis_errors.NoPermissionError: "NOPERM",
     redis_errors.AuthenticationError: "NOAUTH",
 }
+
+
+class Moving(StoreUnavailable):
+    """A node of a cluster does not serve the queue's slot now; nothing happened. `moved_to` does, if it is known;
+    an empty host means the one that was asked."""
+
+    def __init__(self, error: Exception) -> None:
+        word = word_of(error)
+        super().__init__(_NOT_NOW[word], metadata={"cause": "STORE"})
+        self.moved_to: Host | None = None
+        if isinstance(error, redis_errors.MovedError):
+            self.moved_to = (error.host, error.port)
 
 
 def word_of(error: Exception) -> str:
@@ -46,6 +63,8 @@ def refused(error: Exception) -> HeadwayError:
         return StoreFull("the store is out of memory")
     if word == "NOREPLICAS":
         return NotDurable("the store has too few replicas to accept writes")
+    if word in ("MOVED", "ASK", "TRYAGAIN"):
+        return Moving(error)
     if word in _NOT_NOW:
         cause = word if word in ("LOADING", "READONLY", "MISCONF", "BUSY", "CLUSTERDOWN") else "STORE"
         return StoreUnavailable(_NOT_NOW[word], metadata={"cause": cause})

@@ -1,0 +1,184 @@
+"""The two connections that hear from one server what may have changed, kept open.
+
+One reads keys with client tracking on; the server then tells the other, which is subscribed, as soon as one of them
+changes. The same subscription carries what scripts publish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import structlog
+from redis import exceptions as redis_errors
+from redis.asyncio.connection import AbstractConnection
+
+from headwayd.store.connections import ConnectionSource, ask, send
+from headwayd.store.trouble import word_of
+
+INVALIDATE = b"__redis__:invalidate"
+_PING_EVERY_S = 5.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
+_TROUBLE = (redis_errors.RedisError, OSError, TimeoutError)
+_MOVING = frozenset({"MOVED", "ASK", "TRYAGAIN"})
+log = structlog.get_logger(__name__)
+
+
+class HintWire:
+    """Hears one server from `start` to `close`. `on_message` gets channel and content, `on_connected` is called after
+    each connect, when what happened before was missed; both on the event loop, and must not block."""
+
+    def __init__(
+        self,
+        source: ConnectionSource,
+        *,
+        channels: Iterable[bytes],
+        call_timeout_s: float,
+        on_message: Callable[[bytes, Any], None],
+        on_connected: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._channels = (INVALIDATE, *channels)
+        self._call_timeout_s = call_timeout_s
+        self._on_message = on_message
+        self._on_connected = on_connected
+        self._reader: AbstractConnection | None = None
+        self._reader_lost = asyncio.Event()
+        self._lock = asyncio.Lock()
+        self._is_connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._pong = asyncio.Event()
+
+    @property
+    def is_up(self) -> bool:
+        """Whether changes can be asked for."""
+        return self._reader is not None
+
+    def start(self) -> None:
+        """Begins to listen, and goes on trying."""
+        self._task = asyncio.create_task(self._keep_listening(), name="hints")
+
+    async def connected(self) -> None:
+        """Returns when it is connected."""
+        await self._is_connected.wait()
+
+    async def close(self) -> None:
+        """Stops listening."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def renew(self) -> None:
+        """The server may not be the right one any more: connects anew."""
+        self._reader_lost.set()
+
+    async def watch(self, *groups: Iterable[str]) -> list[int] | None:
+        """From now on the next change of each key is heard. How many keys of each group there are; None if the server
+        does not serve them now. Does nothing while there is no connection; then, or when it breaks, nothing is
+        known."""
+        async with self._lock:
+            reader = self._reader
+            if reader is None:
+                return []
+            try:
+                await send(reader, [("EXISTS", *keys) for keys in groups])
+                counts = [await self._count(reader) for _ in groups]
+            except _TROUBLE:
+                await self._spoil(reader)
+                return []
+            except asyncio.CancelledError:
+                await self._spoil(reader)
+                raise
+            known = [count for count in counts if count is not None]
+            return known if len(known) == len(counts) else None
+
+    @staticmethod
+    async def _count(reader: AbstractConnection) -> int | None:
+        """One reply; None if the server does not serve these keys now."""
+        try:
+            count: int = await reader.read_response()
+        except redis_errors.ResponseError as error:
+            if word_of(error) in _MOVING:
+                return None
+            raise
+        return count
+
+    async def _spoil(self, reader: AbstractConnection) -> None:
+        if self._reader is reader:
+            self._reader = None
+            self._reader_lost.set()
+        with contextlib.suppress(*_TROUBLE):
+            await reader.disconnect(nowait=True)
+
+    async def _keep_listening(self) -> None:
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            self._reader_lost.clear()  # before: who asks for a new connection meanwhile must get it
+            try:
+                async with asyncio.timeout(2 * self._call_timeout_s):
+                    listener, reader = await self._connect()
+            except _TROUBLE as error:
+                log.debug("hints.unreachable", error=type(error).__name__)
+                await asyncio.sleep(pause_s * (0.5 + random.random()))
+                pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
+                continue
+            pause_s = _SHORTEST_PAUSE_S
+            self._reader = reader
+            self._is_connected.set()
+            self._on_connected()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._hear(listener), name="hear")
+                    group.create_task(self._keep_pinging(listener, reader), name="ping")
+            except* _TROUBLE as errors:
+                log.info("hints.lost", error=type(errors.exceptions[0]).__name__)
+            finally:
+                self._is_connected.clear()
+                await self._spoil(reader)
+                with contextlib.suppress(*_TROUBLE):
+                    await listener.disconnect(nowait=True)
+
+    async def _connect(self) -> tuple[AbstractConnection, AbstractConnection]:
+        listener = await self._source.open(timeout_s=0)
+        reader: AbstractConnection | None = None
+        try:
+            number = await ask(listener, "CLIENT", "ID")
+            await send(listener, [("SUBSCRIBE", *self._channels)])
+            for _ in self._channels:
+                await listener.read_response()
+            reader = await self._source.open()
+            await ask(reader, "CLIENT", "TRACKING", "ON", "REDIRECT", number)
+        except BaseException:
+            for connection in (listener, reader):
+                if connection is not None:
+                    with contextlib.suppress(*_TROUBLE):
+                        await connection.disconnect(nowait=True)
+            raise
+        return listener, reader
+
+    async def _hear(self, listener: AbstractConnection) -> None:
+        while True:
+            message = await listener.read_response()
+            self._pong.set()  # whatever is heard shows that the connection lives
+            if isinstance(message, list) and len(message) == 3 and message[0] == b"message":
+                self._on_message(message[1], message[2])
+
+    async def _keep_pinging(self, listener: AbstractConnection, reader: AbstractConnection) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PING_EVERY_S):
+                    await self._reader_lost.wait()
+                    raise redis_errors.ConnectionError("the tracking connection was lost")
+            self._pong.clear()
+            async with asyncio.timeout(2 * self._call_timeout_s):
+                await send(listener, [("PING",)])
+                async with self._lock:
+                    if self._reader is not reader:
+                        raise redis_errors.ConnectionError("the tracking connection was lost")
+                    await ask(reader, "PING")
+                await self._pong.wait()

@@ -1,0 +1,131 @@
+"""The servers that keep the queues: one, the primary that Sentinels name, or the primaries of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from headwayd.store.address import Host, Kind, StoreAddress
+from headwayd.store.cluster import Cluster
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.link import Argument, Link
+from headwayd.store.scripts import Script
+from headwayd.store.sentinels import SentinelSource, SwitchListener
+
+
+class Servers(Protocol):
+    """Where scripts go. `on_change` is told when a server may be another one, or keep other queues, than before."""
+
+    is_cluster: bool
+    on_change: Callable[[], None]
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """One to each server that takes writes, as far as they are known."""
+
+    @property
+    def sources(self) -> Mapping[Host | None, ConnectionSource]:
+        """The same servers, to be heard."""
+
+    def home(self, base: bytes) -> Host | None:
+        """Which of `sources` has this base key; None also if that is not known."""
+
+    async def start(self, *, wait_s: float) -> None:
+        """Finds them; goes on trying after `wait_s`."""
+
+    async def close(self) -> None:
+        """Drops all connections."""
+
+    async def call(
+        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+    ) -> list[Any]:
+        """As `Link.call`, of the server that has the key."""
+
+
+class OneServer:
+    """The server that a URL names."""
+
+    is_cluster = False
+
+    def __init__(
+        self,
+        source: ConnectionSource,
+        *,
+        call_timeout_s: float,
+        min_replicas: int,
+        on_doubt: Callable[[], None] | None = None,
+    ) -> None:
+        self._source = source
+        self._link = Link(source, call_timeout_s=call_timeout_s, min_replicas=min_replicas, on_doubt=on_doubt)
+        self.call = self._link.call
+        self.on_change: Callable[[], None] = lambda: None
+
+    @property
+    def links(self) -> Sequence[Link]:
+        """The one."""
+        return (self._link,)
+
+    @property
+    def sources(self) -> Mapping[Host | None, ConnectionSource]:
+        """The one, under no name."""
+        return {None: self._source}
+
+    def home(self, base: bytes) -> Host | None:  # noqa: ARG002 - the same for all
+        """No name."""
+        return None
+
+    async def start(self, *, wait_s: float) -> None:
+        """Nothing is to be found."""
+
+    async def close(self) -> None:
+        """Waits for calls under way, then drops all connections."""
+        await self._link.close()
+
+
+class SentinelServer(OneServer):
+    """The primary that Sentinels name. After a switch, or a lost answer, every connection is made anew."""
+
+    def __init__(
+        self, address: StoreAddress, *, call_timeout_s: float, min_replicas: int, password_file: Path | None
+    ) -> None:
+        self._named = SentinelSource(address, call_timeout_s=call_timeout_s, password_file=password_file)
+        super().__init__(
+            self._named,
+            call_timeout_s=call_timeout_s,
+            min_replicas=min_replicas,
+            on_doubt=self._drop_connections,
+        )
+        self._switches = SwitchListener(address, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
+
+    def _drop_connections(self) -> None:
+        self._link.drop_connections()
+
+    def _on_switch(self) -> None:
+        self._drop_connections()
+        self.on_change()
+
+    async def start(self, *, wait_s: float) -> None:  # noqa: ARG002 - what there is to find is found at each connection
+        """Begins to listen to the Sentinels."""
+        self._switches.start()
+
+    async def close(self) -> None:
+        """Drops the connections to Sentinels, too."""
+        await self._switches.close()
+        await super().close()
+        await self._named.close()
+
+
+def servers_at(
+    address: StoreAddress, *, call_timeout_s: float, min_replicas: int = 0, password_file: Path | None = None
+) -> Servers:
+    """The servers at this address. `min_replicas` have what is written before it is answered; the password of a file
+    replaces the URL's."""
+    if address.kind is Kind.CLUSTER:
+        return Cluster(address, call_timeout_s=call_timeout_s, min_replicas=min_replicas, password_file=password_file)
+    if address.kind is Kind.SENTINEL:
+        return SentinelServer(
+            address, call_timeout_s=call_timeout_s, min_replicas=min_replicas, password_file=password_file
+        )
+    source = ConnectionSource(address, call_timeout_s=call_timeout_s, password_file=password_file)
+    return OneServer(source, call_timeout_s=call_timeout_s, min_replicas=min_replicas)
