@@ -23,6 +23,7 @@ NOT_UTF8 = "a\udcffb"  # as Python shows it
 BAD_TEXTS = {
     "listen": ["nowhere", "unix:", "127.0.0.1:65536", "::1:80", "127.0.0.1:0,"],
     "http_listen": ["nowhere", "unix:/s", "127.0.0.1:65536", ""],
+    "http_origins": ["jobs.example", "ftp://x", "https://", "https://x/path", "https://x, y"],
     "otlp_endpoint": ["nowhere", "grpc://a:1", "http://", "http://user:secret@a:1", "http://a:1/v1", ""],
     "redis_url": [
         "http://a",

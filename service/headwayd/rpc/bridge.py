@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message as ProtoMessage
-from google.rpc import status_pb2
+from google.rpc import code_pb2, status_pb2
 from grpc.aio import ServicerContext
 
 from headwayd.domain.calls import Asked, CallFailed, Method
@@ -117,11 +117,6 @@ def _failure(status: status_pb2.Status) -> CallFailed:
     return CallFailed(status.code, status.message, [(detail.type_url, detail.value) for detail in status.details])
 
 
-def _number(code: grpc.StatusCode) -> int:
-    number: int = code.value[0]
-    return number
-
-
 async def _ended(task: asyncio.Future[None]) -> None:
     """Cancels it and waits for its clean-up, whatever happens meanwhile to who waits."""
     task.cancel()
@@ -141,7 +136,7 @@ class _Context(ServicerContext[Any, Any]):
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
         self._until = None if asked.within_s is None else time.monotonic() + asked.within_s
-        self._status = status_pb2.Status(code=_number(grpc.StatusCode.INTERNAL), message="it ended without a status")
+        self._status = status_pb2.Status(code=code_pb2.INTERNAL, message="it ended without a status")
         self._is_aborted = False
         self._reply: Any = None
         self._is_over = False
@@ -172,9 +167,9 @@ class _Context(ServicerContext[Any, Any]):
         self._reply = message
         self._written.set()
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> NoReturn:
         self._is_aborted = True
-        self._status = status_pb2.Status(code=_number(code), message=details)
+        self._status = status_pb2.Status(code=code.value[0], message=details)
         for key, value in trailing_metadata or ():
             if key == _STATUS_KEY:
                 self._status = status_pb2.Status.FromString(value)
