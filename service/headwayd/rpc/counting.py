@@ -5,8 +5,9 @@ A call is counted when it has ended, with the code that its caller is told; CANC
 
 from __future__ import annotations
 
-import time
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any
 
 import grpc
@@ -39,23 +40,24 @@ def _counted(handler: grpc.RpcMethodHandler[Any, Any], method: str, counts: Coun
 
 
 def _unary(behaviour: _Behaviour, method: str, counts: Counts) -> _Behaviour:
-    note_seconds = counts.call_seconds[method].note
-    was_fine = (method, OK)
-    calls = counts.calls
-    calls[was_fine] = 0  # from the start on: how often it has grown is what is asked
+    calls, was_fine = counts.calls, (method, OK)
+    calls[was_fine] = 0
+    seconds = counts.call_seconds[method]
+    bounds, buckets = seconds.bounds, seconds.counts
 
     async def handle(request: Any, context: Context) -> Any:
-        began = time.perf_counter()
+        began = perf_counter()
         try:
             reply = await behaviour(request, context)
+            calls[was_fine] += 1
         except BaseException:
             counts.note_call(method, code_name(context))
             raise
-        else:
-            calls[was_fine] += 1
-            return reply
         finally:
-            note_seconds(time.perf_counter() - began)
+            span = perf_counter() - began
+            buckets[bisect_left(bounds, span)] += 1
+            seconds.total += span
+        return reply
 
     return handle
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -13,8 +14,8 @@ from headwayd.engine.ports import GetStep, PutStep, Store
 
 # Leases of which it is remembered when they began: their acks tell how long the work took. About 200 bytes each.
 _MOST_LEASES = 50_000
-_PUT = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.REPLACED})
 _HOW = {one: one.name.lower() for one in Settled}
+_ACKED = _HOW[Settled.ACKED]
 CALL_GONE, STREAM_ENDED = "call_gone", "stream_ended"
 
 
@@ -38,15 +39,13 @@ class _CountedStore:
     async def put(self, queue: str, messages: Sequence[NewMessage], **options: Any) -> PutStep:
         """See Store."""
         step = await self._store.put(queue, messages, **options)
-        put = deduplicated = 0
-        for outcome in step.outcomes:
-            if outcome.code in _PUT:
-                put += 1
-            elif outcome.code is PutCode.KEPT:
-                deduplicated += 1
+        codes = [outcome[0] for outcome in step.outcomes]
+        put = codes.count(PutCode.QUEUED)
         counts = self._counts.of(queue)
+        if put != len(codes):
+            put += codes.count(PutCode.DELAYED) + codes.count(PutCode.REPLACED)
+            counts.deduplicated += codes.count(PutCode.KEPT)
         counts.put += put
-        counts.deduplicated += deduplicated
         return step
 
     async def get(
@@ -87,8 +86,12 @@ class _CountedStore:
             add(self._counts.released, STREAM_ENDED if owned else CALL_GONE, released)
         return settled
 
+    # These loops take a good part of what counting costs: so what messages of a step have in common is worked out once.
+
     def _note_delivered(self, counts: QueueCounts, deliveries: Sequence[Delivery]) -> None:
         leased_at, wait, now = self._leased_at, counts.wait, self._loop.time()
+        bounds, buckets = wait.bounds, wait.counts
+        at, waited_before_ms = 0, -1
         for _, _, _, lease, _, attempt, _, _, waited_ms in deliveries:
             if lease in leased_at:  # the same attempt to get, asked again
                 continue
@@ -97,16 +100,31 @@ class _CountedStore:
             if attempt > 1:
                 counts.redelivered += 1
             elif waited_ms is not None:
-                wait.note(waited_ms / 1_000)
+                if waited_ms != waited_before_ms:
+                    at, waited_before_ms = bisect_left(bounds, waited_ms / 1_000), waited_ms
+                buckets[at] += 1
+                wait.total += waited_ms / 1_000
         while len(leased_at) > _MOST_LEASES:
             del leased_at[next(iter(leased_at))]
 
     def _note_settled(self, counts: QueueCounts, settled: Sequence[Settlement]) -> None:
-        leased_at, now = self._leased_at, self._loop.time()
+        ended, work, now = self._leased_at.pop, counts.work, self._loop.time()
+        bounds, buckets = work.bounds, work.counts
+        acked = at = 0
+        began_before = span = -1.0
         for lease, how, _, _, _ in settled:
-            if how is Settled.EXTENDED:
+            if how is not Settled.ACKED:
+                if how is not Settled.EXTENDED:
+                    add(counts.settled, _HOW[how])
+                    ended(lease, None)
                 continue
-            add(counts.settled, _HOW[how])
-            began = leased_at.pop(lease, None)
-            if began is not None and how is Settled.ACKED:
-                counts.work.note(now - began)
+            acked += 1
+            began = ended(lease, None)
+            if began is not None:
+                if began != began_before:
+                    span = now - began
+                    at, began_before = bisect_left(bounds, span), began
+                buckets[at] += 1
+                work.total += span
+        if acked:
+            add(counts.settled, _ACKED, acked)
