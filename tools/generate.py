@@ -1,5 +1,5 @@
-"""Regenerates what is committed but generated: the clients' stubs, the reference of the settings, and what the chart
-says of them.
+"""Regenerates what is committed but generated: the clients' stubs, the reference of the settings, what the chart says
+of them, and the table of metrics.
 
 With --check it compares and changes nothing. A language whose toolchain is not here is left as it is, and named; under
 CI=true that is an error.
@@ -15,8 +15,13 @@ from pathlib import Path
 import chart
 from generating import Generating, languages
 
+from headwayd.telemetry import metric_names
+
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = ROOT / "docs/configuration.md"
+METRICS = ROOT / "docs/metrics.md"
+METRICS_BEGIN = "<!-- made from service/headwayd/telemetry/metric_names.py by `make gen` -->\n"
+METRICS_END = "<!-- end -->\n"
 
 
 def settings_reference() -> str:
@@ -25,9 +30,16 @@ def settings_reference() -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
+def metrics_text() -> str:
+    """The text of docs/metrics.md: the one that is there, with the table of now."""
+    head, _, rest = METRICS.read_text().partition(METRICS_BEGIN)
+    return head + METRICS_BEGIN + metric_names.markdown() + METRICS_END + rest.partition(METRICS_END)[2]
+
+
 def texts() -> dict[Path, bytes | None]:
     """What single files should hold."""
-    made = {SETTINGS: settings_reference(), chart.SCHEMA: chart.schema_text(), chart.README: chart.readme_text()}
+    made = {SETTINGS: settings_reference(), METRICS: metrics_text()}
+    made |= {chart.SCHEMA: chart.schema_text(), chart.README: chart.readme_text()}
     return {path: text.encode() for path, text in made.items()}
 
 

@@ -17,6 +17,7 @@ from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.server import ADMIN_SERVICE, QUEUE_SERVICE
 from headwayd.rpc.status import STATUS_CODES
 from headwayd.store import frames, keys
+from headwayd.telemetry import metric_names
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
 STORAGE = (ROOT / "docs/storage.md").read_text()
@@ -46,6 +47,13 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert target.exists(), f"{document.name}: {link[0]}"
         if link["anchor"]:
             assert link["anchor"] in _anchors(target.read_text()), f"{document.name}: {link[0]}"
+
+
+def test_the_table_of_metrics_is_the_codes_own_and_names_none_besides() -> None:
+    text = (ROOT / "docs/metrics.md").read_text()
+    assert metric_names.markdown() in text
+    known = {f"{metric.name}{part}" for metric in metric_names.ALL for part in ("", "_bucket", "_sum", "_count")}
+    assert set(re.findall(r"headway_[a-z_]+", text)) <= known
 
 
 def test_rule_ids_are_unique() -> None:

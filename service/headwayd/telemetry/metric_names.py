@@ -144,8 +144,9 @@ ALL = tuple(each for each in dict(globals()).values() if isinstance(each, Metric
 
 def markdown() -> str:
     """The table of docs/metrics.md."""
-    rows = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    rows = ["| metric | kind | labels | of | meaning |", "|---|---|---|---|---|"]
     for metric in ALL:
         labels = " ".join(f"`{label}`" for label in metric.labels)
-        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {metric.text} |")
+        source = "store" if metric.is_of_store else "process"
+        rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {source} | {metric.text} |")
     return "\n".join(rows) + "\n"
