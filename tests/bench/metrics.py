@@ -2,9 +2,9 @@
 nothing.
 
 The first table is of the counting alone, in this process: the same handlers and steps with and without it, around
-behaviour that does nothing. The second is of live services, one that counts and two that do not: the processor time that
-each takes for a call, in turns, so that what else the machine does meets all. How far the two alike are apart tells how
-much of a difference means anything.
+behaviour that does nothing. The second is of live services, one that counts and two that do not: the processor time
+that each takes for a call, in turns, so that what else the machine does meets all. How far the two alike are apart
+tells how much of a difference means anything.
 """
 
 from __future__ import annotations
