@@ -13,6 +13,7 @@ from headway.v1.message_pb2 import OnDuplicate
 
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE)
 LOST_AFTER = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
+ENDED = Failure(code=grpc.StatusCode.CANCELLED)  # as gRPC does to calls that a process which goes has not begun
 NOT_DONE = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
 
 
@@ -70,8 +71,9 @@ async def test_address_comes_from_the_environment(
         assert (await client.queue("q").describe()).name == "q"
 
 
-async def test_safe_calls_are_repeated(service: FakeService, queue: headway.Queue) -> None:
-    service.fail_next("Describe", LOST, times=2)
+@pytest.mark.parametrize("failure", [LOST, ENDED], ids=["unavailable", "cancelled by the service"])
+async def test_safe_calls_are_repeated(service: FakeService, queue: headway.Queue, failure: Failure) -> None:
+    service.fail_next("Describe", failure, times=2)
     assert (await queue.describe()).name == "q"
     assert len(service.requests("Describe")) == 3
 
@@ -99,6 +101,18 @@ async def test_put_is_repeated_when_nothing_happened(
     assert (await queue.put(b"x")).position == 1
     assert len(service.requests("Put")) == 3
     assert service.requests("Put")[2].on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
+
+
+async def test_put_that_the_service_cancelled_is_repeated_if_it_has_an_id(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.fail_next("Put", ENDED, times=2)
+    assert (await queue.put(b"x", id="a")).position == 1
+    with pytest.raises(headway.Unavailable) as caught:
+        service.fail_next("Put", ENDED)
+        await queue.put(b"x")
+    assert caught.value.is_outcome_unknown
+    assert len(made.line) == 1
 
 
 async def test_put_with_an_id_is_repeated_and_accepted_once(

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from headway._duplex import Duplex
-from headway._errors import DeadlineExceeded, from_rpc_error
+from headway._errors import DeadlineExceeded, HeadwayError, Unavailable, from_rpc_error
 from headway._spans import exact
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 
@@ -43,7 +43,7 @@ def resolve_target(target: str | None) -> str:
 
 
 def service_config() -> str:
-    """The gRPC service config: round robin over all addresses; UNAVAILABLE is repeated where that is safe."""
+    """The gRPC service config: round robin over all addresses; what was not served is repeated where that is safe."""
     return json.dumps(
         {
             "loadBalancingConfig": [{"round_robin": {}}],
@@ -59,7 +59,8 @@ def service_config() -> str:
                         "initialBackoff": "0.1s",
                         "maxBackoff": "2s",
                         "backoffMultiplier": 2,
-                        "retryableStatusCodes": ["UNAVAILABLE"],
+                        # CANCELLED: by the service's side, as `_typed` tells.
+                        "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
                     },
                 }
             ],
@@ -143,7 +144,7 @@ class Connection:
         try:
             response: _Response = await rpc(request, timeout=seconds, metadata=self._metadata or None)
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
+            raise self._typed(error) from error
         return response
 
     async def stream(
@@ -173,13 +174,21 @@ class Connection:
             late = "the first answer of the stream did not come in time"
             raise DeadlineExceeded(late, code=grpc.StatusCode.DEADLINE_EXCEEDED) from None
         except grpc.aio.AioRpcError as error:
-            raise from_rpc_error(error) from error
+            raise self._typed(error) from error
         finally:
             call.cancel()
 
     def duplex(self, rpc: "grpc.aio.StreamStreamMultiCallable[_Request, _Response]") -> Duplex[_Request, _Response]:
         """Begins a call that streams both ways. It has no deadline: pings find out if the other side is gone."""
-        return Duplex(rpc(metadata=self._metadata or None))
+        return Duplex(rpc(metadata=self._metadata or None), self._typed)
+
+    def _typed(self, error: grpc.aio.AioRpcError) -> HeadwayError:
+        """The error of a call that nobody here cancelled, unless the client was closed: a service process that ends
+        does so, without a word, to calls that it has not begun. Then it is as away as one that has gone."""
+        typed = from_rpc_error(error)
+        if typed.code is grpc.StatusCode.CANCELLED and not typed.reason and self._channel is not None:
+            return Unavailable("the service cancelled the call", code=grpc.StatusCode.UNAVAILABLE)
+        return typed
 
     async def leave_behind(self, work: Coroutine[None, None, None]) -> None:
         """Lets something go on that nobody waits for, until it ends or the connection does."""

@@ -1,7 +1,7 @@
 """One call that streams both ways: writes, reads, and tells how it truly ended."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -24,8 +24,13 @@ _STATUS_PAUSE_SECONDS = 0.01
 class Duplex(Generic[_Request, _Response]):
     """A call under way. One task writes and one reads; `cancel` it in any case."""
 
-    def __init__(self, call: "grpc.aio.StreamStreamCall[_Request, _Response]") -> None:
+    def __init__(
+        self,
+        call: "grpc.aio.StreamStreamCall[_Request, _Response]",
+        typed: Callable[[grpc.aio.AioRpcError], HeadwayError] = from_rpc_error,
+    ) -> None:
         self._call = call
+        self._typed = typed
         # Not by `call.read`, which reads no more once there is a status: then the answers that are left would be lost,
         # and with them the true status, which comes behind them.
         self._answers = aiter(call)
@@ -81,7 +86,7 @@ class Duplex(Generic[_Request, _Response]):
             return
         if code is not grpc.StatusCode.OK:
             trailing = _at_once(call.trailing_metadata())
-            self._error = from_rpc_error(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details))
+            self._error = self._typed(grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details))
         self._has_ended = True
 
 
