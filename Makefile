@@ -18,7 +18,7 @@ export CONFORMANCE_RUN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful truth mutants test-image clean
+.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful rolling truth mutants test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,10 @@ stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and mor
 
 test-image: $(VENV)/.dev-stamp ## build the image without an engine and serve from it; needs buildah and root; one minute
 	$(BIN)/python -m pytest tests/image $(ARGS)
+
+rolling: $(VENV)/.dev-stamp ## three services under load, each restarted ten times: no call fails, no lease is left; two minutes
+	HEADWAY_ROLLING_ROUNDS=$${HEADWAY_ROLLING_ROUNDS:-10} \
+		$(BIN)/python -m pytest tests/faults/test_rolling_restart.py --stores=valkey $(ARGS)
 
 truth: $(VENV)/.dev-stamp ## 1,000,000 operations while others watch: every position sent must be the store's; half an hour
 	HEADWAY_TRUTH_OPS=$${HEADWAY_TRUTH_OPS:-1000000} $(BIN)/python -m pytest tests/truth --stores=valkey -s $(ARGS)
