@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -19,9 +19,11 @@ from headwayd.config.settings import Settings
 
 CHART = Path(__file__).resolve().parent.parent / "helm/headway"
 SCHEMA, VALUES, README = CHART / "values.schema.json", CHART / "values.yaml", CHART / "README.md"
-# These follow from other values: the port, the store.
+# These follow from other values: the ports, the store, and what is mounted from Secrets. Some of them the service may
+# not have yet.
 NOT_SAID = frozenset(
-    ("listen", "data_dir", "redis_url", "redis_server", "redis_port", "redis_db", "redis_password_file")
+    "listen http_listen data_dir redis_url redis_server redis_port redis_db redis_password_file "
+    "tls_cert tls_key tls_client_ca auth_file".split()
 )
 # The chart counts with them, or says them always.
 REQUIRED = ("insecure", "drain_delay", "shutdown_grace")
@@ -33,6 +35,8 @@ _SPAN = r"^[0-9]+(\.[0-9]+)?(ms|s|m|h|d)?$"
 def schema_of(field: FieldInfo) -> dict[str, Any]:
     """What a setting may be in values.yaml."""
     kind: Any = field.annotation
+    if get_origin(kind) in (Union, UnionType):  # not given, in the chart, is not said
+        (kind,) = (each for each in get_args(kind) if each is not NoneType)
     rules: dict[str, Any] = {"description": field.description}
     if get_origin(kind) is Literal:
         return rules | {"enum": list(get_args(kind))}
@@ -44,8 +48,8 @@ def schema_of(field: FieldInfo) -> dict[str, Any]:
         return rules | {"type": "string", "pattern": _SPAN}
     names = {Ge: ("ge", "minimum"), Le: ("le", "maximum"), MinLen: ("min_length", "minLength")}
     names |= {MaxLen: ("max_length", "maxLength")}
-    (kind,) = [each for each in get_args(kind) if each is not NoneType] or [kind]  # unset is not said
-    rules["type"] = {int: "integer", str: "string"}[kind]
+    # Secrets have no type here: they have no place in values.
+    rules["type"] = {int: "integer", float: "number", str: "string", Path: "string"}[kind]
     for rule in field.metadata:
         if type(rule) in names:
             attribute, name = names[type(rule)]

@@ -1,5 +1,5 @@
-"""Regenerates what is committed but generated: the clients' stubs, the reference of the settings, what the chart says
-of them, and the table of metrics.
+"""Regenerates what is committed but generated: the stubs, the reference of the settings, what the chart says of them,
+its dashboard, and the table of metrics.
 
 With --check it compares and changes nothing. A language whose toolchain is not here is left as it is, and named; under
 CI=true that is an error.
@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import chart
+import dashboard
 from generating import Generating, languages
 
 from headwayd.telemetry import metric_names
@@ -40,6 +41,7 @@ def texts() -> dict[Path, bytes | None]:
     """What single files should hold."""
     made = {SETTINGS: settings_reference(), METRICS: metrics_text()}
     made |= {chart.SCHEMA: chart.schema_text(), chart.README: chart.readme_text()}
+    made[dashboard.PATH] = dashboard.text()
     return {path: text.encode() for path, text in made.items()}
 
 

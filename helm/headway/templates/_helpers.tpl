@@ -49,27 +49,108 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{/*
-From SIGTERM to the end, at the very most: the drain delay, the grace, and 30 s for the store and for whatever hangs.
-There is no preStop hook: during the drain delay the service says NOT_SERVING and goes on serving, which is what such a
-hook would wait for.
+From the wish that a pod goes to its end, at the very most: what it waits before it is told, the drain delay, the grace,
+and 30 s for the store and for whatever hangs. By default there is no preStop hook: during the drain delay the service
+says NOT_SERVING and goes on serving, which is what such a hook would wait for.
 */}}
 {{- define "headway.terminationGrace" -}}
 {{- $delay := include "headway.seconds" .Values.settings.drain_delay | int64 -}}
 {{- $grace := include "headway.seconds" .Values.settings.shutdown_grace | int64 -}}
-{{- add $delay $grace 30 -}}
+{{- add .Values.preStopSeconds $delay $grace 30 -}}
+{{- end -}}
+
+{{/* The name of the Secret with the store's URL; empty if there is none, because the URL is no secret. */}}
+{{- define "headway.urlSecret" -}}
+{{- if .Values.store.url -}}
+{{- include "headway.fullname" . -}}
+{{- else -}}
+{{- .Values.store.existingSecret.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The store's URL where it is no secret. */}}
+{{- define "headway.plainUrl" -}}
+{{- $scheme := ternary "rediss" "redis" .Values.store.tls -}}
+{{- with .Values.store.sentinel -}}
+{{- if .addresses -}}
+{{- printf "%s+sentinel://%s/%s/%d" $scheme (join "," .addresses) .service (int .database) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.store.cluster.addresses -}}
+{{- printf "%s+cluster://%s" $scheme (join "," .Values.store.cluster.addresses) -}}
+{{- end -}}
+{{- if .Values.valkey.enabled -}}
+{{- printf "redis://%s-valkey:6379/0" (include "headway.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The file that a Secret's key is mounted as, by what it is for. */}}
+{{- define "headway.file" -}}
+/etc/headway/{{ .for }}/{{ .key }}
+{{- end -}}
+
+{{/* Secrets that the service reads as files: what for, which Secret, which keys. Files, because they are read anew. */}}
+{{- define "headway.mounted" -}}
+{{- with .Values.tls.existingSecret }}
+- {for: tls, secret: {{ . | quote }}, keys: [tls.crt, tls.key{{ if $.Values.tls.clients }}, ca.crt{{ end }}]}
+{{- end }}
+{{- with .Values.auth.existingSecret }}
+{{- if .name }}
+- {for: auth, secret: {{ .name | quote }}, keys: [{{ .key | quote }}]}
+{{- end }}
+{{- end }}
+{{- with .Values.store.passwordSecret }}
+{{- if .name }}
+- {for: store, secret: {{ .name | quote }}, keys: [{{ .key | quote }}]}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/*
+How the kubelet asks: by gRPC, which it does not speak over TLS; then by HTTP, whose certificate it does not look at; and
+if clients need certificates, which it has none of, by the image's own program, which is dear, or just by connecting.
+*/}}
+{{- define "headway.probe" -}}
+{{- if not .root.Values.tls.existingSecret -}}
+grpc: {port: {{ .root.Values.port }}, service: {{ .asks }}}
+{{- else if and .root.Values.httpPort (not .root.Values.tls.clients) -}}
+httpGet: {port: http, path: {{ ternary "/readyz" "/healthz" (eq .asks "readiness") }}, scheme: HTTPS}
+{{- else if eq .asks "readiness" -}}
+exec: {command: [headwayd, check, "localhost:{{ .root.Values.port }}"]}
+{{- else -}}
+tcpSocket: {port: grpc}
+{{- end -}}
 {{- end -}}
 
 {{/* Refuses what cannot work, with what to do about it. */}}
 {{- define "headway.check" -}}
-{{- $stores := 0 -}}
-{{- if .Values.store.url }}{{ $stores = add1 $stores }}{{ end -}}
-{{- if .Values.store.existingSecret.name }}{{ $stores = add1 $stores }}{{ end -}}
-{{- if .Values.valkey.enabled }}{{ $stores = add1 $stores }}{{ end -}}
-{{- if ne (int $stores) 1 -}}
-{{- fail "say where queues are kept, once: store.url, store.existingSecret.name, or valkey.enabled=true" -}}
+{{- $stores := list .Values.store.url .Values.store.existingSecret.name .Values.store.sentinel.addresses
+  .Values.store.cluster.addresses .Values.valkey.enabled | compact -}}
+{{- if ne (len $stores) 1 -}}
+{{- fail "say where queues are kept, once: store.url, store.existingSecret.name, store.sentinel.addresses, store.cluster.addresses, or valkey.enabled=true" -}}
 {{- end -}}
-{{- if not .Values.settings.insecure -}}
-{{- fail "there is no TLS yet: settings.insecure=true says that the cluster's network is the fence" -}}
+{{- if not (or .Values.settings.insecure .Values.tls.existingSecret) -}}
+{{- fail "there are no certificates in tls.existingSecret: settings.insecure=true says that the cluster's network is the fence" -}}
+{{- end -}}
+{{- if and .Values.tls.clients (not .Values.tls.existingSecret) -}}
+{{- fail "tls.clients needs tls.existingSecret, whose ca.crt they are checked by" -}}
+{{- end -}}
+{{- if and .Values.keda.scaledObjects (not .Values.settings.keda) -}}
+{{- fail "keda.scaledObjects needs settings.keda=true" -}}
+{{- end -}}
+{{- if and (or .Values.serviceMonitor.enabled .Values.httpRoute.enabled) (not .Values.httpPort) -}}
+{{- fail "serviceMonitor and httpRoute need httpPort" -}}
+{{- end -}}
+{{- range list (list "grpcRoute" .Values.grpcRoute) (list "httpRoute" .Values.httpRoute) -}}
+{{- if and (last .).enabled (not (last .).parentRefs) -}}
+{{- fail (printf "%s.parentRefs names no gateway" (first .)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.ingress.hosts) -}}
+{{- fail "ingress.hosts is empty" -}}
+{{- end -}}
+{{- if eq (int .Values.port) (int .Values.httpPort) -}}
+{{- fail "port and httpPort are the same" -}}
 {{- end -}}
 {{- end -}}
 

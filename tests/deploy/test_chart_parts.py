@@ -1,0 +1,201 @@
+"""What the chart makes if it is asked to: certificates, other stores, routes, and what scales and watches."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import jsonschema
+import pytest
+
+from deploy.charts import CUSTOM, Object, of_kind, rendered, settings_of, the, validate
+from headwayd.domain.scaling import Metric
+
+EVERYTHING = "everything"
+
+
+def pod_of(objects: list[Object]) -> Object:
+    """The specification of the service's pods."""
+    spec: Object = the(objects, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def files_of(objects: list[Object]) -> dict[str, tuple[str, str]]:
+    """The files that the service's container has of Secrets: path → Secret and key."""
+    spec = pod_of(objects)
+    (container,) = spec["containers"]
+    at = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
+    return {
+        f"{at[volume['name']]}/{item['path']}": (volume["secret"]["secretName"], item["key"])
+        for volume in spec.get("volumes", [])
+        if "secret" in volume
+        for item in volume["secret"]["items"]
+    }
+
+
+# -- what is not Kubernetes' own --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", CUSTOM)
+def test_a_field_that_a_custom_object_does_not_have_is_noticed(kind: str) -> None:
+    made = copy.deepcopy(of_kind(rendered(EVERYTHING), kind)[0])
+    validate(made, "1.37")
+    made["spec"]["made_up"] = 1
+    with pytest.raises(jsonschema.ValidationError, match="made_up"):
+        validate(made, "1.37")
+
+
+def test_nothing_of_others_is_made_unless_asked_for() -> None:
+    made = {each["kind"] for each in rendered("url")}
+    assert not made & {*CUSTOM, "Ingress", "HorizontalPodAutoscaler"}
+    assert len(of_kind(rendered("url"), "ConfigMap")) == 1
+
+
+# -- stores -----------------------------------------------------------------------------------------------------------
+
+
+def test_sentinels_and_clusters_are_named_in_a_url_and_the_password_is_a_file() -> None:
+    sentinel, cluster = rendered("sentinel"), rendered("secure")
+    addresses = "sentinel-0.redis:26379,sentinel-1.redis:26379,[fd00::3]:26379"
+    assert settings_of(sentinel)["HEADWAY_REDIS_URL"] == f"redis+sentinel://{addresses}/queues/2"
+    assert settings_of(cluster)["HEADWAY_REDIS_URL"] == "rediss+cluster://node-0.redis:6379,node-1.redis:6379"
+    for objects, key in ((sentinel, "password"), (cluster, "redis")):
+        path = settings_of(objects)["HEADWAY_REDIS_PASSWORD_FILE"]
+        assert files_of(objects)[path] == ("redis-password", key)
+        assert of_kind(objects, "Secret") == []
+
+
+@pytest.mark.parametrize("url", ["redis+sentinel://a:1,b:2/main/0", "rediss+cluster://a:1"])
+def test_a_url_of_any_kind_of_store_stands_in_the_secret(url: str) -> None:
+    made = rendered("url", f"store.url={url.replace(',', chr(92) + ',')}")
+    assert the(made, "Secret")["stringData"] == {"url": url}
+    assert "HEADWAY_REDIS_URL" not in settings_of(made)
+
+
+# -- certificates and identities --------------------------------------------------------------------------------------
+
+
+def test_certificates_and_identities_are_files_of_their_secrets_that_only_the_service_reads() -> None:
+    made = rendered(EVERYTHING)
+    files, said = files_of(made), settings_of(made)
+    assert files[said["HEADWAY_TLS_CERT"]] == ("queues-tls", "tls.crt")
+    assert files[said["HEADWAY_TLS_KEY"]] == ("queues-tls", "tls.key")
+    assert files[said["HEADWAY_TLS_CLIENT_CA"]] == ("queues-tls", "ca.crt")
+    assert files[said["HEADWAY_AUTH_FILE"]] == ("queues-identities", "who.toml")
+    spec = pod_of(made)
+    assert {each["secret"]["defaultMode"] for each in spec["volumes"] if "secret" in each} == {0o440}
+    # A whole folder, not a file of it: only then does the kubelet bring what changes.
+    assert not any("subPath" in mount for mount in spec["containers"][0]["volumeMounts"])
+    assert "HEADWAY_TLS_CLIENT_CA" not in settings_of(rendered("secure"))
+
+
+def test_probes_go_where_the_kubelet_can_ask() -> None:
+    def probes(*settings: str) -> list[Any]:
+        (container,) = pod_of(rendered("secure", *settings))["containers"]
+        asked = (container[f"{name}Probe"] for name in ("startup", "liveness", "readiness"))
+        return [
+            {key: probe[key] for key in probe if key in ("grpc", "httpGet", "exec", "tcpSocket")} for probe in asked
+        ]
+
+    def over_http(path: str) -> Object:
+        return {"httpGet": {"port": "http", "path": path, "scheme": "HTTPS"}}
+
+    program = {"exec": {"command": ["headwayd", "check", "localhost:7420"]}}
+    assert probes() == [over_http("/healthz"), over_http("/healthz"), over_http("/readyz")]
+    # It has no certificate of its own, and speaks no TLS with gRPC.
+    assert probes("tls.clients=true") == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
+    assert probes("httpPort=0", "serviceMonitor.enabled=false") == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
+
+
+def test_services_say_which_protocol_is_spoken() -> None:
+    def protocols(case: str) -> set[tuple[str, str]]:
+        services = of_kind(rendered(case), "Service", "service")
+        assert len(services) == 2
+        return {(port["name"], port["appProtocol"]) for each in services for port in each["spec"]["ports"]}
+
+    assert protocols("url") == {("grpc", "kubernetes.io/h2c"), ("http", "http")}
+    assert protocols("secure") == {("grpc", "https"), ("http", "https")}
+    assert protocols("sentinel") == {("grpc", "kubernetes.io/h2c")}
+
+
+def test_the_test_pod_brings_what_the_service_asks_for() -> None:
+    containers = the(rendered("secure"), "Pod")["spec"]["initContainers"]
+    env = {each["name"]: each for each in containers[0]["env"]}
+    assert env["HEADWAY_CA"]["value"] == "/etc/headway/tls/ca.crt"
+    assert env["HEADWAY_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "headway-test", "key": "token"}
+    assert of_kind(rendered("sentinel"), "Pod") == []
+
+
+# -- routes -----------------------------------------------------------------------------------------------------------
+
+
+def test_routes_and_the_ingress_lead_to_ports_of_the_service() -> None:
+    made = rendered(EVERYTHING)
+    (service,) = (each for each in of_kind(made, "Service") if each["metadata"]["name"] == "queues")
+    ports = {port["name"]: port["port"] for port in service["spec"]["ports"]}
+    (rule,) = the(made, "GRPCRoute")["spec"]["rules"]
+    assert rule == {"backendRefs": [{"name": "queues", "port": ports["grpc"]}]}
+    (rule,) = the(made, "HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "queues", "port": ports["http"]}]
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/readyz"]
+    (rule,) = the(made, "Ingress")["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"] == {"name": "queues", "port": {"name": "grpc"}}
+
+
+def test_metrics_are_not_let_out_unasked() -> None:
+    said = ("httpRoute.enabled=true", "httpRoute.parentRefs[0].name=outside")
+    (rule,) = the(rendered("url", *said), "HTTPRoute")["spec"]["rules"]
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/healthz", "/readyz"]
+
+
+# -- scaling ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_deployment_of_workers_is_scaled_by_its_queue() -> None:
+    made = {each["metadata"]["name"]: each["spec"] for each in of_kind(rendered(EVERYTHING), "ScaledObject")}
+    assert {name: spec["scaleTargetRef"]["name"] for name, spec in made.items()} == {
+        "mailer": "mailer",
+        "painter": "gpu.painter",
+        "auditor": "auditor",
+    }
+    triggers = {name: spec["triggers"][0] for name, spec in made.items()}
+    assert {trigger["metadata"]["metric"] for trigger in triggers.values()} == {metric.value for metric in Metric}
+    assert triggers["painter"]["metadata"] == {
+        "scalerAddress": "queues.work.svc:7000",
+        "enableTLS": "true",
+        "queue": "pictures",
+        "metric": "predicted_wait",
+        "target": "2.5",
+    }
+    # A depth is shared out among workers; an age is none the smaller for there being more of them.
+    assert {name: trigger["metricType"] for name, trigger in triggers.items()} == {
+        "mailer": "AverageValue",
+        "painter": "Value",
+        "auditor": "Value",
+    }
+    mailer = made["mailer"]
+    assert (mailer["minReplicaCount"], mailer["maxReplicaCount"], mailer["cooldownPeriod"]) == (1, 50, 0)
+    painter = made["painter"]
+    assert (painter["minReplicaCount"], painter["maxReplicaCount"], painter["cooldownPeriod"]) == (0, 10, 300)
+
+
+def test_the_service_must_answer_keda_to_be_asked() -> None:
+    assert settings_of(rendered(EVERYTHING))["HEADWAY_KEDA"] == "true"
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_pod_is_scraped_once() -> None:
+    made = rendered("secure")
+    selector = the(made, "ServiceMonitor")["spec"]["selector"]
+    (absent,) = (rule["key"] for rule in selector["matchExpressions"] if rule["operator"] == "DoesNotExist")
+    labels = [each["metadata"]["labels"] for each in of_kind(made, "Service")]
+    found = [each for each in labels if selector["matchLabels"].items() <= each.items() and absent not in each]
+    assert len(found) == 1
+    (endpoint,) = the(made, "ServiceMonitor")["spec"]["endpoints"]
+    assert (endpoint["port"], endpoint["path"], endpoint["scheme"]) == ("http", "/metrics", "https")
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "headway-tls", "key": "ca.crt"}
+    (endpoint,) = the(rendered(EVERYTHING), "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}

@@ -1,0 +1,124 @@
+"""Alerts and dashboard ask Prometheus for what there is, and say what they show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from deploy.charts import CHART, of_kind, rendered, the
+from deploy.queries import METRICS, labels_left, texts_in
+
+RULES = yaml.safe_load((CHART / "alerts.yaml").read_text())["rules"]
+DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboard.json").read_text())
+PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+# Of Grafana's own list, as far as they are used.
+UNITS = {"short", "s", "ops", "reqps"}
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("sum(headway_ready", "invalid promql|unexpected|unclosed"),
+        ("sum(headway_reddy)", "no such metric: headway_reddy"),
+        ("sum(rate(headway_store_seconds[5m]))", "no such metric: headway_store_seconds"),
+        ("max by (queu) (headway_queue_messages)", "no such label: {'queu'}"),
+        ('headway_ready{queue="a"}', "no such label: queue"),
+        ('headway_queue_messages{state="waits"}', "no such state"),
+        ("sum(headway_calls_total)", "headway_calls_total is a counter"),
+        ("sum(rate(headway_ready[5m]))", "headway_ready is a gauge"),
+        ("histogram_quantile(0.9, sum(rate(headway_store_seconds_bucket[5m])))", "le is lost"),
+        ("sum by (pod) (headway_ready) / sum by (job) (headway_ready)", "the sides have other labels"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_noticed(query: str, complaint: str) -> None:
+    with pytest.raises((AssertionError, ValueError), match=complaint):
+        labels_left(query)
+
+
+# -- alerts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_asks_for_what_there_is_and_tells_only_what_it_knows(rule: dict[str, Any]) -> None:
+    left = labels_left(rule["expr"])
+    assert left is not None
+    for text in rule["annotations"].values():
+        assert {*texts_in(text)} <= left, text
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_says_what_it_means_and_how_bad_it_is(rule: dict[str, Any]) -> None:
+    assert rule.keys() == {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"].keys() == {"severity"}
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"].keys() == {"summary", "description"}
+    assert all(text.endswith(".") for text in rule["annotations"].values())
+
+
+def test_alerts_can_be_told_apart_and_are_told_in_the_runbook() -> None:
+    names = [rule["alert"] for rule in RULES]
+    assert len(set(names)) == len(names)
+    runbook = (CHART.parents[1] / "docs/operations.md").read_text()
+    assert [name for name in names if f"`{name}`" not in runbook] == []
+
+
+def test_every_alert_but_those_that_are_not_wanted_is_made() -> None:
+    def made(*settings: str) -> list[str]:
+        (group,) = the(rendered("url", "prometheusRule.enabled=true", *settings), "PrometheusRule")["spec"]["groups"]
+        for rule in group["rules"]:
+            assert rule in RULES
+        return [rule["alert"] for rule in group["rules"]]
+
+    assert made() == [rule["alert"] for rule in RULES]
+    assert set(made()) - set(made("prometheusRule.disabled={HeadwayDown,HeadwayLoopLags}")) == {
+        "HeadwayDown",
+        "HeadwayLoopLags",
+    }
+
+
+# -- the dashboard ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_asks_for_what_there_is_and_says_what_it_shows(panel: dict[str, Any]) -> None:
+    assert panel["title"]
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
+    assert panel["targets"]
+    for target in panel["targets"]:
+        left = labels_left(target["expr"])
+        assert left is not None
+        assert set(texts_in(target["legendFormat"])) <= left, target["legendFormat"]
+        assert len(left) == 0 or target["legendFormat"].count("{{") == len(left)
+
+
+def test_every_metric_is_shown() -> None:
+    shown = str(PANELS)
+    assert [name for name in METRICS if name not in shown] == []
+
+
+def test_panels_do_not_lie_on_each_other() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
+
+
+def test_the_dashboard_arrives_as_it_is_and_its_variables_are_its_own() -> None:
+    (found,) = of_kind(rendered("url", "dashboard.enabled=true"), "ConfigMap", "dashboard")
+    assert [json.loads(text) for text in found["data"].values()] == [DASHBOARD]
+    variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
+    assert variables == {"datasource", "namespace", "job", "queue"}
+    for each in DASHBOARD["templating"]["list"]:
+        if each["type"] == "query":
+            metric, label = each["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
+            left = labels_left(metric)
+            assert left is not None
+            assert label in left

@@ -1,0 +1,143 @@
+"""The runbook does what it says: its blocks marked `run` are executed in order, and what needs a cluster is looked at
+as far as that goes without one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from deploy.charts import helm
+from docs.blocks import ROOT, blocks_of
+from harness import ServiceProcess, StoreServer
+from harness.stores import free_port
+
+TEXT = (ROOT / "docs/operations.md").read_text()
+BLOCKS = blocks_of(TEXT)
+_BLOCK_S = 90
+# Of a cluster; what is behind them is not to be seen here.
+_CLUSTER = ("kubectl", "helm test")
+
+
+@pytest.fixture
+def programs(tmp_path: Path, fresh_store_server: StoreServer) -> Path:
+    """A folder with the store's own programs under the names that the runbook has for them."""
+    command_line = shutil.which("valkey-cli") or shutil.which("redis-cli")
+    if command_line is None:
+        reason = "neither valkey-cli nor redis-cli is on the path"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    (folder / "valkey-cli").symlink_to(command_line)
+    (folder / "valkey-server").symlink_to(fresh_store_server.program)
+    return folder
+
+
+class Shell:
+    """Runs blocks in one folder. What they leave running is ended with it."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._groups: list[int] = []
+
+    def run(self, text: str) -> str:
+        """What a block prints. Fails if it does."""
+        output = self._folder / "output"
+        with output.open("w") as file:
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", text],
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            self._groups.append(process.pid)
+            code = process.wait(_BLOCK_S)
+        assert code == 0, f"{text}\nended with {code}\n{output.read_text()}"
+        return output.read_text()
+
+    def close(self) -> None:
+        """Ends what still runs."""
+        for group in self._groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+
+
+@pytest.fixture
+def shell(
+    fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess], programs: Path, tmp_path: Path
+) -> Iterator[Shell]:
+    """As the runbook says that it is run."""
+    service = make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
+    path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+    foreign = ("HEADWAY_", "REDIS_", "PRESSURE_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | {
+        "HEADWAY_ADDRESS": service.address,
+        "HEADWAY_REDIS_URL": fresh_store_server.url,
+        "RESTORE_PORT": str(free_port()),
+        "CHECK_PORT": str(free_port()),
+        "PATH": path,
+    }
+    folder = tmp_path / "runbook"
+    folder.mkdir()
+    made = Shell(folder, environment)
+    yield made
+    made.close()
+
+
+@pytest.mark.slow
+def test_every_block_marked_run_does_what_the_runbook_says(shell: Shell, tmp_path: Path) -> None:
+    for payload in ("one", "two", "three"):
+        shell.run(f"headway put mails {payload}")
+    shell.run("headway get mails --ack")
+    printed = [shell.run(block.text) for block in BLOCKS if block.is_run]
+    assert len(printed) >= 6
+    assert "serves" in printed[0]
+    # What was there at the backup is there again, and whole.
+    assert re.search(r"^mails\s+2\b", printed[-1], re.MULTILINE), printed[-1]
+    # What the server kept outlasts its end.
+    assert list((tmp_path / "runbook/restored/appendonlydir").iterdir())
+
+
+def commands() -> list[str]:
+    """Every command of the blocks that are not run."""
+    found = [block.text.replace("\\\n", " ") for block in BLOCKS if block.words == ("sh",)]
+    return [line.strip() for text in found for line in text.splitlines() if line.strip()]
+
+
+def test_every_other_command_needs_a_cluster() -> None:
+    assert commands()
+    for command in commands():
+        assert command.startswith((*_CLUSTER, "helm upgrade")), command
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if each.startswith("helm upgrade")])
+def test_the_chart_takes_the_values_that_the_runbook_says(command: str) -> None:
+    words = shlex.split(command)[2:]
+    assert words[:2] == ["hw", "helm/headway"]
+    said = [word for option in pairwise(words) if option[0].startswith("--set") for word in option]
+    assert said
+    values = ROOT / "helm/headway/ci/url-values.yaml"
+    done = helm("template", "hw", ROOT / "helm/headway", "--values", values, *said)
+    assert done.returncode == 0, done.stderr
+
+
+def test_objects_are_called_as_the_chart_calls_them() -> None:
+    made = helm("template", "hw", ROOT / "helm/headway", "--values", ROOT / "helm/headway/ci/url-values.yaml").stdout
+    for kind, name in re.findall(r"kubectl [^`\n]*?\b(deployment)/(\S+?)[`\s]", TEXT):
+        assert f"kind: {kind.title()}\nmetadata:\n  name: {name}\n" in made or name == "NAME"
