@@ -25,13 +25,15 @@ RUN python -m venv --without-pip /opt/headway \
     && mkdir /var/lib/headway
 
 FROM ${PYTHON_IMAGE}
+ARG PYTHON_IMAGE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="headway" \
       org.opencontainers.image.description="A queue service that tells everyone where they stand." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
-      org.opencontainers.image.revision="${REVISION}"
+      org.opencontainers.image.revision="${REVISION}" \
+      org.opencontainers.image.base.name="${PYTHON_IMAGE}"
 ENV PATH=/opt/headway/bin:$PATH \
     HOME=/var/lib/headway \
     HEADWAY_DATA_DIR=/var/lib/headway \
@@ -43,7 +45,8 @@ COPY --from=build --chown=10001:10001 /var/lib/headway /var/lib/headway
 USER 10001:10001
 # Used by the embedded store only.
 VOLUME ["/var/lib/headway"]
-EXPOSE 7420
+# gRPC; and HTTP, if HEADWAY_HTTP_LISTEN says 0.0.0.0:7421.
+EXPOSE 7420 7421
 # Whether it wants calls; the store is not asked.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 CMD ["headwayd", "check"]
 ENTRYPOINT ["headwayd"]

@@ -46,7 +46,7 @@ lint: $(VENV)/.dev-stamp ## ruff: rules and format
 types: $(VENV)/.dev-stamp ## mypy, strict
 	$(BIN)/mypy
 
-gen: $(VENV)/.dev-stamp ## regenerate what is generated: the clients' stubs, docs/configuration.md, and the chart's schema and table
+gen: $(VENV)/.dev-stamp ## regenerate what is generated: stubs, docs/configuration.md, and the chart's schema, table and dashboard
 	$(BIN)/python tools/generate.py
 
 verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is clean and breaks nobody; layers hold

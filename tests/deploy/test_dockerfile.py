@@ -55,10 +55,23 @@ def test_only_what_the_build_copies_is_sent_to_it() -> None:
     assert kept == copied
 
 
-def test_the_chart_runs_the_image_as_its_user_and_on_its_port() -> None:
+def test_the_image_says_what_it_is() -> None:
+    labels = set(re.findall(r"org\.opencontainers\.image\.([\w.]+)=", FINAL))
+    assert labels == {"title", "description", "licenses", "version", "revision", "base.name"}
+
+
+def test_what_is_built_with_stays_behind() -> None:
+    assert re.findall(r"^(?:COPY|ADD) (.*)$", FINAL, re.MULTILINE) == [
+        "--from=build /opt/headway /opt/headway",
+        "--from=build --chown=10001:10001 /var/lib/headway /var/lib/headway",
+    ]
+
+
+def test_the_chart_runs_the_image_as_its_user_and_on_its_ports() -> None:
     (user,) = re.findall(r"^USER (\d+):\1$", FINAL, re.MULTILINE)
-    (port,) = re.findall(r"^EXPOSE (\d+)$", FINAL, re.MULTILINE)
-    assert yaml.safe_load((CHART / "values.yaml").read_text())["port"] == int(port)
+    ((grpc_port, http_port),) = re.findall(r"^EXPOSE (\d+) (\d+)$", FINAL, re.MULTILINE)
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert (values["port"], values["httpPort"]) == (int(grpc_port), int(http_port))
     for spec in pod_specs(rendered("url")):
         assert spec["securityContext"]["runAsUser"] == int(user)
         assert {each["image"] for each in containers(spec)} == {f"headway:{VERSION}"}

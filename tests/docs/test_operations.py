@@ -33,8 +33,8 @@ _CLUSTER = ("kubectl", "helm test")
 def programs(tmp_path: Path, fresh_store_server: StoreServer) -> Path:
     """A folder with the store's own programs under the names that the runbook has for them."""
     command_line = shutil.which("valkey-cli") or shutil.which("redis-cli")
-    if command_line is None:
-        reason = "neither valkey-cli nor redis-cli is on the path"
+    if command_line is None or shutil.which("pgrep") is None:
+        reason = "pgrep, or valkey-cli and redis-cli, are not on the path"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
@@ -130,6 +130,8 @@ def test_every_other_command_needs_a_cluster() -> None:
 def test_the_chart_takes_the_values_that_the_runbook_says(command: str) -> None:
     words = shlex.split(command)[2:]
     assert words[:2] == ["hw", "helm/headway"]
+    known = set(re.findall(r"--[a-z-]+", helm("upgrade", "--help").stdout))
+    assert {word for word in words if word.startswith("--")} <= known
     said = [word for option in pairwise(words) if option[0].startswith("--set") for word in option]
     assert said
     values = ROOT / "helm/headway/ci/url-values.yaml"

@@ -6,8 +6,10 @@ import asyncio
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,39 @@ def missing() -> str | None:
     if absent:
         return f"not on the path: {', '.join(absent)}"
     return None if os.geteuid() == 0 else "entering an image needs root"
+
+
+# Prints who runs, then every folder of the image in which a file can be made.
+MAY_WRITE = """
+import os, tempfile
+print(os.getuid(), os.getgid())
+for folder, _, _ in os.walk("/"):
+    if folder.startswith(("/proc", "/dev")):
+        continue
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            print(folder)
+    except OSError:
+        pass
+"""
+COMPILERS = re.compile(
+    r"(.*-)?(cc|c\+\+|gcc|g\+\+|cpp|clang|clang\+\+|tcc|ld|as|make|cmake|ninja|meson|rustc|cargo|go|javac|cython)(-?[\d.]+)?"
+)
+
+
+def compilers_in(root: Path) -> list[Path]:
+    """Programs in an image that make programs."""
+    return [path for path in root.rglob("*") if COMPILERS.fullmatch(path.name) and is_program(path)]
+
+
+def is_program(path: Path) -> bool:
+    """Whether it can be executed; a link leads outside of the image, so it counts as what it is called."""
+    return path.is_symlink() or (path.is_file() and bool(path.stat().st_mode & 0o111))
+
+
+def is_privileged(path: Path) -> bool:
+    """Whether it makes whoever runs it somebody else."""
+    return path.is_file() and not path.is_symlink() and bool(path.stat().st_mode & (stat.S_ISUID | stat.S_ISGID))
 
 
 @pytest.fixture
@@ -64,9 +99,12 @@ async def started(process: subprocess.Popen[bytes], log: Path) -> str:
 async def test_the_image_serves_from_a_read_only_file_system_and_keeps_its_data_in_the_volume(
     box: Box, tmp_path: Path, figure: Figure
 ) -> None:
-    # It is told what it is, and holds what constraints.txt says, without an installer.
-    labels = box.config["Labels"]
-    assert labels["org.opencontainers.image.revision"] == "abc"
+    # It tells what it is and where it answers, and holds what constraints.txt says, without an installer.
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    told = {name.removeprefix("org.opencontainers.image."): text for name, text in box.config["Labels"].items()}
+    assert (told["title"], told["version"], told["revision"]) == ("headway", version, "abc")
+    assert told["base.name"] == "localhost/base"
+    assert set(box.config["ExposedPorts"]) == {"7420/tcp", "7421/tcp"}
     listed = box.run(
         "python", "-c", "import importlib.metadata as m; [print(d.name, d.version) for d in m.distributions()]"
     )
@@ -74,6 +112,12 @@ async def test_the_image_serves_from_a_read_only_file_system_and_keeps_its_data_
     pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
     assert installed.keys() - pinned.keys() == {"headway", "headwayd"}
     assert {name: installed[name] for name in installed.keys() & pinned.keys()}.items() <= pinned.items()
+
+    # What built it stayed behind, and whoever runs it can neither change what it runs nor become somebody else.
+    assert compilers_in(box.root) == []
+    found = box.run("python", "-c", MAY_WRITE)
+    assert found.stdout.splitlines() == ["10001 10001", "/var/lib/headway"]
+    assert [path for path in box.root.rglob("*") if is_privileged(path)] == []
 
     # It does not open itself to other machines unasked.
     refused = box.run("headwayd", "serve")
