@@ -46,6 +46,7 @@ ROWS: dict[str, list[Panel]] = {
             "They want calls, and their store answers.",
             {
                 f"sum(headway_ready{{{_HERE}}})": "ready",
+                f"sum(headway_store_reachable{{{_HERE}}})": "reach the store",
                 f"count(headway_ready{{{_HERE}}})": "all",
             },
         ),
@@ -58,6 +59,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
     ],
     "What waits?": [
+        Panel("Queues", "short", "How many there are.", {f"max(headway_queues{{{_HERE}}})": "queues"}),
         Panel(
             "Messages",
             "short",
@@ -185,8 +187,8 @@ ROWS: dict[str, list[Panel]] = {
         Panel(
             "Event loop lags",
             "s",
-            "How late a process does what it should do at once.",
-            {f"max by (pod) (headway_event_loop_lag_seconds{{{_HERE}}})": "{{pod}}"},
+            "How late a process does what it should do at once, one time in a hundred.",
+            {_percentile(0.99, "headway_event_loop_lag_seconds", "pod"): "{{pod}}"},
         ),
     ],
 }

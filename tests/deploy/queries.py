@@ -8,47 +8,25 @@ from typing import Any
 
 import promql_parser
 
-# Kind and labels of every metric.
-METRICS = {
-    "headway_queue_messages": ("gauge", {"queue", "state"}),
-    "headway_queue_oldest_age_seconds": ("gauge", {"queue"}),
-    "headway_queue_waiters": ("gauge", {"queue", "line"}),
-    "headway_messages_put_total": ("counter", {"queue"}),
-    "headway_messages_delivered_total": ("counter", {"queue"}),
-    "headway_messages_redelivered_total": ("counter", {"queue"}),
-    "headway_messages_settled_total": ("counter", {"queue", "how"}),
-    "headway_messages_deduplicated_total": ("counter", {"queue"}),
-    "headway_puts_refused_total": ("counter", {"queue", "reason"}),
-    "headway_wait_seconds": ("histogram", {"queue"}),
-    "headway_work_seconds": ("histogram", {"queue"}),
-    "headway_watchers": ("gauge", set()),
-    "headway_streams": ("gauge", set()),
-    "headway_position_lag_seconds": ("histogram", set()),
-    "headway_eta_error_ratio": ("histogram", set()),
-    "headway_leases_released_total": ("counter", {"cause"}),
-    "headway_store_seconds": ("histogram", {"script"}),
-    "headway_store_together": ("histogram", set()),
-    "headway_event_loop_lag_seconds": ("gauge", set()),
-    "headway_calls_total": ("counter", {"method", "code"}),
-    "headway_call_seconds": ("histogram", {"method"}),
-    "headway_ready": ("gauge", set()),
-    "headway_build_info": ("gauge", {"version"}),
-}
+from headwayd.telemetry import metric_names
+from headwayd.telemetry.metric_names import Kind
+
 # What a scrape through a ServiceMonitor adds.
 _TARGET = {"job", "instance", "namespace", "pod", "service", "container", "endpoint"}
-_STATES = {"waiting", "leased", "delayed", "dead"}
+_STATES = {"waiting", "leased", "delayed", "dead"}  # as the metric's text has them
 _PARTS = ("expr", "lhs", "rhs", "vector_selector")
 
 
 def series() -> dict[str, tuple[str, set[str]]]:
     """Kind and labels of every series: a histogram is three."""
     found: dict[str, tuple[str, set[str]]] = {}
-    for name, (kind, labels) in METRICS.items():
-        if kind == "histogram":
+    for metric in metric_names.ALL:
+        name, labels = metric.name, set(metric.labels)
+        if metric.kind is Kind.HISTOGRAM:
             found[f"{name}_bucket"] = ("counter", labels | {"le"} | _TARGET)
             found[f"{name}_sum"] = found[f"{name}_count"] = ("counter", labels | _TARGET)
         else:
-            found[name] = (kind, labels | _TARGET)
+            found[name] = (metric.kind.value, labels | _TARGET)
     return found
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from deploy.charts import CUSTOM, Object, of_kind, rendered, settings_of, the, validate
 from headwayd.domain.scaling import Metric
+from headwayd.rpc.server import QUEUE_SERVICE
 
 EVERYTHING = "everything"
 
@@ -143,10 +144,11 @@ def test_routes_and_the_ingress_lead_to_ports_of_the_service() -> None:
     assert path["backend"]["service"] == {"name": "queues", "port": {"name": "grpc"}}
 
 
-def test_metrics_are_not_let_out_unasked() -> None:
+def test_neither_metrics_nor_operators_calls_are_let_out_unasked() -> None:
     said = ("httpRoute.enabled=true", "httpRoute.parentRefs[0].name=outside")
     (rule,) = the(rendered("url", *said), "HTTPRoute")["spec"]["rules"]
-    assert [match["path"]["value"] for match in rule["matches"]] == ["/healthz", "/readyz"]
+    paths = [match["path"]["value"] for match in rule["matches"]]
+    assert paths == [f"/{QUEUE_SERVICE.full_name}", "/healthz", "/readyz"]
 
 
 # -- scaling ----------------------------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from deploy.charts import CHART, of_kind, rendered, the
-from deploy.queries import METRICS, labels_left, texts_in
+from deploy.queries import labels_left, texts_in
+from headwayd.telemetry import metric_names
 
 RULES = yaml.safe_load((CHART / "alerts.yaml").read_text())["rules"]
 DASHBOARD: dict[str, Any] = json.loads((CHART / "dashboard.json").read_text())
@@ -97,7 +99,19 @@ def test_a_panel_asks_for_what_there_is_and_says_what_it_shows(panel: dict[str, 
 
 def test_every_metric_is_shown() -> None:
     shown = str(PANELS)
-    assert [name for name in METRICS if name not in shown] == []
+    assert [metric.name for metric in metric_names.ALL if not re.search(rf"\b{metric.name}(_\w+)?\b", shown)] == []
+
+
+def test_what_the_store_tells_is_not_added_up_and_what_processes_counted_is() -> None:
+    """Every process tells the same of the store, so a sum over them would be as many times too much."""
+    of_store = [metric.name for metric in metric_names.ALL if metric.is_of_store]
+    queries = [rule["expr"] for rule in RULES] + [target["expr"] for panel in PANELS for target in panel["targets"]]
+    assert of_store
+    for query in queries:
+        for name in of_store:
+            before, found, _ = query.partition(name)
+            aggregations = re.findall(r"\b(sum|max|min|count)\b", before)
+            assert not found or aggregations[-1] == "max", query
 
 
 def test_panels_do_not_lie_on_each_other() -> None:

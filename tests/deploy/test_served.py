@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
+import httpx
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -40,7 +41,8 @@ def deployment() -> dict[str, Any]:
 def service(make_service: MakeService, store_server: StoreServer) -> ServiceProcess:
     """A process with the settings that the chart gives it. Address and store are this machine's."""
     said = settings_of(rendered("valkey"))
-    return make_service(**said | {"HEADWAY_LISTEN": "127.0.0.1:0", "HEADWAY_REDIS_URL": store_server.url})
+    own = {"HEADWAY_LISTEN": "127.0.0.1:0", "HEADWAY_HTTP_LISTEN": "127.0.0.1:0", "HEADWAY_REDIS_URL": store_server.url}
+    return make_service(**said | own)
 
 
 def probes_of(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -68,6 +70,21 @@ async def test_every_probe_asks_for_a_name_that_is_served(
     for probe in probes_of(deployment).values():
         assert await ask(probe) == Health.SERVING
         assert probe["grpc"]["port"] == container["ports"][0]["containerPort"]
+
+
+async def test_what_is_asked_by_http_is_answered(service: ServiceProcess) -> None:
+    """The probes of pods with certificates, Prometheus, and whoever comes by the route."""
+    made = rendered("secure", "httpRoute.enabled=true", "httpRoute.parentRefs[0].name=outside")
+    (container,) = the(made, "Deployment")["spec"]["template"]["spec"]["containers"]
+    probes = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    (endpoint,) = the(made, "ServiceMonitor")["spec"]["endpoints"]
+    async with httpx.AsyncClient(base_url=service.http, timeout=10) as client:
+        for path in {*probes, endpoint["path"]}:
+            assert (await client.get(path)).status_code == 200, path
+        (rule,) = the(made, "HTTPRoute")["spec"]["rules"]
+        calls, *_ = (match["path"]["value"] for match in rule["matches"])
+        answer = await client.post(f"{calls}/List", json={})
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
 
 async def test_a_pod_that_goes_is_unready_first_then_ends_waits_and_leaves_in_time(
