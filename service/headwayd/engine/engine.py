@@ -12,6 +12,7 @@ from contextlib import aclosing
 from functools import partial
 
 from headwayd.domain import names
+from headwayd.domain.access import Used
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
 from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
@@ -34,6 +35,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.namespaces import split
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
@@ -195,17 +197,29 @@ class Engine:
         self, prefix: str, page_size: int, page_token: str, *, budget_s: float
     ) -> tuple[list[Queue], str]:
         """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the
-        last name of its page."""
+        last name of its page. All names are qualified, and of the namespace of `prefix`."""
         budget = Budget(budget_s)
         after = page_token.encode()
         found = [
             name
-            for name in await self._store.names(budget_s=budget.left_s)
+            for name in await self._store.names(split(prefix)[0], budget_s=budget.left_s)
             if name.startswith(prefix) and name.encode() > after
         ]
         page = found[:page_size]
         queues = await self._store.describe_many(page, budget_s=budget.left_s)
         return list(queues), page[-1] if len(found) > page_size else ""
+
+    async def used(self, namespace: str, *, with_bytes: bool, budget_s: float) -> Used:
+        """What a namespace has, summed up over its queues, each as of its own instant. Cost grows with the store."""
+        budget = Budget(budget_s)
+        queues = await self._store.names(namespace, budget_s=budget.left_s)
+        counts = [queue.counts for queue in await self._store.describe_many(queues, budget_s=budget.left_s)]
+        return Used(
+            queues=len(queues),
+            messages=sum(each.length + each.leased + each.delayed + each.dead for each in counts),
+            bytes=await self._store.weigh(queues, budget_s=budget.left_s) if with_bytes else 0,
+            leases=sum(each.leased for each in counts),
+        )
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
         """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy

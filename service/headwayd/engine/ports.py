@@ -27,6 +27,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
+from headwayd.domain.namespaces import DEFAULT
 from headwayd.domain.places import Feed, LineNumbers, Places, Progress
 from headwayd.domain.standing import Footings, Standing, Waiter
 
@@ -126,7 +127,9 @@ class Store(Protocol):
 
     async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]: ...
 
-    async def names(self, *, budget_s: float) -> Sequence[str]: ...
+    async def names(self, namespace: str = DEFAULT, *, budget_s: float) -> Sequence[str]: ...
+
+    async def weigh(self, queues: Sequence[str], *, budget_s: float) -> int: ...
 
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]: ...
 

@@ -26,6 +26,7 @@ from headwayd.domain.model import (
     Queue,
     StoreFacts,
 )
+from headwayd.domain.namespaces import split
 from headwayd.engine.ports import DueListener, HintListener
 from headwayd.store import keys, replies
 from headwayd.store.address import parse_address
@@ -204,7 +205,7 @@ class Asking:
         if self._refusal and script not in READ_ONLY:
             raise NotDurable(self._refusal)
         if self._servers.is_cluster:
-            names.accept(queue, is_cluster=True)
+            names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
         asking = self._servers.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
         if self._answer_listener is None:

@@ -1,13 +1,15 @@
 """Spells every key and channel of the store, once. The Lua scripts get their table from here.
 
-`P` is the prefix (`__pressure__` unless set otherwise), `q` a queue's name. The twelve keys of pressure 0.15 come
-first; Headway's own lie under `P:q:x:`. There are no keys that belong to no queue: which queues exist is seen from the
-`:bound` keys, and which processes live from who listens to their channel.
+`P` is the prefix (`__pressure__` unless set otherwise), `q` a queue's name; a namespace N is a prefix of its own,
+`P@N`. The twelve keys of pressure 0.15 come first; Headway's own lie under `P:q:x:`. There are no keys that belong to
+no queue: which queues exist is seen from the `:bound` keys, and which processes live from who listens to their channel.
 """
 
 from __future__ import annotations
 
 import re
+
+from headwayd.domain.namespaces import DEFAULT, SEPARATOR, qualifier, split
 
 PRESSURE = {
     "q": "",  # list: the line; LPUSH joins at the left, the right end is the head
@@ -76,8 +78,11 @@ NEVER_THERE = ":x:never"
 
 
 def base_key(prefix: str, queue: str, *, is_cluster: bool = False) -> str:
-    """The queue's own key: its line. In a cluster the name stands in braces, so that all keys of a queue share a
-    slot."""
+    """The queue's own key: its line. A qualified name (`domain.namespaces`) has its namespace in the prefix. In a
+    cluster the name stands in braces, so that all keys of a queue share a slot."""
+    if SEPARATOR in queue:
+        namespace, queue = split(queue)
+        prefix = f"{prefix}@{namespace}"
     return f"{prefix}:{{{queue}}}" if is_cluster else f"{prefix}:{queue}"
 
 
@@ -87,14 +92,17 @@ def keys_of_call(base: str, is_cluster: bool) -> tuple[str | int, ...]:
 
 
 def queue_of_base(prefix: str, base: bytes, *, is_cluster: bool = False) -> str | None:
-    """The queue whose base key it is; None if it is no queue's."""
+    """The queue whose own key it is, qualified if it is in a namespace; None if it is none."""
     try:
-        name = base.decode()[len(prefix) + 1 :]
+        rest = base.decode()[len(prefix) :]
     except UnicodeDecodeError:
         return None
-    if not is_cluster:
-        return name
-    return name[1:-1] if name[:1] == "{" and name[-1:] == "}" else None
+    namespace, _, name = rest[1:].partition(":") if rest.startswith("@") else ("", "", rest[1:])
+    if is_cluster:
+        if name[:1] != "{" or name[-1:] != "}":
+            return None
+        name = name[1:-1]
+    return qualifier(namespace) + name if namespace else name
 
 
 def literal_pattern(text: str) -> str:
@@ -102,18 +110,16 @@ def literal_pattern(text: str) -> str:
     return re.sub(r"([\\*?\[\]^])", r"\\\1", text)
 
 
-def _pattern(prefix: str, suffix: str) -> str:
-    return f"{literal_pattern(prefix)}:*{suffix}"
-
-
-def bound_pattern(prefix: str) -> str:
-    """A SCAN pattern for the bound keys of all queues under `prefix`."""
-    return _pattern(prefix, PRESSURE["bound"])
+def bound_pattern(prefix: str, namespace: str) -> str:
+    """A SCAN pattern for the bound keys of all queues of a namespace."""
+    own = prefix if namespace == DEFAULT else f"{prefix}@{namespace}"
+    return f"{literal_pattern(own)}:*{PRESSURE['bound']}"
 
 
 def meta_pattern(prefix: str) -> str:
-    """A SCAN pattern for the meta keys of all queues under `prefix` that Headway has worked on."""
-    return _pattern(prefix, OWN["meta"])
+    """A SCAN pattern for the meta keys of all queues under `prefix`, in whatever namespace, that Headway has worked
+    on."""
+    return f"{literal_pattern(prefix)}[:@]*{OWN['meta']}"
 
 
 def queue_of_key(prefix: str, key: bytes, suffix: str, *, is_cluster: bool = False) -> str | None:

@@ -19,6 +19,7 @@ from headwayd.domain.model import (
     Role,
 )
 from headwayd.domain.names import refusal_of
+from headwayd.domain.namespaces import DEFAULT, split
 from headwayd.engine.ports import RoleStep
 from headwayd.store import keys, replies
 from headwayd.store.asking import Asking
@@ -85,12 +86,23 @@ class QueueSteps(Asking):
                         found.append(self._queue(queue, reply))
         return found
 
-    async def names(self, *, budget_s: float) -> Sequence[str]:
-        """The names of all queues, foreign ones too, in byte order. Cost grows with the number of keys in the store."""
-        return await self._scan(keys.bound_pattern(self._prefix), keys.PRESSURE["bound"], budget_s)
+    async def weigh(self, queues: Sequence[str], *, budget_s: float) -> int:
+        """About how many bytes of the store's memory the messages of these queues take."""
+        total = 0
+        async with _within(budget_s):
+            for start in range(0, len(queues), _MANY_AT_ONCE):
+                part = queues[start : start + _MANY_AT_ONCE]
+                weights = await asyncio.gather(*(self._ask("weigh", queue, budget_s=budget_s) for queue in part))
+                total += sum(int(weight[1]) for weight in weights)
+        return total
+
+    async def names(self, namespace: str = DEFAULT, *, budget_s: float) -> Sequence[str]:
+        """The qualified names of a namespace's queues, foreign ones too, in byte order. Cost grows with the number of
+        keys in the store."""
+        return await self._scan(keys.bound_pattern(self._prefix, namespace), keys.PRESSURE["bound"], budget_s)
 
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
-        """The names of all queues that Headway has worked on."""
+        """The qualified names of all queues that Headway has worked on, in whatever namespace."""
         return await self._scan(keys.meta_pattern(self._prefix), keys.OWN["meta"], budget_s)
 
     async def _scan(self, pattern: str, suffix: str, budget_s: float) -> list[str]:
@@ -99,7 +111,7 @@ class QueueSteps(Asking):
             for link in self._servers.links:
                 async for key in _keys_on(link, pattern):
                     name = keys.queue_of_key(self._prefix, key, suffix, is_cluster=self._servers.is_cluster)
-                    if name is not None and refusal_of(name) is None:
+                    if name is not None and refusal_of(split(name)[1]) is None:
                         found.add(name)
         return sorted(found, key=str.encode)
 

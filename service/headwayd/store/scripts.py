@@ -177,6 +177,7 @@ NAMES = (
     "adopt",
     "drop_dead",
     "count_dead",
+    "weigh",
     "check",
     "places",
     "keep_place",

@@ -14,6 +14,8 @@ from typing import Any
 import structlog
 from structlog.typing import Processor
 
+from headwayd.domain import namespaces
+
 
 def set_up(*, log_format: str, level: str) -> None:
     """From now on everything is logged in `log_format` ("console" or "json"), from `level` on. May be called again."""
@@ -23,6 +25,7 @@ def set_up(*, log_format: str, level: str) -> None:
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _without_bytes,
+        _with_namespaces,
     ]
     last: list[Processor]
     if log_format == "json":
@@ -63,6 +66,14 @@ def flush() -> None:
     """Everything logged so far is written."""
     for handler in logging.getLogger().handlers:
         handler.flush()
+
+
+def _with_namespaces(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Names of queues as people read them, wherever they stand."""
+    for key, value in event.items():
+        if isinstance(value, str) and namespaces.SEPARATOR in value:
+            event[key] = namespaces.shown(value)
+    return event
 
 
 def _without_bytes(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

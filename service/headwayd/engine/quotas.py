@@ -1,0 +1,174 @@
+"""The quotas of one namespace, as one process keeps them.
+
+What lies in the store is summed up over the namespace's queues, at most once a second and so that it takes a twentieth
+of the time at most; in between this process adds what it let in itself. So no process lets in more than the quota by
+what it knows, and all together overshoot it by no more than what the others let in between two looks. Calls and streams
+are counted in each process for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterator
+
+from headwayd.domain.access import NO_QUOTAS, Quotas, Used
+from headwayd.domain.errors import QuotaExceeded
+
+_LOOK_EVERY_S = 1.0
+_LOOK_SHARE = 20  # a look that took long is not repeated before so many times as long
+
+Look = Callable[[bool], Awaitable[Used]]
+
+
+class Claim:
+    """Leases that one call or stream may yet be given: what it asks for, less what it has."""
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+        self._wanted = 0
+        self._has = 0
+        self._open = 0
+
+    async def want(self, count: int) -> None:
+        """It asks for so many in all. Raises QuotaExceeded; then it asks for what it asked before."""
+        await self._quota.check_leases(count - self._wanted)
+        self._wanted = count
+        self._count()
+
+    def got(self, count: int) -> None:
+        """It was given so many more."""
+        self._has += count
+        self._quota.note_leased(count)
+        self._count()
+
+    def settled(self, count: int) -> None:
+        """So many of them have ended."""
+        self._has = max(0, self._has - count)
+        self._count()
+
+    def end(self) -> None:
+        """It asks for nothing any more."""
+        self._wanted = 0
+        self._count()
+
+    def _count(self) -> None:
+        still_open = max(0, self._wanted - self._has)
+        self._quota.claimed += still_open - self._open
+        self._open = still_open
+
+
+class Quota:
+    """Counts and refuses, with QuotaExceeded. `limits` may be replaced at any time. `look` asks the store what the
+    namespace has, with or without the bytes."""
+
+    def __init__(self, look: Look) -> None:
+        self.limits: Quotas = NO_QUOTAS
+        self.claimed = 0
+        self._look = look
+        self._looking = asyncio.Lock()
+        self._used: Used | None = None
+        self._look_again_at = 0.0
+        self._put_count = self._put_bytes = self._leased_count = 0  # let in since the last look began
+        self._stream_count = 0
+        self._calls_left = 0.0
+        self._calls_counted_at = 0.0
+
+    # -- calls and streams ----------------------------------------------------------------------------------------
+
+    def count_call(self, *, is_settling: bool) -> None:
+        """A call begins. One that only ends work is counted and never refused."""
+        rate = self.limits.calls_per_second
+        if rate is None:
+            return
+        now = asyncio.get_running_loop().time()
+        self._calls_left = min(float(rate), self._calls_left + (now - self._calls_counted_at) * rate)
+        self._calls_counted_at = now
+        if self._calls_left < 1 and not is_settling:
+            raise _exceeded("calls_per_second", rate, retry_after_ms=round((1 - self._calls_left) * 1_000 / rate) + 1)
+        self._calls_left = max(self._calls_left - 1, float(-rate))
+
+    @contextlib.contextmanager
+    def stream(self) -> Iterator[None]:
+        """Within this block a stream is open."""
+        most = self.limits.streams
+        if most is not None and self._stream_count >= most:
+            raise _exceeded("streams", most)
+        self._stream_count += 1
+        try:
+            yield
+        finally:
+            self._stream_count -= 1
+
+    # -- what lies in the store -----------------------------------------------------------------------------------
+
+    async def check_queues(self) -> None:
+        """Before a queue is made."""
+        most = self.limits.queues
+        if most is not None:
+            async with self._looking:
+                used = await self._look_now()
+            if used.queues >= most:
+                raise _exceeded("queues", most)
+
+    async def check_put(self, count: int, size: Callable[[], int]) -> None:
+        """Before so many messages are put; `size` tells their bytes."""
+        limits = self.limits
+        if limits.messages is None and limits.bytes is None:
+            return
+        used = await self._fresh()
+        if limits.messages is not None and used.messages + self._put_count + count > limits.messages:
+            raise _exceeded("messages", limits.messages)
+        size_bytes = size() if limits.bytes is not None else 0
+        if limits.bytes is not None and used.bytes + self._put_bytes + size_bytes > limits.bytes:
+            raise _exceeded("bytes", limits.bytes)
+        self._put_count += count
+        self._put_bytes += size_bytes
+
+    async def check_leases(self, count: int) -> None:
+        """Before so many leases more are asked for."""
+        most = self.limits.leases
+        if most is None or count <= 0:
+            return
+        used = await self._fresh()
+        if used.leases + self._leased_count + self.claimed + count > most:
+            raise _exceeded("leases", most)
+
+    def note_leased(self, count: int) -> None:
+        """So many were leased."""
+        self._leased_count += count
+
+    @contextlib.contextmanager
+    def claim(self) -> Iterator[Claim]:
+        """Within this block a call or stream may be given leases."""
+        claim = Claim(self)
+        try:
+            yield claim
+        finally:
+            claim.end()
+
+    async def _fresh(self) -> Used:
+        """What was found at the last look. Whoever finds it old looks again; the others go on with it meanwhile."""
+        is_old = asyncio.get_running_loop().time() >= self._look_again_at
+        if self._used is None or (is_old and not self._looking.locked()):
+            async with self._looking:
+                if asyncio.get_running_loop().time() >= self._look_again_at:
+                    await self._look_now()
+        assert self._used is not None
+        return self._used
+
+    async def _look_now(self) -> Used:
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
+        self._put_count = self._put_bytes = self._leased_count = 0
+        used = self._used = await self._look(self.limits.bytes is not None)
+        self._look_again_at = loop.time() + max(_LOOK_EVERY_S, _LOOK_SHARE * (loop.time() - began_at))
+        return used
+
+
+def _exceeded(quota: str, most: int, *, retry_after_ms: int | None = None) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"the namespace has used up its quota of {quota}: {most}",
+        metadata={"quota": quota, "limit": str(most)},
+        retry_after_ms=retry_after_ms,
+    )
