@@ -17,6 +17,7 @@ from typing import Final
 import structlog
 
 from headwayd import __version__
+from headwayd.access.watched import AccessFailed
 from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import NotDurable, StoreUnavailable
@@ -26,6 +27,7 @@ from headwayd.oversight import Oversight, SharedPlaces
 from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
+from headwayd.security import Security
 from headwayd.store.data_folder import EmbeddedStoreFailed
 from headwayd.store.durability import ALWAYS, Demand
 from headwayd.store.embedded import EmbeddedStore
@@ -33,7 +35,14 @@ from headwayd.store.redis_store import RedisStore
 from headwayd.telemetry import logs
 
 # Why a start can fail for reasons that are not defects; their texts are for the operator.
-START_ERRORS: Final = (CannotListen, CannotListenHttp, EmbeddedStoreFailed, NotDurable, StoreUnavailable)
+START_ERRORS: Final = (
+    AccessFailed,
+    CannotListen,
+    CannotListenHttp,
+    EmbeddedStoreFailed,
+    NotDurable,
+    StoreUnavailable,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -98,13 +107,14 @@ class Service:
             counts=self._oversight.counts,
         )
         self._server: RpcServer | None = None
+        self._security = Security(settings, self._engine)
 
     async def start(self) -> list[str]:
-        """Serves; returns the addresses. Raises EmbeddedStoreFailed, StoreUnavailable (embedded), NotDurable,
-        CannotListen and CannotListenHttp.
+        """Serves; returns the addresses. Raises those of START_ERRORS; StoreUnavailable only of an embedded store.
 
         A server that is down at the start is waited for while serving: calls answer UNAVAILABLE until it is there.
         """
+        await self._security.start()
         if self._embedded:
             await self._embedded.start()
         try:
@@ -134,7 +144,11 @@ class Service:
             is_plain=settings.plain,
             scales=settings.keda,
             counts=self._oversight.counts,
+            tls=self._security.tls,
+            guarding=self._security.guarding,
+            has_reflection=settings.reflection,
         )
+        self._security.on_look(self._server.look_at_streams)
         addresses = await self._server.start()
         addresses += await self._oversight.start(self._engine, self._store, self._server.bridge)
         self._engine.on_readiness(self._set_ready)
@@ -170,6 +184,7 @@ class Service:
             Step("end waits", self._end_waits),
             Step("stop taking calls, let running ones end", lambda: self._stop_server(hurry), grace + _CLEAN_UP),
             Step("close the HTTP port", self._oversight.stop_http),
+            Step("stop looking at files", self._security.stop),
             Step("stop background work", self._engine.stop),
             Step("close the store's connections", self._store.close),
             Step("stop the embedded store", self._stop_embedded, _STOP_EMBEDDED),

@@ -55,6 +55,17 @@ BAD_TEXTS = {
     "redis_server": ["a b", "a/b", "user@host"],
     "prefix": ["", "{a}", "a\n", "x" * 101],
     "data_dir": ["", "~nobody-of-this-name/data"],
+    "tls_cert": [""],
+    "tls_key": [""],
+    "tls_client_ca": [""],
+    "auth_file": [""],
+    "jwt_jwks": ["", "ftp://a/keys", "https://"],
+    "jwt_issuer": [""],
+    "jwt_audience": [""],
+    "jwt_algorithms": ["", "none", "HS256", "RS256,HS512", "rs256"],
+    "jwt_roles_claim": [""],
+    "jwt_namespace_claim": [],
+    "jwt_queues_claim": [],
 }
 
 

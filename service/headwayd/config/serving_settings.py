@@ -22,8 +22,8 @@ class ServingSettings(BaseSettings):
     )
     insecure: bool = setting(
         False,
-        "Allow to listen beyond this machine although there is neither TLS nor a password: everyone who reaches the "
-        "address may do everything. Needed in containers, whose network is the fence.",
+        "Allow to listen beyond this machine although there is no TLS, or callers need no credentials: everyone who "
+        "reaches the address may listen in, or do everything. For containers whose network is the fence.",
     )
     workers: int = setting(
         1,

@@ -25,6 +25,7 @@ from headwayd.config.limit_settings import LimitSettings
 from headwayd.config.metrics_settings import MetricsSettings
 from headwayd.config.names import ENV_PREFIX, PressureSource, origin_of
 from headwayd.config.scaling_settings import ScalingSettings
+from headwayd.config.security_settings import SecuritySettings
 from headwayd.config.serving_settings import ServingSettings
 from headwayd.config.store_settings import StoreSettings
 from headwayd.config.telemetry_settings import TelemetrySettings
@@ -45,6 +46,7 @@ class Settings(
     HttpSettings,
     DurabilitySettings,
     StoreSettings,
+    SecuritySettings,
     ServingSettings,
 ):
     """What the service runs with. `load` is the way to make one."""
@@ -86,9 +88,10 @@ class Settings(
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         beyond = [address for address in (*self.listen, self.http_listen) if address and not is_local(address)]
-        if beyond and not self.insecure:
+        if beyond and not self.insecure and not self.knows_callers:
+            lacks = "TLS, but callers need no credentials" if self.has_tls else "no TLS (tls_cert)"
             raise ValueError(
-                f"{beyond[0]} is open to other machines and there is no TLS yet: listen on 127.0.0.1, or say --insecure"
+                f"{beyond[0]} is open to other machines and there is {lacks}: listen on 127.0.0.1, or say --insecure"
             )
         if self.workers > 1 and (sockets := [address for address in self.listen if not host_of(address)]):
             raise ValueError(

@@ -296,6 +296,12 @@ class GuardedEngine:
                 async for told in shown:
                     yield replace(told, queue=self._own_queue(told.queue))
 
+    async def forecast(self, queue: str, *, budget_s: float) -> ToldQueue:
+        """As the engine's."""
+        with self._bare:
+            told = await self._engine.forecast(self._own(queue, _WATCHER), budget_s=budget_s)
+            return replace(told, queue=self._own_queue(told.queue))
+
     # -- operators ----------------------------------------------------------------------------------------------------
 
     async def purge(self, queue: str, with_dead: bool, *, budget_s: float) -> Purged:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -17,10 +18,11 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import NotServed, Overloaded, ShuttingDown
+from headwayd.domain.errors import HeadwayError, NotServed, Overloaded, ShuttingDown
 from headwayd.domain.limits import Limits
 from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
+from headwayd.rpc.guard import Caller, Guard
 from headwayd.rpc.incidents import fail
 from headwayd.rpc.room import Large, Room
 from headwayd.rpc.status import Refusal, abort
@@ -146,34 +148,58 @@ class CallRouter(grpc.GenericRpcHandler):
         return handler
 
 
-def service_handlers(servicer: object, service: ServiceDescriptor, *, gate: Gate, max_request_bytes: int) -> Handlers:
-    """The guarded handlers of all calls of `service` that `servicer` implements itself, by their paths.
-
-    A call of one reply is a coroutine function of request and context. One that streams its replies is an async
-    generator function; it gets an iterator of requests instead of the request if these are a stream, too.
-    """
+def behaviours_of(servicer: object, service: ServiceDescriptor) -> dict[str, Callable[[Any, Context], Any]]:
+    """What `servicer` does itself of the calls of `service`, by their paths."""
     served = vars(type(servicer))
     return {
-        f"/{service.full_name}/{method.name}": _handler(getattr(servicer, method.name), method, gate, max_request_bytes)
+        f"/{service.full_name}/{method.name}": getattr(servicer, method.name)
         for method in service.methods
         if method.name in served
     }
 
 
-def _handler(
-    behaviour: Callable[[Any, Context], Any], method: MethodDescriptor, gate: Gate, max_request_bytes: int
-) -> grpc.RpcMethodHandler[Any, Any]:
+def service_handlers(
+    servicer: object, service: ServiceDescriptor, *, gate: Gate, max_request_bytes: int, guard: Guard | None = None
+) -> Handlers:
+    """The guarded handlers of all calls of `service` that `servicer` implements itself, by their paths. With a `guard`
+    nobody is served by `servicer`, but each caller by what the guard has for it.
+
+    A call of one reply is a coroutine function of request and context. One that streams its replies is an async
+    generator function; it gets an iterator of requests instead of the request if these are a stream, too.
+    """
+    methods = {f"/{service.full_name}/{method.name}": method for method in service.methods}
+    return {
+        path: _handler(_Way(path, behaviour, gate, guard), methods[path], max_request_bytes)
+        for path, behaviour in behaviours_of(servicer, service).items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A call on its way in."""
+
+    path: str
+    behaviour: Callable[[Any, Context], Any]
+    gate: Gate
+    guard: Guard | None
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+
+def _handler(way: _Way, method: MethodDescriptor, max_request_bytes: int) -> grpc.RpcMethodHandler[Any, Any]:
     decode = decoder(message_factory.GetMessageClass(method.input_type), max_bytes=max_request_bytes)
     encode = message_factory.GetMessageClass(method.output_type).SerializeToString
     match method.client_streaming, method.server_streaming:
         case False, False:
-            unary = _unary(behaviour, method.name, gate)
+            unary = _unary(way)
             return grpc.unary_unary_rpc_method_handler(unary, request_deserializer=decode, response_serializer=encode)
         case False, True:
-            stream = _stream(behaviour, method.name, gate)
+            stream = _stream(way)
             return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=decode, response_serializer=encode)
         case True, True:
-            stream = _stream(behaviour, method.name, gate, takes_stream=True)
+            stream = _stream(way, takes_stream=True)
             return grpc.stream_stream_rpc_method_handler(
                 stream, request_deserializer=decode, response_serializer=encode
             )
@@ -181,9 +207,8 @@ def _handler(
             raise TypeError(f"{method.full_name}: the schema has no call of this shape")
 
 
-def _unary(
-    behaviour: Callable[[Any, Context], Awaitable[Any]], name: str, gate: Gate
-) -> Callable[[Any, Context], Awaitable[Any]]:
+def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
+    path, behaviour, gate, guard, name = way.path, way.behaviour, way.gate, way.guard, way.name
     is_settling = name in SETTLING_METHODS
     # Made once: to refuse must cost little, or refusing is all that is done.
     overloaded = Refusal(Overloaded("more calls come than the service can do"))
@@ -196,6 +221,10 @@ def _unary(
         try:
             if backlog and backlog.must_refuse and not is_settling:
                 await overloaded.end(context)
+            if guard is None:
+                serve = behaviour
+            else:
+                serve = (await guard.caller(context, is_settling=is_settling)).behaviours[path]
             if type(request) is Undecodable:
                 raise request.error
             gate.admit(is_settling=is_settling)
@@ -204,7 +233,7 @@ def _unary(
                     gate.room.take(request.size)
                     size = request.size
                 request = request.request
-            return await behaviour(request, context)
+            return await serve(request, context)
         except grpc.aio.AbortError:  # refused above
             raise
         except Exception as error:  # noqa: BLE001 - the one guard of calls: a defect must not show its inside
@@ -219,14 +248,15 @@ def _unary(
     return handle
 
 
-def _stream(
-    behaviour: Callable[[Any, Context], AsyncGenerator[Any, None]], name: str, gate: Gate, *, takes_stream: bool = False
-) -> Callable[[Any, Context], Awaitable[None]]:
+def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context], Awaitable[None]]:
+    gate, guard, name = way.gate, way.guard, way.name
+
     # A coroutine function, which grpc.aio leaves to write by itself.
     async def handle(request: Any, context: Context) -> None:
         gate.enter()
         requests = None
         try:
+            caller = None if guard is None else await _known(guard, context, request if takes_stream else None)
             if type(request) is Undecodable:
                 raise request.error
             connection = context.peer()
@@ -235,8 +265,14 @@ def _stream(
                 requests = Requests(request, room=gate.room if name in ANSWERING_METHODS else None)
             elif type(request) is Large:
                 request = request.request
-            stream = Stream(behaviour(requests or request, context), context, name, requests=requests)
-            with gate.ending(stream, connection):
+            serve = way.behaviour if caller is None else caller.behaviours[way.path]
+            with contextlib.ExitStack() as over:
+                if caller is not None:
+                    over.enter_context(caller.quota.stream())
+                stream = Stream(serve(requests or request, context), context, name, requests=requests)
+                over.enter_context(gate.ending(stream, connection))
+                if guard is not None and caller is not None:
+                    over.enter_context(guard.watching(stream, context, caller))
                 await stream.run()
         except Exception as error:  # noqa: BLE001 - the one guard of streams, as above
             await fail(context, error, name)
@@ -248,15 +284,28 @@ def _stream(
     return handle
 
 
+async def _known(guard: Guard, context: Context, requests: AsyncIterator[Any] | None) -> Caller:
+    try:
+        return await guard.caller(context)
+    except HeadwayError:
+        if requests is not None:
+            await _let_send(requests)
+        raise
+
+
+async def _let_send(requests: AsyncIterator[Any]) -> None:
+    """A client that is still sending when its call ends may see an error of its own library instead of ours."""
+    with contextlib.suppress(TimeoutError, StopAsyncIteration):
+        async with asyncio.timeout(_FIRST_REQUEST_S):
+            await anext(aiter(requests))
+
+
 def _unserved(path: str) -> grpc.RpcMethodHandler[Any, Any]:
     """A handler for a call of any shape: on the wire they are all streams."""
     method = path.rpartition("/")[2]
 
     async def refuse(requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-        # A client that is still sending when its call ends may see an error of its own library instead of ours.
-        with contextlib.suppress(TimeoutError, StopAsyncIteration):
-            async with asyncio.timeout(_FIRST_REQUEST_S):
-                await anext(aiter(requests))
+        await _let_send(requests)
         await abort(context, NotServed(f"the call {method} is not served by this version", metadata={"method": method}))
         yield b""  # never reached: makes this the generator that a stream's handler must be
 

@@ -13,6 +13,7 @@ import stat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # whoever only holds addresses for others needs no gRPC
+    from grpc import ServerCredentials
     from grpc.aio import Server
 
 UNIX_SCHEME = "unix:"
@@ -24,8 +25,9 @@ class CannotListen(OSError):
     """An address is none, or is taken, or is not this machine's."""
 
 
-async def bind(server: Server, address: str) -> str:
-    """Binds `server` to "HOST:PORT" (port 0: any free one) or "unix:PATH"; the address with the real port.
+async def bind(server: Server, address: str, credentials: ServerCredentials | None = None) -> str:
+    """Binds `server` to "HOST:PORT" (port 0: any free one) or "unix:PATH"; the address with the real port. With
+    `credentials` the former serves TLS; a socket of this machine does not need it.
 
     Raises CannotListen.
     """
@@ -37,11 +39,13 @@ async def bind(server: Server, address: str) -> str:
     is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
     if not colon or not host or not is_port or (":" in host and not host.startswith("[")):
         raise CannotListen(f"cannot listen on {address}: must be HOST:PORT, [IPV6]:PORT or unix:PATH")
-    return f"{host}:{_add_port(server, address)}"
+    return f"{host}:{_add_port(server, address, credentials)}"
 
 
-def _add_port(server: Server, address: str) -> int:
+def _add_port(server: Server, address: str, credentials: ServerCredentials | None = None) -> int:
     try:
+        if credentials is not None:
+            return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
     except RuntimeError as error:
         raise CannotListen(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,20 +12,24 @@ import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
 from headway.v1 import admin_service_pb2, queue_service_pb2
+from headwayd.access.tls import TlsFiles
 from headwayd.domain.limits import Limits
 from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
 from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.counting import counted
-from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Gate, service_handlers
+from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Context, Gate, behaviours_of, service_handlers
 from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
 from headwayd.rpc.listening import bind
 from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.queue_servicer import QueueServicer
+from headwayd.rpc.reflection import reflection_handlers
 from headwayd.rpc.scaler_servicer import SCALER_SERVICE, ScalerServicer
+from headwayd.rpc.secure import credentials_of
 
 log: Any = structlog.get_logger(__name__)
 
@@ -53,8 +57,8 @@ _LANES = (
 class RpcServer:
     """Serves `engine` on the addresses in `listen`.
 
-    `is_plain`: calls are taken the way gRPC's generated code does it (see `plain`). `scales`: KEDA is answered, too.
-    With `counts` calls are counted.
+    With `tls` its ports serve TLS, with `guarding` it knows its callers. `is_plain`: calls are taken the way gRPC's
+    generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -75,18 +79,19 @@ class RpcServer:
         is_plain: bool = False,
         scales: bool = False,
         counts: Counts | None = None,
+        tls: TlsFiles | None = None,
+        guarding: Guarding | None = None,
+        has_reflection: bool = False,
     ) -> None:
         self._listen = tuple(listen)
+        self._credentials = None if tls is None else credentials_of(tls)
         self._gate = Gate(limits)
         self._write_timeout = write_timeout
         self._ending_unread: asyncio.Task[None] | None = None
-        servicers: list[tuple[object, ServiceDescriptor]] = [
-            (QueueServicer(engine), QUEUE_SERVICE),
-            (AdminServicer(engine), ADMIN_SERVICE),
-        ]
-        if scales:
-            servicers.append((ScalerServicer(engine), SCALER_SERVICE))
-        self._health = HealthServicer(service.full_name for _, service in servicers)
+        servicers = _servicers(engine, scales=scales)
+        services = [service.full_name for _, service in servicers]
+        self._guard = None if guarding is None else Guard(guarding, lambda engine: _behaviours(engine, scales=scales))
+        self._health = HealthServicer(services)
         options = _channel_options(
             limits,
             keepalive=keepalive,
@@ -99,9 +104,13 @@ class RpcServer:
         self._server = grpc.aio.server(options=options)
         (own,) = server_ids() - others
         self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
-        handlers = dict(health_handlers(self._health))
+        handlers = dict(health_handlers(self._health))  # for everybody
+        if has_reflection:
+            handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))
         for servicer, service in servicers:
-            guarded = service_handlers(servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes)
+            guarded = service_handlers(
+                servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes, guard=self._guard
+            )
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))
         if is_plain:
@@ -119,7 +128,7 @@ class RpcServer:
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
         try:
-            bound = [await bind(self._server, address) for address in self._listen]
+            bound = [await bind(self._server, address, self._credentials) for address in self._listen]
             await self._server.start()
         except BaseException:
             await self._server.stop(None)
@@ -134,6 +143,11 @@ class RpcServer:
     def set_ready(self, is_ready: bool) -> None:
         """Whether the store can be counted on; of what health tells it concerns `readiness` only."""
         self._health.set_ready(is_ready)
+
+    async def look_at_streams(self) -> None:
+        """Ends the streams whose callers may not any more. To be called every few seconds if callers are known."""
+        if self._guard is not None:
+            await self._guard.look_at_streams()
 
     def start_draining(self) -> None:
         """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
@@ -152,6 +166,24 @@ class RpcServer:
         await self._server.stop(grace.total_seconds())
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)
+
+
+def _servicers(engine: Engine, *, scales: bool) -> list[tuple[object, ServiceDescriptor]]:
+    servicers: list[tuple[object, ServiceDescriptor]] = [
+        (QueueServicer(engine), QUEUE_SERVICE),
+        (AdminServicer(engine), ADMIN_SERVICE),
+    ]
+    if scales:
+        servicers.append((ScalerServicer(engine), SCALER_SERVICE))
+    return servicers
+
+
+def _behaviours(engine: Engine, *, scales: bool) -> Behaviours:
+    """What serves a caller who sees this engine."""
+    behaviours: dict[str, Callable[[Any, Context], Any]] = {}
+    for servicer, service in _servicers(engine, scales=scales):
+        behaviours.update(behaviours_of(servicer, service))
+    return behaviours
 
 
 def _channel_options(

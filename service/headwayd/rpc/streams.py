@@ -33,8 +33,8 @@ _LAST_ANSWERS_S = 3.0
 
 
 class Requests:
-    """The requests of a stream, one by one. Raises the error of the first that could not be read, and ShuttingDown
-    after `end`.
+    """The requests of a stream, one by one. Raises the error of the first that could not be read, and what `end` was
+    given after that.
 
     With `room` each has one reply, in order: until then a large one takes room, and is waited with while there is none.
     """
@@ -42,6 +42,7 @@ class Requests:
     def __init__(self, requests: AsyncIterator[Any], *, room: Room | None = None) -> None:
         self._requests = aiter(requests)
         self._is_ended = False
+        self._why_ended: HeadwayError = _going_down()
         self._reading: asyncio.Timeout | None = None
         self._room = room
         self._sizes: deque[int] = deque()  # of what was not answered yet
@@ -51,7 +52,7 @@ class Requests:
 
     async def __anext__(self) -> Any:
         if self._is_ended:
-            raise _going_down()
+            raise self._why_ended
         try:
             async with asyncio.timeout(None) as self._reading:
                 request = await anext(self._requests)
@@ -61,7 +62,7 @@ class Requests:
                         await self._room.wait(size)
                     self._sizes.append(size)
         except TimeoutError:
-            raise _going_down() from None
+            raise self._why_ended from None
         finally:
             self._reading = None
         if type(request) is Undecodable:
@@ -78,9 +79,10 @@ class Requests:
         while self._sizes:
             self.answered()
 
-    def end(self) -> None:
-        """No more requests are taken: the service goes down."""
+    def end(self, why: HeadwayError) -> None:
+        """No more requests are taken."""
         self._is_ended = True
+        self._why_ended = why
         if self._reading is not None:
             self._reading.reschedule(asyncio.get_running_loop().time())
 
@@ -106,13 +108,13 @@ class Stream:
         self._context = context
         self._method = method
         self._writing_since: float | None = None  # on the loop's clock
-        self._is_told_to_end = False
+        self._why_ended: HeadwayError | None = None
         self._is_unread = False
         self._is_ending = False  # from here on a cancellation would only cut the clean-up short
         self._task: asyncio.Task[None] = asyncio.create_task(self._send_all(), name=method)
 
     async def run(self) -> None:
-        """Sends all. Raises what the generator raises, ShuttingDown after `end`, CancelledError if the caller went; in
+        """Sends all. Raises what the generator raises, what `end` was given, CancelledError if the caller went; in
         any case only after the clean-up, which takes no longer than the store calls in it may."""
         try:
             await asyncio.wait({self._task})
@@ -127,16 +129,19 @@ class Stream:
             raise
         if self._task.cancelled() and self._is_unread:
             raise Overloaded("the replies of this stream are not read", metadata={"limit": "write_timeout"})
-        if self._task.cancelled() and self._is_told_to_end:
-            raise _going_down()
+        if self._task.cancelled() and self._why_ended is not None:
+            raise self._why_ended
         self._task.result()
 
-    def end(self) -> None:
-        """The service goes down: no further reply, but to requests that were taken, and SHUTTING_DOWN."""
-        self._is_told_to_end = True
+    def end(self, why: HeadwayError | None = None) -> None:
+        """No further reply, but to requests that were taken, and then `why`: that the service goes down, unless said
+        otherwise. Only the first time counts."""
+        if self._why_ended is not None:
+            return
+        self._why_ended = why or _going_down()
         loop = asyncio.get_running_loop()
         if self._requests is not None:
-            self._requests.end()
+            self._requests.end(self._why_ended)
             loop.call_later(_LAST_ANSWERS_S, self._cancel)
         if self._writing_since is not None:
             loop.call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply)
@@ -174,6 +179,6 @@ class Stream:
                     self._writing_since = None
                     if self._requests is not None:
                         self._requests.answered()
-                if self._is_told_to_end and self._requests is None:
+                if self._why_ended is not None and self._requests is None:
                     self._is_ending = True
                     raise asyncio.CancelledError

@@ -29,7 +29,7 @@ Argument = str | bytes | int
 _NETWORK_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError, TimeoutError)
 _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
-READ_ONLY = frozenset({"describe", "peek"})
+READ_ONLY = frozenset({"describe", "peek", "weigh"})
 # How much of the time that a reply may take replicas have of it.
 _SHARE_OF_REPLICAS = 0.8
 log = structlog.get_logger(__name__)

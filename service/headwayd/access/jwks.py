@@ -1,0 +1,109 @@
+"""The keys by which signed tokens are checked: a JWK set from a file, or from a URL.
+
+A URL is asked on a thread, never by a call that could be answered: at the start, from time to time, and when a token
+names a key that nobody knows, which is asked for at most every half minute, whoever sends such tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jwt
+import structlog
+
+from headwayd.access.watched import WatchedFiles
+
+log: Any = structlog.get_logger(__name__)
+
+_FETCH_TIMEOUT_S = 5.0
+_FETCH_EVERY_S = 300.0
+_FETCH_AGAIN_S = 30.0  # for an unknown key, and after a failure
+_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+
+Keys = dict[str, jwt.PyJWK]
+
+
+def _keys(document: object) -> Keys:
+    """By their ids; "" for one without. Keys that cannot check a public signature are left out."""
+    entries = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError("is no JWK set")  # noqa: TRY004 - what is wrong is the content
+    found: Keys = {}
+    for entry in entries:
+        if isinstance(entry, dict) and entry.get("kty") in _ASYMMETRIC and entry.get("use", "sig") == "sig":
+            try:
+                found[str(entry.get("kid", ""))] = jwt.PyJWK(entry)
+            except jwt.PyJWTError:  # of a kind that is not known here: another service's
+                continue
+    if not found:
+        raise ValueError("has no key to check a signature with")
+    return found
+
+
+def _read(contents: Sequence[bytes]) -> Keys:
+    return _keys(json.loads(contents[0]))
+
+
+class KeyFile:
+    """Keys from a file. Raises AccessFailed if it has none."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = WatchedFiles((path,), _read)
+
+    async def key(self, key_id: str) -> jwt.PyJWK | None:
+        """The key with this id; None if there is none."""
+        return self._file.value.get(key_id)
+
+    async def refresh(self) -> bool:
+        """Whether the keys have changed."""
+        return self._file.refresh()
+
+
+class KeyUrl:
+    """Keys from a URL. None are known before the first `refresh`."""
+
+    def __init__(self, url: str) -> None:
+        self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
+        self._url = url
+        self._keys: Keys = {}
+        self._fetched_at = float("-inf")  # tried, that is
+        self._fetch_after_s = 0.0
+        self._fetching = asyncio.Lock()
+
+    async def key(self, key_id: str) -> jwt.PyJWK | None:
+        """The key with this id; None if there is none. One that is not known may wait for the keys to be fetched."""
+        if key_id not in self._keys and time.monotonic() - self._fetched_at > _FETCH_AGAIN_S:
+            await self._fetch()
+        return self._keys.get(key_id)
+
+    async def refresh(self) -> bool:
+        """Whether the keys have changed; they are asked for if they are old."""
+        if time.monotonic() - self._fetched_at <= self._fetch_after_s:
+            return False
+        return await self._fetch()
+
+    async def _fetch(self) -> bool:
+        before = self._fetched_at
+        async with self._fetching:
+            if self._fetched_at != before:
+                return False  # somebody else has just done it
+            self._fetched_at = time.monotonic()
+            try:
+                keys = _keys(await asyncio.to_thread(self._client.fetch_data))
+            except (jwt.PyJWTError, ValueError, OSError) as error:
+                log.warning("the keys of signed tokens could not be fetched", url=self._url, error=str(error))
+                self._fetch_after_s = _FETCH_AGAIN_S
+                return False
+            self._fetch_after_s = _FETCH_EVERY_S
+            has_changed = _thumbprints(keys) != _thumbprints(self._keys)
+            self._keys = keys
+            return has_changed
+
+
+def _thumbprints(keys: Keys) -> dict[str, str]:
+    return {key_id: json.dumps(key._jwk_data, sort_keys=True) for key_id, key in keys.items()}  # noqa: SLF001 - there is no public way to compare two

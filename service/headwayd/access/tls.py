@@ -1,0 +1,72 @@
+"""The certificate by which this service shows who it is, and the authority of its callers' certificates, from files.
+
+The gRPC port takes them as they are (`rpc/secure.py`), a port of Python's own takes `context`. Both follow the files:
+connections that begin after a change get the new certificate, those that stand keep the old one.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headwayd.access.watched import WatchedFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Pems:
+    """What the files hold. `client_ca` None: callers need no certificate."""
+
+    cert: bytes
+    key: bytes
+    client_ca: bytes | None
+
+
+class TlsFiles:
+    """Raises AccessFailed unless the files are there, belong together, and need no password."""
+
+    def __init__(self, *, cert: Path, key: Path, client_ca: Path | None = None) -> None:
+        self._cert, self._key = cert, key
+        paths = (cert, key) if client_ca is None else (cert, key, client_ca)
+        self._contexts: list[ssl.SSLContext] = []
+        self._files = WatchedFiles(paths, self._checked)
+
+    @property
+    def pems(self) -> Pems:
+        """As last read and found sound."""
+        return self._files.value
+
+    def refresh(self) -> None:
+        """Reads the files again if they have changed."""
+        if self._files.refresh():
+            for context in self._contexts:
+                self._fill(context, self.pems)
+
+    def context(self) -> ssl.SSLContext:
+        """For a server that is not gRPC's: TLS 1.2 or newer, follows the files as long as `refresh` is called. A new
+        authority of callers' certificates is added to the old one until the process ends: Python can take none away."""
+        context = self._fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.pems)
+        self._contexts.append(context)
+        return context
+
+    def _checked(self, contents: Sequence[bytes]) -> Pems:
+        pems = Pems(contents[0], contents[1], contents[2] if len(contents) > 2 else None)
+        try:
+            self._fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pems)
+        except ssl.SSLError as error:
+            raise ValueError(f"no certificates and key that belong together: {error.reason or error}") from error
+        return pems
+
+    def _fill(self, context: ssl.SSLContext, pems: Pems) -> ssl.SSLContext:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if pems.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cadata=pems.client_ca.decode("ascii", "replace"))
+        # Python reads these from files only. Should they have changed since, the next look finds it.
+        context.load_cert_chain(self._cert, self._key, password=_no_password)
+        return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key needs a password, which nobody can give")

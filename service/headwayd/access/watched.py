@@ -1,0 +1,63 @@
+"""Files that are read again when they change. A new content that cannot be used is logged, and the old one stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+log: Any = structlog.get_logger(__name__)
+
+Value = TypeVar("Value")
+_Stamp = tuple[tuple[int, int, int], ...]
+
+
+class AccessFailed(Exception):
+    """A file, or what it says, cannot be used. The text is for the operator and holds no secret."""
+
+
+class WatchedFiles(Generic[Value]):
+    """What `read` makes of the contents of some files that belong together. `read` raises ValueError for contents that
+    it cannot use."""
+
+    def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[bytes]], Value]) -> None:
+        self._paths = tuple(paths)
+        self._read = read
+        self._stamp: _Stamp = ()
+        self.value = self._load()
+
+    def refresh(self) -> bool:
+        """Whether there is a new value. Never raises."""
+        try:
+            if self._look() == self._stamp:
+                return False
+            self.value = self._load()
+        except (AccessFailed, OSError) as error:
+            log.error("a changed file cannot be used, what it said before stays in force", error=str(error))  # noqa: TRY400 - the trace is this class's
+            return False
+        log.info("a changed file was read", files=self._names)
+        return True
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(map(str, self._paths))
+
+    def _look(self) -> _Stamp:
+        # A mounted secret is a link to a folder that is swapped: another file has another number.
+        stats = [path.stat() for path in self._paths]
+        return tuple((stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+    def _load(self) -> Value:
+        try:
+            stamp = self._look()
+            contents = [path.read_bytes() for path in self._paths]
+        except OSError as error:
+            raise AccessFailed(f"cannot read {error.filename}: {error.strerror}") from error
+        # Also of what cannot be used: it is complained of once.
+        self._stamp = stamp
+        try:
+            return self._read(contents)
+        except ValueError as error:
+            raise AccessFailed(f"{self._names}: {error}") from error

@@ -1,0 +1,153 @@
+"""Who calls: finds the caller of every call by what it brought along, and ends streams whose caller may not any more.
+
+Finding out costs a digest or a signature, so who was found is remembered by the very text of the credentials: then a
+call costs a look into a table. It is forgotten whenever the same credentials may have come to mean something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from grpc.aio import ServicerContext
+
+from headwayd.domain.access import Identity
+from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
+from headwayd.engine.quotas import Quota
+from headwayd.rpc.access_port import Access
+from headwayd.rpc.engine_port import Engine
+from headwayd.rpc.status import abort
+from headwayd.rpc.streams import Stream
+
+Context = ServicerContext[Any, Any]
+# What serves a caller: of each call, by its path, a coroutine function or an async generator function.
+Behaviours = Mapping[str, Callable[[Any, Context], Any]]
+
+_HEADER = "authorization"
+_SCHEME = "bearer"
+_CERTIFICATE = "x509_pem_cert"
+_MOST_KNOWN = 10_000
+_NEVER = float("inf")
+
+
+class Caller:
+    """A caller as long as its credentials mean the same: who it is, and what serves it."""
+
+    __slots__ = ("behaviours", "expires_at", "identity", "quota")
+
+    def __init__(self, identity: Identity, behaviours: Behaviours, quota: Quota) -> None:
+        self.identity = identity
+        self.behaviours = behaviours
+        self.quota = quota
+        self.expires_at = _NEVER if identity.expires_at is None else identity.expires_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarding:
+    """What a guard needs: how callers are known, the engine as a caller sees it within the quota of its namespace, and
+    such a quota, which is made once for each namespace."""
+
+    access: Access
+    engine_for: Callable[[Identity, Quota], Engine]
+    quota_of: Callable[[str], Quota]
+
+
+class Guard:
+    """`serve` makes what serves a caller."""
+
+    def __init__(self, guarding: Guarding, serve: Callable[[Engine], Behaviours]) -> None:
+        self._access = guarding.access
+        self._guarding = guarding
+        self._serve = serve
+        self._version = guarding.access.version
+        self._callers: dict[str | bytes, Caller] = {}
+        self._quotas: dict[str, Quota] = {}
+        self._streams: dict[Stream, tuple[str | bytes, Caller]] = {}
+
+    async def caller(self, context: Context, *, is_settling: bool = False) -> Caller:
+        """Who calls. Raises Unauthenticated, or QuotaExceeded if its namespace calls too often."""
+        caller = await self._find(self._credentials(context))
+        caller.quota.count_call(is_settling=is_settling)
+        return caller
+
+    @contextlib.contextmanager
+    def watching(self, stream: Stream, context: Context, caller: Caller) -> Iterator[None]:
+        """Within this block the stream ends soon after its caller may not any more."""
+        self._streams[stream] = self._credentials(context), caller
+        try:
+            yield
+        finally:
+            del self._streams[stream]
+
+    async def look_at_streams(self) -> None:
+        """Ends every stream whose credentials do not hold any more, or mean another caller. To be called every few
+        seconds."""
+        for stream, (credentials, caller) in tuple(self._streams.items()):
+            try:
+                now = await self._find(credentials)
+            except HeadwayError as error:
+                stream.end(error)
+                continue
+            if now.identity != caller.identity:
+                stream.end(PermissionDenied("what the caller may do has changed; ask again"))
+
+    def _credentials(self, context: Context) -> str | bytes:
+        for key, value in context.invocation_metadata() or ():
+            if key == _HEADER:
+                return value
+        if self._access.takes_certificates:
+            for pem in context.auth_context().get(_CERTIFICATE, ()):
+                return pem
+        return ""
+
+    async def _find(self, credentials: str | bytes) -> Caller:
+        caller = self._callers.get(credentials)
+        if caller is not None and caller.expires_at > time.time() and self._version == self._access.version:
+            return caller
+        if self._version != self._access.version:
+            self._forget()
+        version = self._version
+        identity = await self._identify(credentials)
+        quota = self._quotas.get(identity.namespace)
+        if quota is None:
+            quota = self._quotas[identity.namespace] = self._guarding.quota_of(identity.namespace)
+            quota.limits = self._access.quotas(identity.namespace)
+        caller = Caller(identity, self._serve(self._guarding.engine_for(identity, quota)), quota)
+        if version == self._access.version:  # it was not found by what has changed meanwhile
+            if len(self._callers) >= _MOST_KNOWN:
+                del self._callers[next(iter(self._callers))]
+            self._callers[credentials] = caller
+        return caller
+
+    def _forget(self) -> None:
+        self._version = self._access.version
+        self._callers.clear()
+        for namespace, quota in self._quotas.items():
+            quota.limits = self._access.quotas(namespace)
+
+    async def _identify(self, credentials: str | bytes) -> Identity:
+        if isinstance(credentials, bytes):
+            return self._access.identify_certificate(credentials)
+        scheme, _, token = credentials.partition(" ")
+        if not credentials:
+            raise Unauthenticated("the call needs credentials: a bearer token in its metadata, authorization")
+        if scheme.lower() != _SCHEME or not token.strip():
+            raise Unauthenticated("the credentials are no bearer token")
+        return await self._access.identify_token(token.strip())
+
+
+def guarded(handler: Callable[[Any, Context], AsyncGenerator[Any, None]], guard: Guard) -> Any:
+    """A stream of somebody else's making, for callers with credentials that hold."""
+
+    async def handle(requests: Any, context: Context) -> AsyncGenerator[Any, None]:
+        try:
+            await guard.caller(context)
+        except HeadwayError as error:
+            await abort(context, error)
+        async for reply in handler(requests, context):
+            yield reply
+
+    return handle

@@ -1,0 +1,102 @@
+"""Puts together who may call: what the settings name is read, and read again when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from headwayd.access.access import Access
+from headwayd.access.jwks import KeyFile, KeyUrl
+from headwayd.access.signed import SignedRules, SignedTokens
+from headwayd.access.tls import TlsFiles
+from headwayd.config.settings import Settings
+from headwayd.domain.access import Used
+from headwayd.engine.engine import Engine
+from headwayd.engine.guarded import GuardedEngine
+from headwayd.engine.quotas import Quota
+from headwayd.rpc.guard import Guarding
+
+log: Any = structlog.get_logger(__name__)
+
+# Streams notice expired or revoked credentials after this and what fetching keys may take; a minute is promised.
+_LOOK_EVERY_S: Final = 2.0
+_LOOK_BUDGET_S: Final = 2.0
+
+
+class Security:
+    """`start` it before the server, which needs `tls` and `guarding`; None = no TLS, and callers are not known."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._access: Access | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._look: Callable[[], Awaitable[None]] | None = None
+        self.tls: TlsFiles | None = None
+        self.guarding: Guarding | None = None
+
+    async def start(self) -> None:
+        """Reads all files. Raises AccessFailed."""
+        settings = self._settings
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            self.tls = TlsFiles(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+        if settings.has_auth:
+            self._access = Access(file=settings.auth_file, signed=_signed(settings))
+            self.guarding = Guarding(
+                access=self._access,
+                engine_for=lambda identity, quota: GuardedEngine(self._engine, identity, quota),
+                quota_of=self._quota_of,
+            )
+        if self.tls is not None or self._access is not None:
+            self._task = asyncio.create_task(self._keep_looking(), name="security")
+
+    def on_look(self, look: Callable[[], Awaitable[None]]) -> None:
+        """What is called after every look at the files."""
+        self._look = look
+
+    async def stop(self) -> None:
+        """Looks no more."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    def _quota_of(self, namespace: str) -> Quota:
+        async def look(with_bytes: bool) -> Used:
+            return await self._engine.used(namespace, with_bytes=with_bytes, budget_s=_LOOK_BUDGET_S)
+
+        return Quota(look)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                if self.tls is not None:
+                    self.tls.refresh()
+                if self._access is not None:
+                    await self._access.refresh()
+                if self._look is not None:
+                    await self._look()
+            except Exception:  # loop guard: what was read stays in force
+                log.exception("could not look at the files of callers and certificates")
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _signed(settings: Settings) -> SignedTokens | None:
+    place = settings.jwt_jwks
+    if place is None:
+        return None
+    rules = SignedRules(
+        issuer=settings.jwt_issuer or "",
+        audience=settings.jwt_audience or "",
+        algorithms=settings.jwt_algorithms,
+        roles_claim=settings.jwt_roles_claim,
+        namespace_claim=settings.jwt_namespace_claim,
+        queues_claim=settings.jwt_queues_claim,
+    )
+    return SignedTokens(rules, KeyUrl(place) if "://" in place else KeyFile(Path(place)))
