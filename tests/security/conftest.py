@@ -44,3 +44,13 @@ async def guarded_channel(
 def name() -> str:
     """A name that no other test uses."""
     return f"q-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def start(make_service: Callable[..., ServiceProcess], store_server: StoreServer) -> Callable[..., ServiceProcess]:
+    """Starts a service of one's own on the shared store: `start(HEADWAY_AUTH_FILE=…)`."""
+
+    def on_the_store(**env: str) -> ServiceProcess:
+        return make_service(HEADWAY_REDIS_URL=store_server.url, **env)
+
+    return on_the_store

@@ -1,0 +1,159 @@
+"""Quotas of a namespace: what would exceed one is refused, says which, and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from harness import ServiceProcess, eventually, refused
+from harness.errors import error_of
+from security.callers import OTHERS, TEAM, line_of, write_callers
+from wire.calls import RESOURCE_EXHAUSTED, Line, leases
+from wire.flows import Consuming
+from wire.streams import Standing
+
+Limited = Callable[..., AbstractAsyncContextManager[tuple[Line, Line]]]
+
+
+@pytest.fixture
+def limited(
+    start: Callable[..., ServiceProcess], connect: Callable[[str], grpc.aio.Channel], short_dir: Path, name: str
+) -> Limited:
+    """Queues of an admin of the namespace `team`, which has these quotas, and of one of another, which has none."""
+
+    @asynccontextmanager
+    async def serve(**quotas: int) -> AsyncIterator[tuple[Line, Line]]:
+        file = write_callers(short_dir / "callers.toml", [TEAM["admin"], OTHERS["admin"]], {"team": quotas})
+        service = start(HEADWAY_AUTH_FILE=str(file), PRESSURE_PREFIX=f"p-{name}")
+        async with connect(service.address) as channel:
+            lines = [line_of(channel, callers["admin"], name) for callers in (TEAM, OTHERS)]
+            yield lines[0], lines[1]
+
+    return serve
+
+
+@contextmanager
+def exceeded(quota: str, limit: int) -> Iterator[None]:
+    """Expects the call inside to be refused for this quota."""
+    with refused("QUOTA_EXCEEDED", RESOURCE_EXHAUSTED) as said:
+        yield
+    assert said.metadata == {"quota": quota, "limit": str(limit)}
+    assert said.quotas == [quota]
+    assert said.retry_delay is not None
+
+
+async def test_queues(limited: Limited) -> None:
+    async with limited(max_queues=2) as (mine, yours):
+        await mine.create()
+        second, third = (Line(mine.stub, f"{mine.name}-{number}", mine.admin) for number in (2, 3))
+        await second.create()
+        with exceeded("queues", 2):
+            await third.create()
+        assert not (await second.create()).created  # one that stands is none more
+        await yours.create()
+        await second.delete()
+        await third.create()
+
+
+async def test_messages_in_every_state(limited: Limited) -> None:
+    async with limited(max_messages=4) as (mine, yours):
+        await mine.create()
+        await mine.put(b"1", b"2", b"3")
+        with exceeded("messages", 4):
+            await mine.put(b"4", b"5")
+        await mine.put(b"4")
+        [held, delayed] = leases(await mine.take(2))
+        await mine.delay(delayed, delay_ms=3_600_000)
+        with exceeded("messages", 4):
+            await mine.put(b"5")
+        assert (await mine.counts()).accepted == 4
+        await yours.create()
+        await yours.put(*[b"x"] * 10)
+        await mine.ack(held)
+
+        await eventually_served(lambda: mine.put(b"5"))
+
+
+async def eventually_served(call: Callable[[], Awaitable[object]]) -> None:
+    """After the next look of the service."""
+
+    async def served() -> bool:
+        try:
+            await call()
+        except grpc.aio.AioRpcError as error:
+            assert error_of(error).reason == "QUOTA_EXCEEDED"
+            return False
+        return True
+
+    await eventually(served)
+
+
+async def test_bytes(limited: Limited) -> None:
+    async with limited(max_bytes=200_000) as (mine, _):
+        await mine.create()
+        await mine.put(b"x" * 150_000)
+        with exceeded("bytes", 200_000):
+            await mine.put(b"y" * 100_000)
+        [held] = leases(await mine.take())  # leased messages take memory, too
+        with exceeded("bytes", 200_000):
+            await mine.put(b"y" * 100_000)
+        await mine.ack(held)
+        await eventually_served(lambda: mine.put(b"y" * 100_000))
+
+
+async def test_leases_of_calls_and_streams(limited: Limited) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 10)
+        held = leases(await mine.take(2))
+        with exceeded("leases", 3):
+            await mine.get(2)
+        with exceeded("leases", 3):
+            async with Consuming(mine, 2) as stream:
+                await stream.ended()
+        with exceeded("leases", 3):
+            await Standing(mine, max_messages=2).until(lambda _: False)
+        assert (await mine.counts()).leased == 2
+        async with Consuming(mine, 1) as stream:
+            await stream.taken(1)
+            with exceeded("leases", 3):
+                await mine.get(1)
+            with exceeded("leases", 3):
+                await stream.credit(2)
+                await stream.ended()
+        await mine.ack(*held)
+        await eventually_served(lambda: mine.get(3))
+
+
+async def test_streams_of_one_process(limited: Limited) -> None:
+    async with limited(max_streams=1) as (mine, yours):
+        await mine.create()
+        await yours.create()
+        async with Consuming(mine, 1):
+            with exceeded("streams", 1):
+                await Standing(mine).until(lambda _: False)
+            async with Consuming(yours, 1), Consuming(yours, 1):
+                pass
+        await eventually_served(lambda: Standing(mine).until(bool))
+
+
+async def test_calls_per_second_but_not_those_that_settle(limited: Limited) -> None:
+    async with limited(max_calls_per_second=20) as (mine, _):
+        await mine.create()
+        await mine.put(b"x")
+        [held] = leases(await mine.take())
+        served = 0
+        with refused("QUOTA_EXCEEDED", RESOURCE_EXHAUSTED) as said:
+            for _ in range(10_000):
+                await mine.describe()
+                served += 1
+        assert said.metadata == {"quota": "calls_per_second", "limit": "20"}
+        assert said.retry_delay is not None
+        assert served >= 10
+        await mine.extend(held)
+        await mine.ack(held)
+        await eventually_served(mine.describe)

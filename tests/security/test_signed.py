@@ -1,0 +1,224 @@
+"""Signed tokens: which hold, what their claims mean, and where the keys come from."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from headwayd.access.jwks import KeyFile, KeyUrl
+from headwayd.access.signed import SignedRules, SignedTokens
+from headwayd.access.watched import AccessFailed
+from headwayd.domain.access import CallerRole
+from headwayd.domain.errors import Unauthenticated
+from security.issuer import AUDIENCE, ISSUER, SigningKey, key_server, key_set, unsigned
+
+KEY = SigningKey()
+RULES: dict[str, Any] = {
+    "issuer": ISSUER,
+    "audience": AUDIENCE,
+    "algorithms": ("RS256", "ES256", "EdDSA"),
+    "roles_claim": "roles",
+}
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(KEY))
+    return path
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def tokens(key_file: Path, **rules: object) -> SignedTokens:
+    return SignedTokens(SignedRules(**RULES | rules), KeyFile(key_file))
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
+async def test_a_sound_token_says_who_calls(tmp_path: Path, algorithm: str) -> None:
+    key = SigningKey(algorithm=algorithm)
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(key))
+    expires_at = int(time.time()) + 60
+    identity = await tokens(path).identify(key.token(exp=expires_at, roles=["producer", "watcher", "boss"]))
+    assert (identity.name, identity.namespace) == ("somebody", "default")
+    assert identity.roles_on("anything") == CallerRole.PRODUCER | CallerRole.WATCHER
+    assert identity.expires_at == expires_at + 10
+
+
+def unsound() -> dict[str, str]:
+    now = time.time()
+    claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "x", "exp": now + 60, "roles": ["admin"]}
+    sound = KEY.token()
+    head, body, signature = sound.split(".")
+    other = SigningKey()  # another key by the same id
+    secret = KEY.public_pem
+    return {
+        "nothing": "",
+        "no token": "abc",
+        "two dots": "..",
+        "too long": "a" * 10_000,
+        "not UTF-8 in base64": "_w.e30.x",
+        "another key": other.token(),
+        "an unknown key": SigningKey("two").token(),
+        "no signature": f"{head}.{body}.",
+        "another body": f"{head}.{unsigned(claims).split('.')[1]}.{signature}",
+        "the algorithm none": unsigned(claims),
+        "the algorithm NONE": unsigned(claims, "NONE"),
+        "an HMAC with the public key": hmac_token(claims, secret),
+        "expired": KEY.token(exp=now - 11),
+        "not yet": KEY.token(nbf=now + 30),
+        "no expiry": KEY.token(without=("exp",)),
+        "an expiry that is none": KEY.token(exp="never"),
+        "no issuer": KEY.token(without=("iss",)),
+        "another issuer": KEY.token(iss="https://other.example"),
+        "no audience": KEY.token(without=("aud",)),
+        "another audience": KEY.token(aud="another"),
+    }
+
+
+def hmac_token(claims: dict[str, Any], secret: bytes) -> str:
+    """PyJWT itself refuses to make one with a public key for a secret."""
+    signed = unsigned(claims, "HS256").rstrip(".")
+    digest = hmac.new(secret, signed.encode(), hashlib.sha256).digest()
+    return f"{signed}.{jwt.utils.base64url_encode(digest).decode()}"
+
+
+@pytest.mark.parametrize("kind", unsound())
+async def test_a_token_that_is_not_sound_is_refused_without_being_quoted(key_file: Path, kind: str) -> None:
+    token = unsound()[kind]
+    with pytest.raises(Unauthenticated) as caught:
+        await tokens(key_file).identify(token)
+    for part in filter(None, token.split(".")):
+        assert part not in str(caught.value)
+
+
+async def test_an_algorithm_that_is_not_allowed_is_refused(key_file: Path) -> None:
+    with pytest.raises(Unauthenticated):
+        await tokens(key_file, algorithms=("RS256",)).identify(KEY.token())
+
+
+@pytest.mark.parametrize(
+    ("claims", "namespace", "queues", "roles"),
+    [
+        ({"ns": "team", "q": ["a.*"], "roles": "consumer watcher"}, "team", ("a.*",), 6),
+        ({"ns": ["team"], "q": "a b", "roles": ["admin"]}, "team", ("a", "b"), 8),
+        ({"ns": "team", "roles": ["admin"]}, "team", (), 8),
+        ({"ns": "team", "q": ["*"], "roles": {"admin": True}}, "team", ("*",), 0),
+        ({"ns": "team", "q": ["*", 7, None], "roles": []}, "team", ("*",), 0),
+    ],
+)
+async def test_claims_give_the_namespace_the_queues_and_the_roles(
+    key_file: Path, claims: dict[str, Any], namespace: str, queues: tuple[str, ...], roles: int
+) -> None:
+    checked = tokens(key_file, namespace_claim="ns", queues_claim="q")
+    identity = await checked.identify(KEY.token(without=() if "roles" in claims else ("roles",), **claims))
+    [grant] = identity.grants
+    assert (identity.namespace, grant.queues, int(grant.roles)) == (namespace, queues, roles)
+
+
+async def test_a_claim_may_lie_within_objects_or_be_named_with_dots(key_file: Path) -> None:
+    checked = tokens(key_file, roles_claim="realm.roles")
+    for claims in ({"realm": {"roles": ["producer"]}}, {"realm.roles": ["producer"]}):
+        identity = await checked.identify(KEY.token(**claims))
+        assert identity.roles == CallerRole.PRODUCER
+    identity = await checked.identify(KEY.token(realm="none"))
+    assert identity.roles == 0
+
+
+@pytest.mark.parametrize("namespace", [None, "", "A", "a b", "a/b", "a:b", "@", "a\x1fb", 7, ["a", "b"]], ids=repr)
+async def test_a_token_must_name_one_namespace_if_namespaces_are_claimed(key_file: Path, namespace: object) -> None:
+    claims: dict[str, Any] = {} if namespace is None else {"ns": namespace}
+    with pytest.raises(Unauthenticated, match="one namespace"):
+        await tokens(key_file, namespace_claim="ns").identify(KEY.token(**claims))
+
+
+# -- keys -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "[]"])
+def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    with pytest.raises(AccessFailed):
+        KeyFile(path)
+
+
+async def test_a_file_that_changes_is_read_again(key_file: Path) -> None:
+    checked = tokens(key_file)
+    new = SigningKey("new")
+    assert not await checked.refresh()
+    write(key_file, key_set(new))
+    assert await checked.refresh()
+    await checked.identify(new.token())
+    with pytest.raises(Unauthenticated):
+        await checked.identify(KEY.token())
+    write(key_file, "broken")
+    assert not await checked.refresh()
+    await checked.identify(new.token())
+
+
+async def test_keys_of_a_url_are_fetched_once_and_an_unknown_one_asks_again_but_seldom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
+    with key_server(key_set(KEY)) as server:
+        checked = SignedTokens(SignedRules(**RULES), KeyUrl(server.url))
+        assert await checked.refresh()
+        for _ in range(3):
+            await checked.identify(KEY.token())
+        assert server.asked == 1
+        new = SigningKey("new")
+        server.text = key_set(KEY, new)
+        for token in (new.token(), SigningKey("made-up").token()):
+            with pytest.raises(Unauthenticated):
+                await checked.identify(token)
+        assert server.asked == 1  # it has just been asked
+        now += 31
+        await checked.identify(new.token())
+        assert server.asked == 2
+        with pytest.raises(Unauthenticated):
+            await checked.identify(SigningKey("made-up").token())
+        assert server.asked == 2
+        now += 301
+        assert not await checked.refresh()  # the same keys
+        assert server.asked == 3
+
+
+async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
+    with key_server(key_set(KEY)) as server:
+        checked = SignedTokens(SignedRules(**RULES), KeyUrl(server.url))
+        await checked.refresh()
+        for answer in (None, "not JSON", json.dumps({"keys": []})):
+            server.text = answer
+            now += 301
+            assert not await checked.refresh()
+            await checked.identify(KEY.token())
+
+
+async def test_without_keys_yet_signed_tokens_are_refused_until_they_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
+    with key_server(None) as server:
+        checked = SignedTokens(SignedRules(**RULES), KeyUrl(server.url))
+        await checked.refresh()
+        with pytest.raises(Unauthenticated):
+            await checked.identify(KEY.token())
+        server.text = key_set(KEY)
+        now += 31
+        assert await checked.refresh()
+        await checked.identify(KEY.token())
