@@ -23,7 +23,7 @@ from headwayd.config.values import masked_url
 from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.engine.engine import Engine
 from headwayd.http.server import CannotListenHttp
-from headwayd.oversight import Oversight, SharedPlaces
+from headwayd.oversight import Doors, Oversight, SharedPlaces
 from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
@@ -150,7 +150,8 @@ class Service:
         )
         self._security.on_look(self._server.look_at_streams)
         addresses = await self._server.start()
-        addresses += await self._oversight.start(self._engine, self._store, self._server.bridge)
+        doors = Doors(tls=self._security.http_context, is_operator=self._server.is_operator)
+        addresses += await self._oversight.start(self._engine, self._store, self._server.bridge, doors=doors)
         self._engine.on_readiness(self._set_ready)
         self._set_serving(True)
         return addresses

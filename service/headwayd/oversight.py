@@ -6,7 +6,8 @@ Where neither `http_listen` nor `otlp_endpoint` is set nobody asks, and there is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -36,6 +37,17 @@ class SharedPlaces:
     own: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """How the HTTP port is guarded: TLS, and who is the operator, if callers are known."""
+
+    tls: ssl.SSLContext | None = None
+    is_operator: Callable[[str], Awaitable[bool]] | None = None
+
+
+_OPEN_DOORS = Doors()
+
+
 class Oversight:
     """Of one process. Life: `start`; `stop_http`; `finish`."""
 
@@ -52,7 +64,7 @@ class Oversight:
         is_asked = settings.http_listen is not None or settings.otlp_endpoint is not None
         self.counts = Counts(most_queues=settings.metrics_queues) if is_asked else None
 
-    async def start(self, engine: Engine, store: RedisStore, calls: Calls) -> list[str]:
+    async def start(self, engine: Engine, store: RedisStore, calls: Calls, *, doors: Doors = _OPEN_DOORS) -> list[str]:
         """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
         counts, settings = self.counts, self._settings
         if counts is None:
@@ -80,8 +92,9 @@ class Oversight:
             calls=calls if settings.http_calls else None,
             most_bytes=settings.max_request_bytes,
             origins=settings.http_origins,
+            is_operator=doors.is_operator,
         )
-        self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker)
+        self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker, tls=doors.tls)
         return [await self._http.start()]
 
     def set_serving(self, is_serving: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -54,6 +55,11 @@ class Security:
             )
         if self.tls is not None or self._access is not None:
             self._task = asyncio.create_task(self._keep_looking(), name="security")
+
+    @property
+    def http_context(self) -> ssl.SSLContext | None:
+        """TLS for the HTTP port; None if there is none."""
+        return None if self.tls is None else self.tls.context()
 
     def on_look(self, look: Callable[[], Awaitable[None]]) -> None:
         """What is called after every look at the files."""

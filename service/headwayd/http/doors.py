@@ -1,6 +1,6 @@
 """What the HTTP port answers.
 
-    GET /metrics   all metrics, for Prometheus
+    GET /metrics   all metrics, for Prometheus; where callers are known, for the operator only (else 401)
     GET /healthz   200 as long as this process answers; the store is never asked
     GET /readyz    200 if this process wants calls and its store can be counted on, else 503
     POST /headway.v1.QueueService/Put and all other calls with one request: see `connecting`
@@ -42,19 +42,24 @@ _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the m
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
-    process is ready now; and the calls, if they are taken here, of at most so many bytes, from these origins, too."""
+    process is ready now; the calls, if they are taken here, of at most so many bytes, from these origins, too; and
+    whether the credentials of an `Authorization` header are the operator's, if callers are known."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_ready: Callable[[], bool]
     calls: Calls | None = None
     most_bytes: int = 0
     origins: Sequence[str] = ()
+    is_operator: Callable[[str], Awaitable[bool]] | None = None
 
 
 def app_of(behind: Behind) -> Starlette:
     """The ASGI application."""
 
     async def metrics(request: Request) -> Response:
+        if behind.is_operator and not await behind.is_operator(request.headers.get("authorization", "")):
+            needed = {"www-authenticate": "Bearer"}
+            return PlainTextResponse("the operator's credentials are needed\n", status_code=401, headers=needed)
         text, content_type = await behind.scrape(request.headers.get("accept", ""))
         return Response(text, headers={"content-type": content_type})
 

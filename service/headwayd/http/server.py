@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -44,12 +45,15 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves what is `behind` on `listen`, "HOST:PORT". With `reuse_port` other workers listen there, too.
+    """Serves what is `behind` on `listen`, "HOST:PORT"; over TLS with `tls`. With `reuse_port` other workers listen
+    there, too.
 
     Life: `start`, `stop`. Both belong to one event loop.
     """
 
-    def __init__(self, behind: Behind, *, listen: str, reuse_port: bool = False) -> None:
+    def __init__(
+        self, behind: Behind, *, listen: str, reuse_port: bool = False, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._listen = listen
         self._reuse_port = reuse_port
         config = uvicorn.Config(
@@ -66,6 +70,9 @@ class HttpServer:
             h11_max_incomplete_event_size=_HEAD_BYTES,
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
         )
+        config.load()
+        config.ssl = tls  # made by whoever follows its files
+        self._scheme = "http" if tls is None else "https"
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
 
@@ -82,7 +89,7 @@ class HttpServer:
             raise CannotListenHttp(f"cannot listen on {self._listen} (http): {error.strerror}") from error
         finally:
             has_started.cancel()
-        return f"http://{self._listen.rpartition(':')[0]}:{port}"
+        return f"{self._scheme}://{self._listen.rpartition(':')[0]}:{port}"
 
     async def stop(self, within: timedelta) -> None:
         """Takes no more requests, lets those under way end, and closes all connections. Idempotent."""

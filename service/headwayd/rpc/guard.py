@@ -14,8 +14,9 @@ from typing import Any
 
 from grpc.aio import ServicerContext
 
-from headwayd.domain.access import Identity
+from headwayd.domain.access import CallerRole, Identity
 from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
+from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.access_port import Access
 from headwayd.rpc.engine_port import Engine
@@ -72,6 +73,15 @@ class Guard:
         caller = await self._find(self._credentials(context))
         caller.quota.count_call(is_settling=is_settling)
         return caller
+
+    async def is_operator(self, authorization: str) -> bool:
+        """Whether these credentials, as a call would bring them along, may see what belongs to no namespace: an admin
+        of all queues of the default namespace."""
+        try:
+            identity = (await self._find(authorization)).identity
+        except HeadwayError:
+            return False
+        return identity.namespace == DEFAULT and bool(identity.roles_on_all("") & CallerRole.ADMIN)
 
     @contextlib.contextmanager
     def watching(self, stream: Stream, context: Context, caller: Caller) -> Iterator[None]:

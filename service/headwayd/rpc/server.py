@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -143,6 +143,11 @@ class RpcServer:
     def set_ready(self, is_ready: bool) -> None:
         """Whether the store can be counted on; of what health tells it concerns `readiness` only."""
         self._health.set_ready(is_ready)
+
+    @property
+    def is_operator(self) -> Callable[[str], Awaitable[bool]] | None:
+        """Tells whether credentials are the operator's; None = callers are not known."""
+        return None if self._guard is None else self._guard.is_operator
 
     async def look_at_streams(self) -> None:
         """Ends the streams whose callers may not any more. To be called every few seconds if callers are known."""

@@ -110,8 +110,10 @@ def literal_pattern(text: str) -> str:
     return re.sub(r"([\\*?\[\]^])", r"\\\1", text)
 
 
-def bound_pattern(prefix: str, namespace: str) -> str:
-    """A SCAN pattern for the bound keys of all queues of a namespace."""
+def bound_pattern(prefix: str, namespace: str | None) -> str:
+    """A SCAN pattern for the bound keys of all queues of a namespace; None = of all of them."""
+    if namespace is None:
+        return f"{literal_pattern(prefix)}[:@]*{PRESSURE['bound']}"
     own = prefix if namespace == DEFAULT else f"{prefix}@{namespace}"
     return f"{literal_pattern(own)}:*{PRESSURE['bound']}"
 

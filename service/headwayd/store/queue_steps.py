@@ -96,9 +96,9 @@ class QueueSteps(Asking):
                 total += sum(int(weight[1]) for weight in weights)
         return total
 
-    async def names(self, namespace: str = DEFAULT, *, budget_s: float) -> Sequence[str]:
-        """The qualified names of a namespace's queues, foreign ones too, in byte order. Cost grows with the number of
-        keys in the store."""
+    async def names(self, namespace: str | None = DEFAULT, *, budget_s: float) -> Sequence[str]:
+        """The qualified names of a namespace's queues (None: of all), foreign ones too, in byte order. Cost grows with
+        the number of keys in the store."""
         return await self._scan(keys.bound_pattern(self._prefix, namespace), keys.PRESSURE["bound"], budget_s)
 
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:

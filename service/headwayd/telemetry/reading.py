@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from headwayd.domain.histograms import Histogram
+from headwayd.domain.namespaces import shown
 from headwayd.engine.counting.census import Seen
 from headwayd.engine.counting.counts import OTHERS, Counts, QueueCounts
 from headwayd.telemetry import metric_names as names
@@ -44,7 +45,7 @@ _PICK: Mapping[Together, Callable[[float, float], float]] = {Together.MOST: max,
 
 def of_counts(counts: Counts) -> Reading:
     """What this process did."""
-    queues = {**counts.own, OTHERS: counts.others}
+    queues = {**{shown(queue): one for queue, one in counts.own.items()}, OTHERS: counts.others}
     return {
         names.MESSAGES_PUT.name: _each(queues, lambda one: one.put),
         names.MESSAGES_DEDUPLICATED.name: _each(queues, lambda one: one.deduplicated),
@@ -73,7 +74,8 @@ def of_census(seen: Seen) -> Reading:
         return reading
     messages: Series = {}
     waiters: Series = {}
-    for name, one in seen.queues.items():
+    queues = {shown(queue): one for queue, one in seen.queues.items()}
+    for name, one in queues.items():
         messages |= {
             (name, "waiting"): one.waiting,
             (name, "leased"): one.leased,
@@ -84,7 +86,7 @@ def of_census(seen: Seen) -> Reading:
     return reading | {
         names.QUEUE_MESSAGES.name: messages,
         names.QUEUE_WAITERS.name: waiters,
-        names.QUEUE_OLDEST_AGE.name: {(name,): one.oldest_age_s for name, one in seen.queues.items()},
+        names.QUEUE_OLDEST_AGE.name: {(name,): one.oldest_age_s for name, one in queues.items()},
         names.QUEUES.name: {(): seen.queue_count},
     }
 

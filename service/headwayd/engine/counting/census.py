@@ -124,7 +124,7 @@ class Census:
         if now < self._names_at + _NAMES_EVERY_S:
             return
         try:
-            self._names = await self._store.names(budget_s=_NAMES_BUDGET_S)
+            self._names = await self._store.names(None, budget_s=_NAMES_BUDGET_S)
         except HeadwayError as error:  # too many keys for the time, or trouble that the next step meets, too
             log.debug("census.names_failed", reason=error.reason.name)
             return

@@ -1,0 +1,71 @@
+"""The HTTP port: the same credentials, rights and TLS as the gRPC port; metrics are for the operator."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from harness import ServiceProcess
+from security.authority import Authority
+from security.callers import OTHERS, PLAIN, TEAM, Caller, write_callers
+
+Start = Callable[..., ServiceProcess]
+HTTP = {"HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
+
+
+def headers_of(caller: Caller | None) -> dict[str, str]:
+    return {} if caller is None else dict(caller.metadata)
+
+
+@pytest.fixture
+def service(start: Start, short_dir: Path) -> ServiceProcess:
+    known = [*TEAM.values(), *OTHERS.values(), *PLAIN.values()]
+    return start(**HTTP, HEADWAY_AUTH_FILE=str(write_callers(short_dir / "callers.toml", known)))
+
+
+async def test_calls_need_the_same_credentials_and_roles(service: ServiceProcess, name: str) -> None:
+    url = f"{service.addresses[1]}/headway.v1.QueueService"
+    async with httpx.AsyncClient(timeout=10) as client:
+
+        async def answer(call: str, caller: Caller | None) -> tuple[int, str]:
+            response = await client.post(f"{url}/{call}", json={"queue": name}, headers=headers_of(caller))
+            return response.status_code, response.json().get("code", "")
+
+        assert await answer("Create", None) == (401, "unauthenticated")
+        assert await answer("Create", Caller(roles=("admin",))) == (401, "unauthenticated")
+        assert await answer("Create", TEAM["producer"]) == (403, "permission_denied")
+        assert await answer("Create", TEAM["admin"]) == (200, "")
+        assert await answer("Describe", TEAM["watcher"]) == (200, "")
+        assert await answer("Describe", OTHERS["admin"]) == (404, "not_found")
+
+
+async def test_metrics_are_for_the_operator_and_probes_for_everybody(service: ServiceProcess, name: str) -> None:
+    url = service.addresses[1]
+    async with httpx.AsyncClient(timeout=10) as client:
+        create = f"{url}/headway.v1.QueueService/Create"
+        assert (await client.post(create, json={"queue": name}, headers=headers_of(TEAM["admin"]))).is_success
+        for caller in (None, Caller(roles=("admin",)), TEAM["admin"], PLAIN["watcher"]):
+            assert (await client.get(f"{url}/metrics", headers=headers_of(caller))).status_code == 401
+        told = await client.get(f"{url}/metrics", headers=headers_of(PLAIN["admin"]))
+        assert told.status_code == 200
+        assert f'queue="team/{name}"' in told.text
+        for probe in ("healthz", "readyz"):
+            assert (await client.get(f"{url}/{probe}")).status_code == 200
+
+
+async def test_it_serves_the_same_certificate_and_asks_for_the_same(start: Start, short_dir: Path) -> None:
+    authority = Authority()
+    files = {**authority.write_server(short_dir), "HEADWAY_TLS_CLIENT_CA": authority.write(short_dir)}
+    url = start(**HTTP, **files).addresses[1]
+    assert url.startswith("https://")
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+    async with httpx.AsyncClient(timeout=10, verify=context) as client:
+        with pytest.raises(httpx.TransportError):
+            await client.get(f"{url}/healthz")
+    authority.client("probe.example").configure_cert(context)
+    async with httpx.AsyncClient(timeout=10, verify=context) as client:
+        assert (await client.get(f"{url}/healthz")).status_code == 200
