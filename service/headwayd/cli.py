@@ -16,6 +16,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from headwayd import __version__
+from headwayd.access.tls import TlsFiles
+from headwayd.access.watched import AccessFailed
 from headwayd.config import reference
 from headwayd.config.names import flag_of
 from headwayd.config.settings import BadSettings, Settings
@@ -108,7 +110,8 @@ def check(
     ] = None,
     timeout: Annotated[str, typer.Option(help="How long to wait for the answer.")] = "2s",
 ) -> None:
-    """Ask a running service whether it serves. Exits with 0 if it does, 1 if not."""
+    """Ask a running service whether it serves. Exits with 0 if it does, 1 if not. With the service's own settings: its
+    certificate is the one that is trusted, and shown where clients must show one."""
     from headwayd.rpc.health_check import check as ask  # noqa: PLC0415
 
     try:
@@ -117,8 +120,17 @@ def check(
         _fail(f"--timeout: {error}", code=2)
     assert isinstance(within, timedelta)
     # Whoever asks opens nothing: what `serve` was allowed by a flag need not be said again.
-    where = address or _load({"insecure": "true"}).listen[0]
-    if not asyncio.run(ask(where, within)):
+    settings = _load({"insecure": "true"})
+    where = address or settings.listen[0]
+    try:
+        tls = (
+            settings.tls_cert
+            and settings.tls_key
+            and TlsFiles(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
+        )
+    except AccessFailed as error:
+        _fail(str(error), code=1)
+    if not asyncio.run(ask(where, within, tls or None)):
         _fail(f"{where} does not serve", code=1)
     print(f"{where} serves")
 

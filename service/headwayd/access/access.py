@@ -5,15 +5,14 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.x509.oid import NameOID
 
 from headwayd.access import auth_file
 from headwayd.access.auth_file import AuthFile
 from headwayd.access.signed import SignedTokens
+from headwayd.access.subjects import subjects_of
 from headwayd.access.watched import WatchedFiles
 from headwayd.domain.access import NO_QUOTAS, Identity, Quotas
 from headwayd.domain.errors import Unauthenticated
@@ -65,7 +64,7 @@ class Access:
         """Whose certificate it is; gRPC has verified it. Raises Unauthenticated."""
         certificate = x509.load_pem_x509_certificate(pem)
         ends_at = certificate.not_valid_after_utc.timestamp()
-        for subject in _subjects(certificate):
+        for subject in subjects_of(certificate):
             identity = self._said.certificates.get(subject)
             if identity is not None:
                 known_until = ends_at if identity.expires_at is None else min(ends_at, identity.expires_at)
@@ -82,14 +81,3 @@ class Access:
 
 
 _NOTHING_SAID = AuthFile()
-
-
-def _subjects(certificate: x509.Certificate) -> Sequence[str]:
-    """The names that a certificate is for: DNS names and URIs, or the common name if it has none of them."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        found: list[str] = []
-    else:
-        found = [*names.get_values_for_type(x509.DNSName), *names.get_values_for_type(x509.UniformResourceIdentifier)]
-    return found or [str(name.value) for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+
+from headwayd.access.subjects import subjects_of
 from headwayd.access.watched import WatchedFiles
 
 
@@ -36,6 +39,11 @@ class TlsFiles:
     def pems(self) -> Pems:
         """As last read and found sound."""
         return self._files.value
+
+    @property
+    def name(self) -> str:
+        """One that the certificate is for."""
+        return next(iter(subjects_of(x509.load_pem_x509_certificate(self.pems.cert))), "")
 
     def refresh(self) -> None:
         """Reads the files again if they have changed."""
