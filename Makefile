@@ -18,7 +18,7 @@ export CONFORMANCE_RUN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful rolling truth mutants test-image clean
+.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful rolling truth mutants test-cluster test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,6 +92,9 @@ soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that mis
 stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and more on each store; half an hour and more
 	HEADWAY_STATEFUL_EXAMPLES=$${HEADWAY_STATEFUL_EXAMPLES:-2200} \
 		$(BIN)/python -m pytest tests/stateful -n $(JOBS) --stores=valkey,redis $(ARGS)
+
+test-cluster: $(VENV)/.dev-stamp ## Sentinels and a cluster on loopback: primaries fail and slots move under load; four minutes
+	HEADWAY_CLUSTER=all $(BIN)/python -m pytest tests/cluster -n 2 --stores=valkey,redis $(SECOND_TRY) $(ARGS)
 
 test-image: $(VENV)/.dev-stamp ## build the image without an engine and serve from it; needs buildah and root; one minute
 	$(BIN)/python -m pytest tests/image $(ARGS)

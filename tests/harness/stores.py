@@ -45,13 +45,21 @@ class StoreServer:
     It can be killed, paused, and started again on the same port, with the same data if it is `durable`.
     """
 
-    def __init__(self, kind: str, folder: Path, *, durable: bool = False, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        kind: str,
+        folder: Path,
+        *,
+        durable: bool = False,
+        options: tuple[str, ...] = (),
+        port: int | None = None,
+    ) -> None:
         self.kind = kind
         self.folder = folder
         self.durable = durable
         self.options = options
         self.program = program(kind)
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.socket = folder / "s"
         self.log = folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None

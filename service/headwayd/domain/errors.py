@@ -6,7 +6,7 @@
     ├── AlreadyThere: QueueExists, DuplicateMessage
     ├── WrongState: QueueClosed, QueueDrained, QueuePaused, RoleInUse, LeaseStale
     ├── Exhausted: QueueFull, StoreFull, PollTooSoon, Overloaded, QuotaExceeded
-    ├── Unavailable: StoreUnavailable, OutcomeUnknown, NotDurable, ShuttingDown
+    ├── Unavailable: StoreUnavailable (and its kind NotDurable), OutcomeUnknown, ShuttingDown
     ├── NotAllowed: Unauthenticated, PermissionDenied
     ├── NotServed
     └── InternalError
@@ -272,8 +272,8 @@ class OutcomeUnknown(Unavailable):
     reason = Reason.OUTCOME_UNKNOWN
 
 
-class NotDurable(Unavailable):
-    """The store cannot promise the durability asked for; nothing happened."""
+class NotDurable(StoreUnavailable):
+    """The store cannot promise the durability asked for; nothing happened. Who waits, waits until it can."""
 
     reason = Reason.NOT_DURABLE
 

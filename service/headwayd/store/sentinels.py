@@ -1,7 +1,7 @@
 """Finds the primary that Redis Sentinels know under a name, and hears when it is another one.
 
-Sentinels are asked for each connection. What they say may be old for a moment, so the server found is asked what it is
-before it is used. A switch is announced by every Sentinel: one of them is listened to, and another if that one is gone.
+They learn of a switch one after another, up to two seconds apart. So all are asked for each connection, and the one
+that knows the latest is believed; the server found is asked what it is before it is used. All are listened to, too.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.sentinel import Sentinel
 
-from headwayd.store.address import StoreAddress
+from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import ConnectionSource, ask, network_options, send
 
 _SWITCH = b"+switch-master"
 _PRIMARY = b"master"
 # One Sentinel that is silent must not cost a whole call.
 _ANSWER_S = 0.3
+# How long the others are waited for when one has answered.
+_OTHERS_S = 0.05
 _PAUSE_S = 0.2
 _PING_EVERY_S = 2.0
 _TROUBLE = (redis_errors.RedisError, OSError, TimeoutError)
@@ -50,7 +52,7 @@ class SentinelSource(ConnectionSource):
     async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
         """A connected connection to a server that says that it is the primary. Raises ConnectionError if no Sentinel
         knows one that lives; ReadOnlyError if the one they know says otherwise."""
-        host, port = await self._sentinels.discover_master(self._service)
+        host, port = await self._primary()
         connection = await self._open(self._options | {"host": host, "port": port}, timeout_s)
         try:
             role = (await ask(connection, "ROLE"))[0]
@@ -62,59 +64,92 @@ class SentinelSource(ConnectionSource):
             raise
         return connection
 
+    async def _primary(self) -> tuple[str, int]:
+        asked = [asyncio.ensure_future(each.sentinel_masters()) for each in self._sentinels.sentinels]
+        told: list[dict[str, Any]] = []
+        last: BaseException = redis_errors.ConnectionError("no Sentinel knows the primary")
+        try:
+            waiting = set(asked)
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=_OTHERS_S if told else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    break
+                for answer in done:
+                    if (error := answer.exception()) is not None:
+                        last = error
+                    elif (state := answer.result().get(self._service)) is not None:
+                        told.append(state)
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        if not told:
+            raise last
+        latest = max(told, key=lambda state: int(state["config-epoch"]))
+        if not self._sentinels.check_master_state(latest, self._service):
+            raise redis_errors.ConnectionError("the Sentinels take the primary for gone, and have named no other yet")
+        return str(latest["ip"]), int(latest["port"])
+
     async def close(self) -> None:
         """Drops the connections to the Sentinels."""
         await self._sentinels.aclose()
 
 
 class SwitchListener:
-    """Tells `on_switch` that the primary is another one now: at once when a Sentinel says so, and after every time in
+    """Tells `on_switch` that the primary is another one now: as soon as one Sentinel says so, and after every time in
     which none was heard. Runs from `start` to `close`."""
 
     def __init__(self, address: StoreAddress, *, call_timeout_s: float, on_switch: Callable[[], None]) -> None:
-        self._hosts = list(address.hosts)
+        self._hosts = address.hosts
         self._service = address.service.encode()
         self._class: type[AbstractConnection] = address.options.get("connection_class", Connection)
         self._options = network_options(call_timeout_s) | _sentinel_options(address)
         self._call_timeout_s = call_timeout_s
         self._on_switch = on_switch
-        self._task: asyncio.Task[None] | None = None
+        self._heard = 0  # how many Sentinels
+        self._was_deaf = False
+        self._named: list[bytes] = []  # the primary that was announced last
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
         """Begins to listen."""
-        random.shuffle(self._hosts)
-        self._task = asyncio.create_task(self._keep_listening(), name="sentinels")
+        if not self._tasks:
+            self._tasks = [asyncio.create_task(self._keep_listening(host), name="sentinels") for host in self._hosts]
 
     async def close(self) -> None:
         """Stops listening."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
 
-    async def _keep_listening(self) -> None:
-        is_first = True
+    async def _keep_listening(self, host: Host) -> None:
         while True:
             try:
-                await self._listen(is_first=is_first)
+                await self._listen(host)
             except _TROUBLE as error:
-                log.debug("sentinel.lost", host=self._hosts[0][0], port=self._hosts[0][1], error=type(error).__name__)
-            is_first = False
-            self._hosts.append(self._hosts.pop(0))
+                log.debug("sentinel.lost", host=host[0], port=host[1], error=type(error).__name__)
             await asyncio.sleep(_PAUSE_S * (0.5 + random.random()))
 
-    async def _listen(self, *, is_first: bool) -> None:
-        host, port = self._hosts[0]
-        connection = self._class(**(self._options | {"host": host, "port": port, "socket_timeout": None}))
+    async def _listen(self, host: Host) -> None:
+        where = {"host": host[0], "port": host[1], "socket_timeout": None}
+        connection = self._class(**(self._options | where))
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 await connection.connect()  # type: ignore[no-untyped-call] # redis-py leaves it so
                 await ask(connection, "SUBSCRIBE", _SWITCH)
-            if not is_first:
+            self._heard += 1
+            if self._was_deaf:
+                self._was_deaf = False
                 self._on_switch()
-            while True:
-                await self._hear(connection)
+            try:
+                while True:
+                    await self._hear(connection)
+            finally:
+                self._heard -= 1
+                self._was_deaf = self._heard == 0
         finally:
             with contextlib.suppress(*_TROUBLE):
                 await connection.disconnect(nowait=True)
@@ -136,7 +171,8 @@ class SwitchListener:
                 with contextlib.suppress(asyncio.CancelledError):
                     await reading
         if isinstance(message, list) and message[:2] == [b"message", _SWITCH]:
-            service = message[2].split(b" ", 1)[0]
-            if service == self._service:
-                log.info("the store has another primary", was=message[2].decode("utf-8", "replace"))
+            service, *before, host, port = message[2].split(b" ")
+            if service == self._service and self._named != [host, port]:
+                self._named = [host, port]
+                log.info("the store has another primary", was=b":".join(before).decode("utf-8", "replace"))
                 self._on_switch()
