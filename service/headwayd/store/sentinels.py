@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from redis import exceptions as redis_errors
@@ -36,6 +36,14 @@ log = structlog.get_logger(__name__)
 def _sentinel_options(address: StoreAddress) -> dict[str, Any]:
     shared = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
     return dict(address.sentinel_options) | shared
+
+
+class _Told(NamedTuple):
+    """What one Sentinel says of the primary. `epoch` grows with every failover."""
+
+    epoch: int
+    primary: Host
+    is_sound: bool
 
 
 class SentinelSource(ConnectionSource):
@@ -65,8 +73,8 @@ class SentinelSource(ConnectionSource):
         return connection
 
     async def _primary(self) -> tuple[str, int]:
-        asked = [asyncio.ensure_future(each.sentinel_masters()) for each in self._sentinels.sentinels]
-        told: list[dict[str, Any]] = []
+        asked = [asyncio.ensure_future(self._ask(each)) for each in self._sentinels.sentinels]
+        told: list[_Told] = []
         last: BaseException = redis_errors.ConnectionError("no Sentinel knows the primary")
         try:
             waiting = set(asked)
@@ -79,18 +87,29 @@ class SentinelSource(ConnectionSource):
                 for answer in done:
                     if (error := answer.exception()) is not None:
                         last = error
-                    elif (state := answer.result().get(self._service)) is not None:
-                        told.append(state)
+                    elif (one := answer.result()) is not None:
+                        told.append(one)
         finally:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
         if not told:
             raise last
-        latest = max(told, key=lambda state: int(state["config-epoch"]))
-        if not self._sentinels.check_master_state(latest, self._service):
+        latest = max(told, key=lambda one: one.epoch)
+        if not latest.is_sound:
             raise redis_errors.ConnectionError("the Sentinels take the primary for gone, and have named no other yet")
-        return str(latest["ip"]), int(latest["port"])
+        return latest.primary
+
+    async def _ask(self, sentinel: Any) -> _Told | None:
+        state = (await sentinel.sentinel_masters()).get(self._service)
+        # In a failover the first answer still has the old primary, and the flags are its; the second has the new one.
+        address = await sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
+        if state is None or address is None:
+            return None
+        primary = (address[0].decode(), int(address[1]))
+        is_new = primary != (state["ip"], int(state["port"]))
+        is_sound = is_new or self._sentinels.check_master_state(state, self._service)
+        return _Told(epoch=int(state["config-epoch"]), primary=primary, is_sound=is_sound)
 
     async def close(self) -> None:
         """Drops the connections to the Sentinels."""
