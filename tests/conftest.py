@@ -14,7 +14,7 @@ import redis
 
 from conformance import table
 from conformance.languages import LANGUAGES
-from harness import ServiceProcess, StoreServer, figures, processes
+from harness import ServiceProcess, StoreServer, access, figures, processes
 from harness.figures import figure
 from harness.stores import KINDS, program
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
@@ -140,15 +140,20 @@ def prefix(worker: str) -> str:
 
 @pytest.fixture(scope="session")
 def service(store_kind: str, store_server: StoreServer, session_dir: Path, prefix: str) -> Iterator[ServiceProcess]:
-    """A service shared by all tests of this worker, on `store_server`: do not stop it."""
+    """A service shared by all tests of this worker, on `store_server`: do not stop it. To the store it is a user who may
+    do no more than the documents say is needed."""
     folder = session_dir / f"service-{store_kind}"
     folder.mkdir()
-    env = {"HEADWAY_REDIS_URL": store_server.url, "PRESSURE_PREFIX": prefix}
+    with store_server.client() as client:
+        access.allow(client, prefix=prefix)
+    env = {"HEADWAY_REDIS_URL": access.url_of(store_server), "PRESSURE_PREFIX": prefix}
     process = ServiceProcess(folder, env=env)
     try:
         yield process.start()
     finally:
         process.stop()
+    with store_server.client() as client:
+        assert access.denied(client) == []
 
 
 @pytest.fixture

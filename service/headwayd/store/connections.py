@@ -33,6 +33,7 @@ def network_options(call_timeout_s: float) -> dict[str, Any]:
         "socket_timeout": call_timeout_s,
         "health_check_interval": 0,
         "client_name": "headwayd",
+        "driver_info": None,  # Redis knows it from 7.2 on, and it needs a permission
     }
 
 

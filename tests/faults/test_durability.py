@@ -1,0 +1,127 @@
+"""Durability that is demanded: what a store must keep to be begun with, and what happens when it comes to keep less."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from faults.conftest import Open, Serve
+from harness import ServiceProcess, StoreServer, error_of, eventually, refused
+from headway.v1 import admin_service_pb2
+from wire.calls import UNAVAILABLE, Line, payloads
+
+MakeService = Callable[..., ServiceProcess]
+MakeStore = Callable[..., StoreServer]
+
+
+def store_that(make_store_server: MakeStore, fsync: str) -> StoreServer:
+    """One with this appendfsync; "off": without a file."""
+    if fsync == "off":
+        return make_store_server(durable=False)
+    return make_store_server("--appendfsync", fsync)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("memory", "off", "memory"),
+        ("memory", "everysec", "everysec"),
+        ("everysec", "everysec", "everysec"),
+        ("everysec", "always", "always"),
+        ("always", "always", "always"),
+        ("auto", "no", "memory"),
+    ],
+    ids="-".join,
+)
+async def test_a_store_that_keeps_as_much_is_used_and_says_what_it_keeps(
+    make_store_server: MakeStore, serve: Serve, open_line: Open, case: tuple[str, str, str]
+) -> None:
+    demanded, fsync, found = case
+    store = store_that(make_store_server, fsync)
+    line = await open_line(await serve(store.url, HEADWAY_DURABILITY=demanded), "jobs")
+    assert (await line.create()).queue.durability == found
+    assert line.admin
+    told = await line.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)
+    assert told.store.durability == found
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("everysec", "off", "and the store keeps 'memory'"),
+        ("everysec", "no", "and the store keeps 'memory'"),
+        ("always", "everysec", "and the store keeps 'everysec'"),
+        ("replicated", "always", "and min-replicas-to-write is 0: set it to 1"),
+    ],
+    ids=lambda case: f"{case[0]}-{case[1]}",
+)
+def test_a_store_that_keeps_less_is_not_begun_with(
+    make_store_server: MakeStore, make_service: MakeService, case: tuple[str, str, str]
+) -> None:
+    demanded, fsync, said = case
+    store = store_that(make_store_server, fsync)
+    service = make_service(HEADWAY_REDIS_URL=store.url, HEADWAY_DURABILITY=demanded, start=False)
+    service.launch()
+    assert service.wait() == 1
+    assert f"durability {demanded!r} is asked for, {said}" in service.log.read_text()
+
+
+async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_it_again(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    line = await open_line(await serve(fresh_store_server.url, HEADWAY_DURABILITY="everysec"), "jobs")
+    await line.create()
+    await line.put(b"before")
+    with fresh_store_server.client() as client:
+        client.config_set("appendonly", "no")
+    assert line.admin
+    await line.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)  # which looks
+    with refused("NOT_DURABLE", UNAVAILABLE) as said:
+        await line.put(b"refused")
+    assert said.retry_delay
+    assert (await line.describe()).counts.accepted == 1
+    with fresh_store_server.client() as client:
+        client.config_set("appendonly", "yes")
+    await eventually(lambda: is_put(line), within=10)
+    assert payloads(await line.take(2)) == [b"before", b"again"]
+
+
+async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_outcome(
+    make_store_server: MakeStore, serve: Serve, open_line: Open
+) -> None:
+    primary = make_store_server("--min-replicas-to-write", "1", "--min-replicas-max-lag", "3")
+    replica = make_store_server("--replicaof", "127.0.0.1", str(primary.port))
+    with primary.client() as client:
+        await eventually(lambda: client.info("replication").get("min_slaves_good_slaves") == 1, within=20)
+    line = await open_line(await serve(primary.url, HEADWAY_DURABILITY="replicated"), "jobs")
+    assert (await line.create()).queue.durability == "replicated"
+    await asyncio.gather(*(line.put(b"safe") for _ in range(50)))
+    replica.pause()
+    with refused("OUTCOME_UNKNOWN", UNAVAILABLE) as said:
+        await line.put(b"perhaps")
+    assert said.metadata["cause"] == "REPLICAS"
+    assert said.retry_delay
+    assert (await line.describe()).counts.accepted == 51  # reading waits for no replica
+
+    async def is_refused() -> bool:
+        try:
+            await line.put(b"perhaps")
+        except grpc.aio.AioRpcError as error:
+            return error_of(error).reason == "NOT_DURABLE"
+        return False
+
+    await eventually(is_refused, within=10)  # the primary has noticed
+    replica.resume()
+    await eventually(lambda: is_put(line), within=20)
+
+
+async def is_put(line: Line) -> bool:
+    """Whether a Put is accepted."""
+    try:
+        await line.put(b"again")
+    except grpc.aio.AioRpcError:
+        return False
+    return True
