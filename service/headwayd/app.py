@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -33,6 +33,9 @@ from headwayd.store.durability import ALWAYS, Demand
 from headwayd.store.embedded import EmbeddedStore
 from headwayd.store.redis_store import RedisStore
 from headwayd.telemetry import logs
+
+if TYPE_CHECKING:
+    from headwayd.telemetry.traces import Traces
 
 # Why a start can fail for reasons that are not defects; their texts are for the operator.
 START_ERRORS: Final = (
@@ -108,6 +111,7 @@ class Service:
         )
         self._server: RpcServer | None = None
         self._security = Security(settings, self._engine)
+        self._traces: Traces | None = None
 
     async def start(self) -> list[str]:
         """Serves; returns the addresses. Raises those of START_ERRORS; StoreUnavailable only of an embedded store.
@@ -131,6 +135,10 @@ class Service:
         settings, limits = self._settings, self._settings.limits
         if (possible := make_room_for(limits.max_connections)) < limits.max_connections:
             log.warning("too few file descriptors (ulimit -n) for max_connections", possible=possible)
+        if settings.otlp_endpoint is not None:
+            from headwayd.telemetry.traces import Traces  # noqa: PLC0415 - loads the SDK, which only tracing needs
+
+            self._traces = Traces(endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio, process=self.process)
         self._server = RpcServer(
             self._engine,
             listen=settings.listen,
@@ -147,6 +155,7 @@ class Service:
             tls=self._security.tls,
             guarding=self._security.guarding,
             has_reflection=settings.reflection,
+            tracer=self._traces.jobs if self._traces else None,
         )
         self._security.on_look(self._server.look_at_streams)
         addresses = await self._server.start()
@@ -190,6 +199,7 @@ class Service:
             Step("close the store's connections", self._store.close),
             Step("stop the embedded store", self._stop_embedded, _STOP_EMBEDDED),
             Step("send the last metrics", self._oversight.finish),
+            Step("send the last traces", self._close_traces),
             Step("flush the log", self._flush),
         ]
 
@@ -231,6 +241,10 @@ class Service:
     async def _stop_embedded(self) -> None:
         if self._embedded:
             await self._embedded.close()
+
+    async def _close_traces(self) -> None:
+        if self._traces:
+            await self._traces.close()
 
     async def _flush(self) -> None:
         logs.flush()

@@ -24,7 +24,15 @@ BAD_TEXTS = {
     "listen": ["nowhere", "unix:", "127.0.0.1:65536", "::1:80", "127.0.0.1:0,"],
     "http_listen": ["nowhere", "unix:/s", "127.0.0.1:65536", ""],
     "http_origins": ["jobs.example", "ftp://x", "https://", "https://x/path", "https://x, y"],
-    "otlp_endpoint": ["nowhere", "grpc://a:1", "http://", "http://user:secret@a:1", "http://a:1/v1", ""],
+    "otlp_endpoint": [
+        "nowhere",
+        "grpc://a:1",
+        "http://",
+        "http://a:port",
+        "http://user:secret@a:1",
+        "http://a:1/v1",
+        "",
+    ],
     "redis_url": [
         "http://a",
         "redis://",
@@ -83,6 +91,9 @@ def bad_values(name: str, field: FieldInfo) -> list[str]:
         beyond = [format_span(high + timedelta(milliseconds=1)), "9999999999999d", "9" * 400]
         below = [format_span(low - timedelta(milliseconds=1))] if low else ["-1s"]
         return ["soon", "", "1h30m", *below, *beyond]
+    if kind is float:
+        low, high = bounds
+        return ["many", "", "nan", str(low - 0.001), str(high + 0.001)]
     if kind is int or kind == int | None:
         low, high = bounds
         return ["many", "", "1.5", str(low - 1), str(high + 1), "9" * 5_000]

@@ -30,6 +30,8 @@ from headwayd.rpc.streams import Requests, Stream
 
 Context = ServicerContext[Any, Any]
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
+Behaviour = Callable[[Any, Context], Any]
+Wrap = Callable[[str, Behaviour], Behaviour]  # of a method's name and what it does
 
 OWN_PACKAGE = "/headway.v1."
 _FIRST_REQUEST_S = 1.0
@@ -148,21 +150,28 @@ class CallRouter(grpc.GenericRpcHandler):
         return handler
 
 
-def behaviours_of(servicer: object, service: ServiceDescriptor) -> dict[str, Callable[[Any, Context], Any]]:
-    """What `servicer` does itself of the calls of `service`, by their paths."""
+def behaviours_of(servicer: object, service: ServiceDescriptor, wrap: Wrap | None = None) -> dict[str, Behaviour]:
+    """What `servicer` does itself of the calls of `service`, by their paths. `wrap` may put something of the same kind
+    around each."""
     served = vars(type(servicer))
+    own = {method.name: getattr(servicer, method.name) for method in service.methods if method.name in served}
     return {
-        f"/{service.full_name}/{method.name}": getattr(servicer, method.name)
-        for method in service.methods
-        if method.name in served
+        f"/{service.full_name}/{name}": behaviour if wrap is None else wrap(name, behaviour)
+        for name, behaviour in own.items()
     }
 
 
 def service_handlers(
-    servicer: object, service: ServiceDescriptor, *, gate: Gate, max_request_bytes: int, guard: Guard | None = None
+    servicer: object,
+    service: ServiceDescriptor,
+    *,
+    gate: Gate,
+    max_request_bytes: int,
+    guard: Guard | None = None,
+    wrap: Wrap | None = None,
 ) -> Handlers:
     """The guarded handlers of all calls of `service` that `servicer` implements itself, by their paths. With a `guard`
-    nobody is served by `servicer`, but each caller by what the guard has for it.
+    nobody is served by `servicer`, but each caller by what the guard has for it. For `wrap` see `behaviours_of`.
 
     A call of one reply is a coroutine function of request and context. One that streams its replies is an async
     generator function; it gets an iterator of requests instead of the request if these are a stream, too.
@@ -170,7 +179,7 @@ def service_handlers(
     methods = {f"/{service.full_name}/{method.name}": method for method in service.methods}
     return {
         path: _handler(_Way(path, behaviour, gate, guard), methods[path], max_request_bytes)
-        for path, behaviour in behaviours_of(servicer, service).items()
+        for path, behaviour in behaviours_of(servicer, service, wrap).items()
     }
 
 
@@ -179,7 +188,7 @@ class _Way:
     """A call on its way in."""
 
     path: str
-    behaviour: Callable[[Any, Context], Any]
+    behaviour: Behaviour
     gate: Gate
     guard: Guard | None
 

@@ -19,7 +19,7 @@ from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
 from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.counting import counted
-from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Context, Gate, behaviours_of, service_handlers
+from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Context, Gate, Wrap, behaviours_of, service_handlers
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
@@ -30,6 +30,8 @@ from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.reflection import reflection_handlers
 from headwayd.rpc.scaler_servicer import SCALER_SERVICE, ScalerServicer
 from headwayd.rpc.secure import credentials_of
+from headwayd.rpc.tracing.calls import CallTracing
+from headwayd.rpc.tracing.port import JobTracer
 
 log: Any = structlog.get_logger(__name__)
 
@@ -58,7 +60,8 @@ class RpcServer:
     """Serves `engine` on the addresses in `listen`.
 
     With `tls` its ports serve TLS, with `guarding` it knows its callers. `is_plain`: calls are taken the way gRPC's
-    generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted.
+    generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted; `tracer` is
+    told of every job.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -82,6 +85,7 @@ class RpcServer:
         tls: TlsFiles | None = None,
         guarding: Guarding | None = None,
         has_reflection: bool = False,
+        tracer: JobTracer | None = None,
     ) -> None:
         self._listen = tuple(listen)
         self._credentials = None if tls is None else credentials_of(tls)
@@ -90,7 +94,11 @@ class RpcServer:
         self._ending_unread: asyncio.Task[None] | None = None
         servicers = _servicers(engine, scales=scales)
         services = [service.full_name for _, service in servicers]
-        self._guard = None if guarding is None else Guard(guarding, lambda engine: _behaviours(engine, scales=scales))
+        # Without a tracer calls are what they are: nothing is asked of each.
+        wrap = None if tracer is None else CallTracing(tracer, limits=limits).traced
+        self._guard = (
+            None if guarding is None else Guard(guarding, lambda engine: _behaviours(engine, scales=scales, wrap=wrap))
+        )
         self._health = HealthServicer(services)
         options = _channel_options(
             limits,
@@ -109,7 +117,12 @@ class RpcServer:
             handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))
         for servicer, service in servicers:
             guarded = service_handlers(
-                servicer, service, gate=self._gate, max_request_bytes=limits.max_request_bytes, guard=self._guard
+                servicer,
+                service,
+                gate=self._gate,
+                max_request_bytes=limits.max_request_bytes,
+                guard=self._guard,
+                wrap=wrap,
             )
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))
@@ -183,11 +196,11 @@ def _servicers(engine: Engine, *, scales: bool) -> list[tuple[object, ServiceDes
     return servicers
 
 
-def _behaviours(engine: Engine, *, scales: bool) -> Behaviours:
+def _behaviours(engine: Engine, *, scales: bool, wrap: Wrap | None) -> Behaviours:
     """What serves a caller who sees this engine."""
     behaviours: dict[str, Callable[[Any, Context], Any]] = {}
     for servicer, service in _servicers(engine, scales=scales):
-        behaviours.update(behaviours_of(servicer, service))
+        behaviours.update(behaviours_of(servicer, service, wrap))
     return behaviours
 
 

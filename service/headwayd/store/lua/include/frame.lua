@@ -35,9 +35,30 @@ local function read_frame(element)
   return string.sub(element, FRAME_HEADER + 1, FRAME_HEADER + id_length), put_at
 end
 
--- Headers and payload of an element, told apart from each other.
+-- Encoded headers but traceparent and tracestate. Each is protobuf's entry of a map: 0x1A, a length of one or two bytes,
+-- then the key with its tag and length before it. What is encoded otherwise is given back whole.
+local function without_trace(headers)
+  if not string.find(headers, 'trace', 1, true) then return headers end
+  local kept, at = {}, 1
+  while at <= #headers do
+    local tag, length, high = string.byte(headers, at, at + 2)
+    local from = at + 2
+    if tag ~= 26 or not length or (length >= 128 and (not high or high >= 128)) then return headers end
+    if length >= 128 then length, from = length - 128 + 128 * high, from + 1 end
+    local key = string.sub(headers, from, from + 12)
+    if key ~= '\10\11traceparent' and string.sub(key, 1, 12) ~= '\10\10tracestate' then
+      kept[#kept + 1] = string.sub(headers, at, from + length - 1)
+    end
+    at = from + length
+  end
+  return table.concat(kept)
+end
+
+-- Headers and payload of an element, told apart from each other; without what tells of the put alone.
 local function body_of(element)
   if not read_frame(element) then return '\0\0\0\0' .. element end
-  local _, id_length = struct.unpack('>I8I2', element, 5)
-  return string.sub(element, 15, 18) .. string.sub(element, FRAME_HEADER + id_length + 1)
+  local _, id_length, headers_length = struct.unpack('>I8I2I4', element, 5)
+  local payload_at = FRAME_HEADER + id_length + headers_length + 1
+  local headers = without_trace(string.sub(element, FRAME_HEADER + id_length + 1, payload_at - 1))
+  return struct.pack('>I4', #headers) .. headers .. string.sub(element, payload_at)
 end

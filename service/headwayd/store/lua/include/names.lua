@@ -125,7 +125,7 @@ local function remember(S, ref, record, mark, result)
   end
 end
 
--- A digest of payload and headers.
+-- A digest of payload and headers, but those that tell of the put: it is the same message in another trace.
 local function digest_of(element)
   return string.sub(redis.sha1hex(body_of(element)), 1, 16)
 end
