@@ -47,10 +47,8 @@ async def test_put_that_is_recorded_writes_its_own_context_into_what_is_no_bare_
     await put(line, Message(payload=b"x", id="job"))
     headers = dict((await take(line)).message.headers)
     (sent,) = await receiver.until("Put")
-    assert headers.keys() == {"traceparent"}
-    _, trace_id, span_id, flags = headers["traceparent"].split("-")
-    assert (trace_id, span_id) == sent.place
-    assert int(flags, 16) & 1
+    # Not 03, which OpenTelemetry's SDK for Python says and the one for Go does not read.
+    assert headers == {"traceparent": f"00-{sent.trace_id}-{sent.span_id}-01"}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from opentelemetry.context import Context
-from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from headwayd.domain.tracing import TRACEPARENT, TRACESTATE, Carried
@@ -23,9 +23,12 @@ def read(carried: Carried | None) -> SpanContext | None:
 
 
 def written(context: SpanContext) -> Carried | None:
-    """The texts of a context; None if it is that of no trace."""
+    """The texts of a context; None if it is that of no trace. Of the flags only whether it is recorded:
+    OpenTelemetry for Go, as of 1.39, takes a traceparent with W3C's newer flag "random" (03) for none at all."""
     texts: dict[str, str] = {}
-    _W3C.inject(texts, below(context))
+    flags = TraceFlags(context.trace_flags & TraceFlags.SAMPLED)
+    plain = SpanContext(context.trace_id, context.span_id, context.is_remote, flags, context.trace_state)
+    _W3C.inject(texts, below(plain))
     return Carried(texts[TRACEPARENT], texts.get(TRACESTATE, "")) if texts else None
 
 
