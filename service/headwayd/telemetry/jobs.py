@@ -14,7 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import structlog
-from opentelemetry.trace import INVALID_SPAN, Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+)
 from opentelemetry.util.types import AttributeValue
 
 from headwayd.domain.model import Settled, Settlement
@@ -266,6 +276,8 @@ class Jobs:
         links: Iterable[SpanContext],
         began_ns: int | None = None,
     ) -> Span:
+        if parent is not None and not parent.trace_flags.sampled:
+            return NonRecordingSpan(parent)  # as the sampler would have it, at a tenth of the cost
         shown = queue[:_MOST_NAME]
         ours = {names.SYSTEM: names.OUR_SYSTEM, names.DESTINATION: shown, names.OPERATION_NAME: operation}
         return self._tracer.start_span(
