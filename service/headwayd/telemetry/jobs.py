@@ -10,28 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
-from opentelemetry.trace import (
-    INVALID_SPAN,
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    SpanKind,
-    Status,
-    StatusCode,
-    Tracer,
-)
-from opentelemetry.util.types import AttributeValue
+from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
 
 from headwayd.domain.model import Settled, Settlement
 from headwayd.domain.tracing import Carried, Handed
 from headwayd.telemetry import names
-from headwayd.telemetry.contexts import below, distinct, read, written
+from headwayd.telemetry.contexts import distinct, read, written
 from headwayd.telemetry.harmless import harmless
+from headwayd.telemetry.making import Attributes, add_moves, batch, begin, counts, fail, of_message, only
 from headwayd.telemetry.places import Places
 from headwayd.telemetry.works import Work, Works
 
@@ -42,12 +32,9 @@ _MOST_LINKS = 64  # of one span
 _MOST_FOLLOWED = 100  # messages of one reply that get spans of their own: each takes this process about 0.1 ms
 _MOST_WORKS = 20_000
 _MOST_PLACES = 10_000
-_MOST_NAME = 200  # characters of a queue's name: a name that is refused may be of any length
 _LOOK_S = 1.0  # how often leases are looked for that nobody ended
 
 _SETTLING = frozenset({"Ack", "Delay", "Extend"})
-
-_Attributes = Mapping[str, AttributeValue]
 
 
 class _PutSpan:
@@ -66,8 +53,8 @@ class _PutSpan:
         if span.is_recording():
             if len(results) == 1:
                 ((message_id, position),) = results
-                span.set_attributes({names.MESSAGE_ID: message_id} | _counts({names.POSITION: position}))
-            span.set_attributes(_counts({names.DEDUPLICATED: deduplicated, names.REFUSED: refused}))
+                span.set_attributes({names.MESSAGE_ID: message_id} | counts({names.POSITION: position}))
+            span.set_attributes(counts({names.DEDUPLICATED: deduplicated, names.REFUSED: refused}))
             now_ms = self._jobs.now_ns() // _NS_PER_MS
             for message_id, position in results[:_MOST_FOLLOWED]:
                 if position:
@@ -76,7 +63,7 @@ class _PutSpan:
 
     @harmless
     def failed(self, reason: str) -> None:
-        _fail(self._span, reason)
+        fail(self._span, reason)
         self._span.end()
 
 
@@ -108,11 +95,12 @@ class Jobs:
         jobs = distinct([read(each) for each in dict.fromkeys(carried)], _MOST_LINKS)
         if parent is None and len(jobs) == 1:
             parent = jobs.pop()
-        span = self._begin(
+        span = begin(
+            self._tracer,
             operation,
             queue,
             SpanKind.PRODUCER,
-            {names.OPERATION_TYPE: names.SEND} | _counts({names.BATCH_COUNT: _batch(len(carried))}),
+            {names.OPERATION_TYPE: names.SEND} | counts({names.BATCH_COUNT: batch(len(carried))}),
             parent=parent,
             links=jobs,
         )
@@ -139,19 +127,20 @@ class Jobs:
         if began_ns is None:
             began_ns = min([now_ns, *(each.leased_at_ms * _NS_PER_MS for each in messages if each.leased_at_ms)])
         is_first = all(message.attempt <= 1 for message in messages)
-        attributes = {names.OPERATION_TYPE: names.RECEIVE} | _counts({names.BATCH_COUNT: _batch(len(messages))})
+        attributes = {names.OPERATION_TYPE: names.RECEIVE} | counts({names.BATCH_COUNT: batch(len(messages))})
         if len(messages) == 1:
-            attributes |= _of_message(messages[0].id, messages[0].attempt, messages[0].ticket)
-        span = self._begin(
+            attributes |= of_message(messages[0].id, messages[0].attempt, messages[0].ticket)
+        span = begin(
+            self._tracer,
             operation,
             queue,
             SpanKind.CONSUMER,
             attributes,
-            parent=read(caller) or (_only(jobs) if is_first else None),
+            parent=read(caller) or (only(jobs) if is_first else None),
             links=distinct(jobs, _MOST_LINKS),
             began_ns=began_ns,
         )
-        _add_moves(span, places)
+        add_moves(span, places)
         span.end(now_ns)
         for message, job in zip(messages[:_MOST_FOLLOWED], jobs, strict=False):
             self._follow(queue, message, job, span.get_span_context(), now_ns)
@@ -174,7 +163,7 @@ class Jobs:
         if message.put_at_ms is None:
             return
         wait = self._begin_of(work, names.WAIT, {}, message.put_at_ms * _NS_PER_MS)
-        _add_moves(wait, [(max(at_ms, message.put_at_ms), position) for at_ms, position in moves])
+        add_moves(wait, [(max(at_ms, message.put_at_ms), position) for at_ms, position in moves])
         wait.end(work.leased_at_ns)
 
     @harmless
@@ -191,12 +180,13 @@ class Jobs:
                 parents.append(self._end(work, each.settled.name).get_span_context())
         if not ended:
             return
-        span = self._begin(
+        span = begin(
+            self._tracer,
             operation,
             queue,
             SpanKind.SERVER,
             {names.OPERATION_TYPE: names.SETTLE, names.SETTLED: sorted({each.settled.name for each in ended})}
-            | _counts({names.BATCH_COUNT: _batch(len(ended))}),
+            | counts({names.BATCH_COUNT: batch(len(ended))}),
             parent=read(caller) or (parents[0] if len(parents) == 1 else None),
             links=distinct(list(parents), _MOST_LINKS),
             began_ns=began_ns,
@@ -210,8 +200,8 @@ class Jobs:
         if operation in _SETTLING:
             kind, what = SpanKind.SERVER, names.SETTLE
         attributes = {names.OPERATION_TYPE: what}
-        span = self._begin(operation, queue, kind, attributes, parent=read(caller), links=(), began_ns=began_ns)
-        _fail(span, reason)
+        span = begin(self._tracer, operation, queue, kind, attributes, parent=read(caller), links=(), began_ns=began_ns)
+        fail(span, reason)
         span.end()
 
     @harmless
@@ -247,78 +237,21 @@ class Jobs:
     def _end(self, work: Work, how: str, *, at_ns: int | None = None) -> Span:
         attributes = {names.OPERATION_TYPE: names.PROCESS, names.SETTLED: how}
         span = self._begin_of(
-            work, names.WORK, attributes | _counts({names.EXTENDED: work.extended_count}), work.leased_at_ns
+            work, names.WORK, attributes | counts({names.EXTENDED: work.extended_count}), work.leased_at_ns
         )
         if how == Settled.DEAD.name:
             span.set_status(Status(StatusCode.ERROR))
         span.end(max(at_ns or self.now_ns(), work.leased_at_ns))
         return span
 
-    def _begin_of(self, work: Work, name: str, attributes: _Attributes, began_ns: int) -> Span:
-        return self._begin(
+    def _begin_of(self, work: Work, name: str, attributes: Attributes, began_ns: int) -> Span:
+        return begin(
+            self._tracer,
             name,
             work.queue,
             SpanKind.INTERNAL,
-            _of_message(work.message_id, work.attempt, work.ticket) | dict(attributes),
+            of_message(work.message_id, work.attempt, work.ticket) | dict(attributes),
             parent=work.parent,
             links=() if work.job is None else (work.job,),
             began_ns=began_ns,
         )
-
-    def _begin(
-        self,
-        operation: str,
-        queue: str,
-        kind: SpanKind,
-        attributes: _Attributes,
-        *,
-        parent: SpanContext | None,
-        links: Iterable[SpanContext],
-        began_ns: int | None = None,
-    ) -> Span:
-        if parent is not None and not parent.trace_flags.sampled:
-            return NonRecordingSpan(parent)  # as the sampler would have it, at a tenth of the cost
-        shown = queue[:_MOST_NAME]
-        ours = {names.SYSTEM: names.OUR_SYSTEM, names.DESTINATION: shown, names.OPERATION_NAME: operation}
-        return self._tracer.start_span(
-            f"{operation} {shown}",
-            context=below(parent),
-            kind=kind,
-            attributes=ours | dict(attributes),
-            links=[Link(each) for each in links],
-            start_time=began_ns,
-            record_exception=False,  # whose text may hold what a caller wrote
-            set_status_on_exception=False,
-        )
-
-
-def _batch(count: int) -> int:
-    """How many messages, if that makes it a batch: of one message it is not said."""
-    return 0 if count == 1 else count
-
-
-def _counts(attributes: Mapping[str, int]) -> dict[str, AttributeValue]:
-    """Those that are not 0."""
-    return {name: count for name, count in attributes.items() if count}
-
-
-def _of_message(message_id: str, attempt: int, ticket: int) -> dict[str, AttributeValue]:
-    return {names.MESSAGE_ID: message_id, names.ATTEMPT: attempt, names.TICKET: ticket}
-
-
-def _only(jobs: Sequence[SpanContext | None]) -> SpanContext | None:
-    """The one that all of them are; None if they differ, or one is missing."""
-    found = distinct(jobs, 2)
-    return found[0] if len(found) == 1 and None not in jobs else None
-
-
-def _add_moves(span: Span, moves: Sequence[tuple[int, int]]) -> None:
-    if span.is_recording():
-        for at_ms, position in moves:
-            span.add_event(names.MOVED, {names.POSITION: position}, timestamp=at_ms * _NS_PER_MS)
-
-
-def _fail(span: Span, reason: str) -> None:
-    span.set_attribute(names.ERROR_TYPE, reason)
-    if reason != "CANCELLED":
-        span.set_status(Status(StatusCode.ERROR))

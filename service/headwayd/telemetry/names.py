@@ -39,6 +39,8 @@ MOVED: Final = "headway.moved"  # with POSITION: where a message, or who waits f
 
 OUR_SYSTEM: Final = "headway"
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
+# Of ERROR_TYPE, besides the names of `headway.v1.ErrorReason`.
+CANCELLED: Final = "CANCELLED"  # the caller went away
 # Of SETTLED, besides the names of `headway.v1.Settled`.
 STREAM_ENDED: Final = "STREAM_ENDED"  # the stream that had the lease ended, so the message went back
 UNSEEN: Final = "UNSEEN"  # this process saw no end of the lease in its time: it lapsed, or another process knows
