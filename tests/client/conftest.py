@@ -20,7 +20,7 @@ DEADLINE_SECONDS = 30
 
 def client_tasks() -> list[str]:
     """The client's own tasks that are not finished."""
-    return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each]
+    return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each or "/headway/core/" in each]
 
 
 class Terminal:

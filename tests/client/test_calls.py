@@ -7,7 +7,8 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway._spans import exact, instant, whole_milliseconds
+from headway._spans import exact, instant
+from headway.core.connecting import span
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import OnDuplicate
 
@@ -21,11 +22,15 @@ NOT_DONE = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
     ("microseconds", "milliseconds"), [(0, 0), (1, 1), (999, 1), (1000, 1), (1001, 2), (10**9 + 1, 10**6 + 1)]
 )
 def test_spans_are_rounded_up_to_milliseconds(microseconds: int, milliseconds: int) -> None:
-    assert whole_milliseconds(timedelta(microseconds=microseconds)).ToMicroseconds() == milliseconds * 1000
+    wire = span(timedelta(microseconds=microseconds))
+    assert wire is not None
+    assert wire.ToMicroseconds() == milliseconds * 1000
 
 
 def test_negative_span_is_sent_for_the_service_to_refuse() -> None:
-    assert whole_milliseconds(timedelta(microseconds=-1)).ToMicroseconds() == -1
+    wire = span(timedelta(microseconds=-1))
+    assert wire is not None
+    assert wire.ToMicroseconds() == -1
 
 
 def test_what_is_no_span_or_instant_is_refused_at_once() -> None:

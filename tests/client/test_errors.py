@@ -9,7 +9,7 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway._errors import _BY_REASON, error_class, from_status
+from headway.core.error import KINDS, from_status
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Status
 
@@ -17,8 +17,8 @@ REASONS = [name.removeprefix("ERROR_REASON_") for name in ErrorReason.keys() if 
 
 
 def test_every_reason_has_a_class_of_its_own() -> None:
-    assert sorted(_BY_REASON) == sorted(REASONS)
-    assert len(set(_BY_REASON.values())) == len(REASONS)
+    kinds = [KINDS[ErrorReason.Value(f"ERROR_REASON_{name}")] for name in REASONS]
+    assert len(set(kinds)) == len(REASONS)
 
 
 def test_every_public_name_can_be_had() -> None:
@@ -32,7 +32,7 @@ def test_every_public_name_can_be_had() -> None:
 def test_stubs_do_not_import_the_client() -> None:
     code = (
         "import sys, headway.v1.queue_service_pb2, headway.v1.queue_service_pb2_grpc;"
-        "print([m for m in sys.modules if m.startswith('headway._')])"
+        "print([m for m in sys.modules if m.startswith(('headway._', 'headway.core'))])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"[]"
 
@@ -45,7 +45,7 @@ async def test_reason_and_metadata_arrive(service: FakeService, queue: headway.Q
     service.fail_next("Close", failure)
     with pytest.raises(headway.HeadwayError) as caught:
         await queue.close()
-    assert type(caught.value) is error_class(reason, failure.code)
+    assert type(caught.value) is KINDS[ErrorReason.Value(f"ERROR_REASON_{reason}")]
     assert caught.value.reason == ErrorReason.Value(f"ERROR_REASON_{reason}")
     assert caught.value.reason_name == reason
     assert caught.value.code is failure.code

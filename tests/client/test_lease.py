@@ -8,8 +8,8 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway._errors import from_status
 from headway._lease import Lease
+from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled
 
 SOON = timedelta(seconds=5)

@@ -18,7 +18,7 @@ import headway
 from client.conftest import CommandLine
 from docs.blocks import ROOT, blocks_of
 from harness import FaultProxy, ServiceProcess, eventually
-from headway._errors import from_status
+from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled
 
 PATIENCE_SECONDS = 60
@@ -145,7 +145,7 @@ async def test_result_that_is_too_large_is_the_messages_failure(line: headway.Qu
         return b"x" * 4097
 
     await line.run(handle, stop=stop)
-    assert [dead.last_error async for dead in line.dead()] == ["headway._errors.TooLarge"]
+    assert [dead.last_error async for dead in line.dead()] == ["headway.core.errors.TooLarge"]
 
 
 async def test_shell_goes_through_the_life_of_a_message(shell: CommandLine) -> None:

@@ -73,7 +73,7 @@ def test_client_needs_no_opentelemetry() -> None:
 import sys
 sys.modules["opentelemetry"] = None  # as if it were not installed
 import headway._producing, headway._queue
-from headway._trace import context_of, traced
+from headway.core.trace import context_of, traced
 message = headway.Message(headers={"traceparent": "%s"})
 assert traced(message) is message
 assert traced(headway.Message()) == headway.Message()

@@ -341,5 +341,5 @@ async def test_message_whose_result_is_refused_goes_to_the_backoff(
 
     service.fail_next("Ack", Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID"))
     await queue.run(handle, stop=stop, by=by)
-    assert made.reasons == ["headway._errors.FieldInvalid"]
+    assert made.reasons == ["headway.core.errors.FieldInvalid"]
     assert [m.payload for m in made.acked] == [b"2"]

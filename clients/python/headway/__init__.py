@@ -17,13 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headway._client import Client, connect
-    from headway._errors import (
+    from headway._lease import Lease
+    from headway._places import (
+        Blocked,
+        Delayed,
+        Eta,
+        Finished,
+        Granted,
+        Leased,
+        Outcome,
+        Place,
+        QueueNumbers,
+        Turn,
+        Update,
+        Waiting,
+    )
+    from headway._policy import PolicyFields
+    from headway._producing import Producer
+    from headway._queue import Queue
+    from headway._stand import Stand
+    from headway.core.error import HeadwayError, Violation
+    from headway.core.errors import (
         AlreadyExists,
         DeadlineExceeded,
         DuplicateMessage,
         Exhausted,
         FieldInvalid,
-        HeadwayError,
         Internal,
         InvalidArgument,
         LeaseGone,
@@ -56,27 +75,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unauthenticated,
         Unavailable,
-        Violation,
     )
-    from headway._lease import Lease
-    from headway._places import (
-        Blocked,
-        Delayed,
-        Eta,
-        Finished,
-        Granted,
-        Leased,
-        Outcome,
-        Place,
-        QueueNumbers,
-        Turn,
-        Update,
-        Waiting,
-    )
-    from headway._policy import PolicyFields
-    from headway._producing import Producer
-    from headway._queue import Queue
-    from headway._stand import Stand
     from headway.v1.message_pb2 import Message, OnDuplicate
     from headway.v1.queue_pb2 import Policy, Poll, Retry
 
@@ -101,6 +100,8 @@ _HOMES: dict[str, str] = {
     "Granted": "headway._places",
     "Blocked": "headway._places",
     "PolicyFields": "headway._policy",
+    "HeadwayError": "headway.core.error",
+    "Violation": "headway.core.error",
     "Message": "headway.v1.message_pb2",
     "OnDuplicate": "headway.v1.message_pb2",
     "Policy": "headway.v1.queue_pb2",
@@ -176,7 +177,7 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name, "headway._errors")
+    home = _HOMES.get(name, "headway.core.errors")
     if name not in __all__:
         raise AttributeError(f"module 'headway' has no attribute {name!r}")
     value = getattr(import_module(home), name)

@@ -6,9 +6,8 @@ from typing import Literal
 
 import grpc
 
-from headway._channel import Connection
-from headway._repeat import call_again
-from headway._spans import available, whole_milliseconds
+from headway._spans import available
+from headway.core.connecting import Connection, span
 from headway.v1.admin_service_pb2 import Limits
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, OnDuplicate, PutResult, Status
@@ -36,14 +35,14 @@ def make_message(
     """A message of these parts. Raises TypeError if the payload is not bytes."""
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
-    delay, not_before = available(when) if when is not None else (None, None)
+    delay, not_before = available(when)
     return Message(
         id=id,
         payload=bytes(payload),
         headers=headers or {},
         delay=delay,
         not_before=not_before,
-        time_to_live=whole_milliseconds(time_to_live) if time_to_live is not None else None,
+        time_to_live=span(time_to_live),
     )
 
 
@@ -70,29 +69,15 @@ def batches(messages: Iterable[Message], limits: Limits) -> Iterator[list[Messag
         yield batch
 
 
-async def send_batch(connection: Connection, request: PutRequest, wait: timedelta | None) -> PutResponse:
-    """Makes one Put, and makes it again as long as its deadline allows and that is safe.
+async def send_batch(connection: Connection, request: PutRequest) -> PutResponse:
+    """Makes one Put, and makes it again as long as its deadline allows and that is safe; see `Connection.call`.
 
-    It is safe if nothing happened, or if every message carries an id. After a lost answer the repeat says KEEP instead
-    of REJECT, so that what the first try accepted is answered `deduplicated` and not refused; what another message of
-    the same id was kept for is refused all the same.
+    After a lost answer the repeat says KEEP instead of REJECT, so that what the first try accepted is answered
+    `deduplicated` and not refused; what another message of the same id was kept for is refused all the same.
     """
-    is_rejecting = request.on_duplicate not in (OnDuplicate.ON_DUPLICATE_KEEP, OnDuplicate.ON_DUPLICATE_REPLACE)
-
-    def keep() -> None:
-        if is_rejecting:
-            request.on_duplicate = OnDuplicate.ON_DUPLICATE_KEEP
-
-    answer = await call_again(
-        connection,
-        connection.queues.Put,
-        request,
-        wait=wait,
-        is_idempotent=all(message.id for message in request.messages),
-        on_lost=keep,
-    )
-    response: PutResponse = answer.response
-    if is_rejecting and answer.is_again:
+    asked = request.on_duplicate
+    response = await connection.call(connection.queues.Put, request)
+    if request.on_duplicate != asked:
         for result in response.results:
             if result.deduplicated and result.body_differs:
                 result.CopyFrom(duplicate(request.queue, result.id))

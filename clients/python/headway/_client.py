@@ -1,15 +1,17 @@
 """The client: one connection to the service, and the queues seen through it."""
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 import grpc
 
-from headway._channel import Connection
-from headway._errors import NotImplementedByService
 from headway._queue import Queue
+from headway._spans import exact
+from headway.core.connecting import Connection
+from headway.core.errors import NotImplementedByService
 from headway.v1 import admin_service_pb2 as admin_pb
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.queue_pb2 import Queue as QueueState
@@ -37,7 +39,8 @@ def connect(
 
     Connects with the first call and not before. Use it as `async with connect() as client:`, or close it.
     """
-    return Client(Connection(target, credentials=credentials, metadata=metadata, call_timeout=call_timeout))
+    exact(call_timeout)  # refuses what is not a timedelta
+    return Client(Connection(target or "", credentials=credentials, metadata=metadata, call_timeout=call_timeout))
 
 
 class Client:
@@ -46,6 +49,7 @@ class Client:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._limits: admin_pb.Limits | None = None
+        self._left_behind: set[asyncio.Task[None]] = set()
 
     def queue(self, name: str) -> Queue:
         """A handle on the queue of this name; calls nothing, and the queue need not exist."""
@@ -84,7 +88,18 @@ class Client:
 
     async def close(self) -> None:
         """Ends the connection; calls that are under way are cancelled, and what they leased is given back."""
+        for task in self._left_behind:
+            task.cancel()
+        if self._left_behind:
+            await asyncio.wait(self._left_behind)
         await self.connection.close()
+
+    async def leave_behind(self, work: Coroutine[None, None, None]) -> None:
+        """Lets something go on that nobody waits for, until it ends or the client is closed."""
+        task = asyncio.create_task(work)
+        self._left_behind.add(task)
+        task.add_done_callback(self._left_behind.discard)
+        await asyncio.sleep(0)  # it begins, so that it cleans up behind itself whenever it is cancelled
 
     async def __aenter__(self) -> Self:
         return self

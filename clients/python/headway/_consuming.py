@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from headway._backoff import Outage, is_passing
 from headway._consuming_stream import ConsumingStream, NotTold, StreamLink
-from headway._errors import HeadwayError, QueueDrained, Unavailable
 from headway._keeping import Keeping
 from headway._lease import Lease
-from headway._spans import whole_milliseconds
+from headway._outage import Outage
+from headway.core.connecting import span
+from headway.core.error import HeadwayError
+from headway.core.errors import QueueDrained, Unavailable
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, SettleResult
 
@@ -117,7 +118,7 @@ class Consumer:
         """Leases no more, and leaves what was handed out to those who have it: the stream ends behind them."""
         self.stop()
         if self._held and self._stream is not None:
-            await self._queue.client.connection.leave_behind(self._close_behind_all())
+            await self._queue.client.leave_behind(self._close_behind_all())
         else:
             await self.close()
 
@@ -153,11 +154,11 @@ class Consumer:
                 try:
                     if await self._consume():
                         return
-                    error: HeadwayError = Unavailable("the stream ended", code=grpc.StatusCode.UNAVAILABLE)
+                    error: HeadwayError = Unavailable("the stream ended")
                 except QueueDrained:
                     return
                 except HeadwayError as raised:
-                    if not is_passing(raised) or raised.code is grpc.StatusCode.CANCELLED:  # the client was closed
+                    if not raised.is_passing or raised.code is grpc.StatusCode.CANCELLED:  # the client was closed
                         self.error = raised
                         return
                     error = raised
@@ -187,12 +188,12 @@ class Consumer:
         start = pb.ConsumeStart(
             queue=self._queue.name,
             consumer=self._consumer,
-            lease=whole_milliseconds(self._span),
+            lease=span(self._span),
             credit=self._allowed(None),
         )
         stream = ConsumingStream(self._queue, start, most=limits.max_batch_messages)
         longest = limits.max_delay.ToTimedelta()
-        link = StreamLink(self._queue, stream, span=self._span, longest_delay=longest)
+        link = StreamLink(stream, span=self._span, longest_delay=longest)
         self._stream = stream
         try:
             return await stream.run(partial(self._told, stream, link))
@@ -262,13 +263,13 @@ class Consumer:
         tokens = [lease.token for lease in leases]
         while tokens and self._stream is not None:
             some, tokens = tokens[: self._most], tokens[self._most :]
-            request = pb.DelayRequest(leases=some, delay=whole_milliseconds(_NOW), keep_attempt=True)
+            request = pb.DelayRequest(leases=some, delay=span(_NOW), keep_attempt=True)
             self._stream.ask(pb.ConsumeRequest(delay=request), some)
 
     async def _extend(self, tokens: Sequence[str]) -> Sequence[SettleResult]:
         """On the stream; by a call if there is none, or if it ends over it."""
         if self._stream is not None:
-            request = pb.ExtendRequest(leases=tokens, lease=whole_milliseconds(self._span))
+            request = pb.ExtendRequest(leases=tokens, lease=span(self._span))
             try:
                 return await asyncio.gather(*self._stream.ask(pb.ConsumeRequest(extend=request), tokens))
             except NotTold:

@@ -5,19 +5,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import grpc
-
-from headway._errors import Internal
-from headway._link import CallLink
-from headway._repeat import Answer
-from headway._spans import whole_milliseconds
+from headway._duplex import Duplex
+from headway.core.connecting import span
+from headway.core.errors import Internal
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Delivery, Progress, SettleResult
+from headway.v1.message_pb2 import Delivery, SettleResult
 
 if TYPE_CHECKING:
-    from headway._duplex import Duplex
     from headway._queue import Queue
 
 # What the service refuses ends a stream, with all its leases. So what might be refused goes by a call instead.
@@ -95,7 +91,7 @@ class ConsumingStream:
         Raises HeadwayError if the stream ends otherwise than it should.
         """
         connection = self._queue.client.connection
-        duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] = connection.duplex(connection.queues.Consume)
+        duplex: Duplex[pb.ConsumeRequest, pb.ConsumeResponse] = Duplex.begin(connection, connection.queues.Consume)
         writing = asyncio.create_task(self._write(duplex))
         try:
             while (response := await duplex.read()) is not None:
@@ -118,7 +114,7 @@ class ConsumingStream:
     def _take(self, result: SettleResult) -> None:
         token, answer = self._asked[0] if self._asked else ("", None)
         if answer is None or result.lease != token:
-            raise Internal("a result for what was not asked", code=grpc.StatusCode.INTERNAL)
+            raise Internal("a result for what was not asked")
         self._asked.popleft()
         if not answer.done():
             answer.set_result(result)
@@ -156,49 +152,49 @@ class StreamLink:
     An answer comes, or the stream ends: pings find out if the other side is gone, within half a minute.
     """
 
-    def __init__(self, queue: "Queue", stream: ConsumingStream, *, span: timedelta, longest_delay: timedelta) -> None:
-        self._calls = CallLink(queue)
+    def __init__(self, stream: ConsumingStream, *, span: timedelta, longest_delay: timedelta) -> None:
         self._stream = stream
         self._span = span
         self._longest_delay = longest_delay
 
-    async def ack(self, token: str, result: bytes) -> SettleResult:
-        """Settles for good."""
-        if len(result) <= _MOST_RESULT_BYTES:
-            request = pb.ConsumeRequest(ack=pb.AckRequest(leases=[token], result=result)) if result else None
-            try:
-                return await (self._stream.ask(request, [token])[0] if request is not None else self._stream.ack(token))
-            except NotTold:
-                pass  # a second ack does no harm
-        told = await self._calls.ack(token, result)
-        self._stream.forget(token)
-        return told
+    async def ask(self, request: Any, on_lost: Callable[[], object] | None) -> SettleResult | None:
+        """See `Link.ask`."""
+        if not self._is_sound(request):
+            return None
+        token = request.leases[0]
+        try:
+            match request:
+                case pb.AckRequest(result=b""):
+                    return await self._stream.ack(token)
+                case pb.AckRequest():
+                    step = pb.ConsumeRequest(ack=request)
+                case pb.DelayRequest():
+                    step = pb.ConsumeRequest(delay=request)
+                case _:
+                    step = pb.ConsumeRequest(extend=request)
+            return await self._stream.ask(step, [token])[0]
+        except NotTold as end:
+            if end.is_sent and on_lost is not None:
+                on_lost()
+            return None
 
-    async def delay(self, request: pb.DelayRequest) -> Answer[SettleResult]:
-        """Gives back."""
-        is_lost = False
-        is_sound = not request.HasField("until") and _NOW <= request.delay.ToTimedelta() <= self._longest_delay
-        if is_sound and len(request.reason.encode()) <= _MOST_REASON_BYTES:
-            try:
-                told = await self._stream.ask(pb.ConsumeRequest(delay=request), request.leases)[0]
-                return Answer(response=told, is_again=False)
-            except NotTold as end:
-                is_lost = end.is_sent
-        answer = await self._calls.delay(request)
-        self._stream.forget(request.leases[0])
-        return Answer(response=answer.response, is_again=answer.is_again or is_lost)
+    def forget(self, request: Any) -> None:
+        """See `Link.forget`."""
+        if not isinstance(request, pb.ExtendRequest):
+            self._stream.forget(request.leases[0])
 
-    async def extend(self, token: str, span: timedelta, *, progress: float | None, note: str) -> SettleResult:
-        """Keeps alive."""
-        is_sound = progress is None or 0.0 <= progress <= 1.0
-        if span == self._span and is_sound and len(note.encode()) <= _MOST_NOTE_BYTES:
-            told = Progress(fraction=progress, note=note) if progress is not None else None
-            request = pb.ExtendRequest(leases=[token], lease=whole_milliseconds(span), progress=told)
-            try:
-                return await self._stream.ask(pb.ConsumeRequest(extend=request), [token])[0]
-            except NotTold:
-                pass
-        return await self._calls.extend(token, span, progress=progress, note=note)
+    def _is_sound(self, request: Any) -> bool:
+        """Whether the service will not refuse it."""
+        match request:
+            case pb.AckRequest():
+                return len(request.result) <= _MOST_RESULT_BYTES
+            case pb.DelayRequest():
+                is_near = not request.HasField("until") and _NOW <= request.delay.ToTimedelta() <= self._longest_delay
+                return is_near and len(request.reason.encode()) <= _MOST_REASON_BYTES
+            case _:
+                progress = request.progress
+                is_told = 0.0 <= progress.fraction <= 1.0 and len(progress.note.encode()) <= _MOST_NOTE_BYTES
+                return bool(is_told and request.lease == span(self._span))
 
 
 def _ignore(answer: "asyncio.Future[SettleResult]") -> None:

@@ -7,7 +7,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 import grpc.aio
 
-from headway._errors import HeadwayError, Unavailable, from_rpc_error
+from headway.core.connecting import Connection
+from headway.core.error import HeadwayError, from_rpc_error
+from headway.core.errors import Unavailable
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -16,6 +18,7 @@ _Value = TypeVar("_Value")
 # What grpc.aio (1.76 to 1.85) makes of a write that meets a stream which the other side has just ended. It puts this in
 # the place of the true status, which has come before or is about to come.
 _MADE_UP = (grpc.StatusCode.INTERNAL, "Internal error from Core")
+_CANCELLED = "the service cancelled the call"
 # Nothing more can be read, so the true status is on its way: looked for during a second.
 _STATUS_TRIES = 100
 _STATUS_PAUSE_SECONDS = 0.01
@@ -37,6 +40,21 @@ class Duplex(Generic[_Request, _Response]):
         self._error: HeadwayError | None = None  # None once it has ended: it ended well
         self._has_ended = False
         call.add_done_callback(self._note_end)
+
+    @classmethod
+    def begin(
+        cls, connection: Connection, rpc: "grpc.aio.StreamStreamMultiCallable[_Request, _Response]"
+    ) -> "Duplex[_Request, _Response]":
+        """Begins a call. It has no deadline: pings find out if the other side is gone."""
+
+        def typed(error: grpc.aio.AioRpcError) -> HeadwayError:
+            """A service process that ends cancels, without a word, calls that it has not begun: then it is as away as
+            one that has gone. What else is cancelled was so because the client is closed."""
+            told = from_rpc_error(error)
+            is_ours = told.reason or not connection.is_open
+            return told if told.code is not grpc.StatusCode.CANCELLED or is_ours else Unavailable(_CANCELLED)
+
+        return cls(rpc(metadata=connection.metadata), typed)
 
     async def write(self, request: _Request) -> bool:
         """Sends one; waits while the other side does not read. False: the stream is over, and reading tells why."""
@@ -64,7 +82,7 @@ class Duplex(Generic[_Request, _Response]):
                 break
             await asyncio.sleep(_STATUS_PAUSE_SECONDS)
         else:
-            raise Unavailable("the stream broke", code=grpc.StatusCode.UNAVAILABLE)
+            raise Unavailable("the stream broke")
         if self._error is not None:
             raise self._error
         return None

@@ -7,13 +7,34 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from headway._lease import Lease
-from headway._repeat import Answer, call_again
-from headway._spans import whole_milliseconds
+from headway.core.connecting import span
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SettleResult
 
 if TYPE_CHECKING:
     from headway._queue import Queue
+
+
+def get_request(
+    queue_name: str,
+    max_messages: int = 1,
+    *,
+    wait: timedelta | None,
+    lease: timedelta | None,
+    consumer: str,
+    ack: Sequence[str],
+    attempt_id: str,
+) -> pb.GetRequest:
+    """See `Queue.get`; without an `attempt_id` it gets one that no other Get has."""
+    return pb.GetRequest(
+        queue=queue_name,
+        max_messages=max_messages,
+        wait=span(wait),
+        lease=span(lease),
+        consumer=consumer,
+        ack=ack,
+        attempt_id=attempt_id or uuid4().hex,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,52 +45,30 @@ class Fetched:
     settled: Sequence[SettleResult]
 
 
-def new_attempt_id() -> str:
-    """A name for one Get that no other Get has."""
-    return uuid4().hex
+class Attempt:
+    """The name of a Get, kept until the Get is answered: what a lost answer leased is asked for, not left behind."""
 
+    def __init__(self, queue: "Queue") -> None:
+        self._queue = queue
+        self._id = uuid4().hex
+        self.is_again = False  # a Get of this name may have leased something unknown to us
 
-async def get(
-    queue: "Queue",
-    max_messages: int = 1,
-    *,
-    wait: timedelta | None,
-    lease: timedelta | None,
-    consumer: str,
-    ack: Sequence[str] = (),
-    attempt_id: str = "",
-    on_lost: Callable[[], None] | None = None,
-) -> Answer[pb.GetResponse]:
-    """See `Queue.get`. `on_lost` is called when an answer is lost, before it is asked for again."""
-    request = pb.GetRequest(
-        queue=queue.name,
-        max_messages=max_messages,
-        wait=whole_milliseconds(wait) if wait is not None else None,
-        lease=whole_milliseconds(lease) if lease is not None else None,
-        consumer=consumer,
-        ack=ack,
-        attempt_id=attempt_id or new_attempt_id(),
-    )
-    connection = queue.client.connection
-    return await call_again(connection, connection.queues.Get, request, wait=wait, on_lost=on_lost)
+    async def fetch(
+        self,
+        *,
+        lease: timedelta,
+        wait: timedelta | None = None,
+        consumer: str = "",
+        ack: Sequence[str] = (),
+        on_end: Callable[[], None] | None = None,
+    ) -> Fetched:
+        """Gets one message as a lease; see `Queue.get`."""
+        request = get_request(self._queue.name, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=self._id)
+        connection = self._queue.client.connection
+        answer = await connection.call(connection.queues.Get, request, on_lost=self._note_lost)
+        is_old, self.is_again, self._id = self.is_again, False, uuid4().hex
+        leases = [Lease(self._queue, each, span=lease, is_old=is_old, on_end=on_end) for each in answer.deliveries]
+        return Fetched(leases=leases, settled=answer.settled)
 
-
-async def fetch(
-    queue: "Queue",
-    *,
-    lease: timedelta,
-    attempt_id: str,
-    is_again: bool = False,
-    wait: timedelta | None = None,
-    consumer: str = "",
-    ack: Sequence[str] = (),
-    on_end: Callable[[], None] | None = None,
-    on_lost: Callable[[], None] | None = None,
-) -> Fetched:
-    """Gets one message as a lease. `is_again`: an earlier Get of this name was made, and its answer did not come."""
-    answer = await get(
-        queue, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id, on_lost=on_lost
-    )
-    is_old = is_again or answer.is_again
-    leases = [Lease(queue, each, span=lease, is_old=is_old, on_end=on_end) for each in answer.response.deliveries]
-    return Fetched(leases=leases, settled=answer.response.settled)
+    def _note_lost(self) -> None:
+        self.is_again = True

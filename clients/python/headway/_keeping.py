@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
 
-from headway._backoff import backoff_seconds
-from headway._errors import HeadwayError
 from headway._lease import Lease
+from headway.core.connecting import backoff_seconds
+from headway.core.error import HeadwayError
 from headway.v1.message_pb2 import SettleResult
 
 _log = logging.getLogger("headway")

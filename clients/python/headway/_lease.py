@@ -1,22 +1,19 @@
-"""A message in my hands: settles it, and keeps its lease alive while I work on it."""
+"""A message in my hands: the core's lease, with what the client knows of it besides."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-import grpc
-
-from headway._backoff import backoff_seconds
-from headway._errors import HeadwayError, LeaseGone, LeaseStale
-from headway._link import CallLink, Link
-from headway._settle import delay_request
-from headway._trace import context_of
-from headway.v1.error_reason_pb2 import ErrorReason
-from headway.v1.message_pb2 import Delivery, Message, Settled, SettleResult
+from headway._spans import available
+from headway.core import leasing
+from headway.core.connecting import log, span
+from headway.core.errors import LeaseGone, LeaseStale
+from headway.core.trace import context_of
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, SettleResult
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -24,14 +21,21 @@ if TYPE_CHECKING:
     from headway._keeping import Keeping
     from headway._queue import Queue
 
-_log = logging.getLogger("headway")
-
 _NOW = timedelta(0)
-_GIVE_BACK_SECONDS = 5.0  # how long leaving a block may take that gives a message back; then the lease just lapses
-_NO_SAY = (Settled.SETTLED_STALE, Settled.SETTLED_GONE)
+_CONFIRM_SECONDS = 0.1  # what an extension may take at least
 
 
-class Lease:
+class Link(Protocol):
+    """Another way to the service than by calls, on which one lease is settled and kept alive."""
+
+    async def ask(self, request: Any, on_lost: Callable[[], object] | None) -> SettleResult | None:
+        """Makes an Ack, a Delay or an Extend; None if that is to be done by a call. `on_lost`: it may be done."""
+
+    def forget(self, request: Any) -> None:
+        """It has been done by a call."""
+
+
+class Lease(leasing.Lease):
     """The right to work on one message until a deadline.
 
     As a context manager it keeps itself alive (Extend at a third of its span) and settles the message at the end of the
@@ -53,22 +57,17 @@ class Lease:
         link: Link | None = None,  # default: by calls
         keeping: "Keeping | None" = None,  # who keeps it alive if it is to be; default: it does itself
     ) -> None:
+        super().__init__(queue.client.connection, queue.name, delivery, span)
         self.queue = queue
-        self.delivery = delivery
-        self.span = span
         self._is_old = is_old
         self._on_end = on_end
-        self._link = link or CallLink(queue)
+        self._link = link
         self._keeping = keeping
-        self._settled: Settled.ValueType | None = None
-        self._is_lost = False
         self._lapses_at = _clock() + span.total_seconds()
-        self._alive: AbstractAsyncContextManager[Lease] | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._holding: AbstractAsyncContextManager[Lease] | None = None
+        self._is_kept_alive = False
         self._progress = 0.0  # as last told
-        self._settling_count = 0  # calls under way whose answer ends it: what Extend says meanwhile does not count
         self._is_over = asyncio.Event()
-        self._loss: HeadwayError | None = None  # found by the keep-alive and not told to anybody yet
 
     @property
     def message(self) -> Message:
@@ -114,27 +113,9 @@ class Lease:
         return self.delivery.lease
 
     @property
-    def is_settled(self) -> bool:
-        """It was acked or given back through this handle, or found lost."""
-        return self._settled is not None
-
-    @property
-    def is_lost(self) -> bool:
-        """The service said that somebody else has, or had, the message: what is done with it now has no say."""
-        return self._is_lost
-
-    @property
     def lapses_at(self) -> float:
         """When it lapses if nothing extends it, by the event loop's clock, in seconds."""
         return self._lapses_at
-
-    async def ack(self, result: bytes = b"") -> SettleResult:
-        """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
-
-        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
-        """
-        with self._settling():
-            return self.book(await self._link.ack(self.token, result))
 
     async def delay(
         self, delay: timedelta | datetime | None = None, *, reason: str = "", keep_attempt: bool = False
@@ -145,29 +126,8 @@ class Lease:
         Raises LeaseStale or LeaseGone; but if an answer was lost, and the call was made again, it answers STALE or GONE
         without raising, for the first try has most likely done it.
         """
-        request = delay_request(
-            self.queue.name, leases=[self.token], delay=delay, reason=reason, keep_attempt=keep_attempt
-        )
-        with self._settling():
-            answer = await self._link.delay(request)
-            result = answer.response
-            if answer.is_again and result.settled in _NO_SAY:
-                self._end(result.settled)
-                return result
-            return self.book(result)
-
-    @property
-    def is_ending(self) -> bool:
-        """It is settled, or somebody settles it just now."""
-        return bool(self._settling_count) or self.is_settled
-
-    @contextmanager
-    def _settling(self) -> Iterator[None]:
-        self._settling_count += 1
-        try:
-            yield
-        finally:
-            self._settling_count -= 1
+        after, until = available(delay)
+        return await self.settle(pb.DelayRequest(delay=after, until=until, reason=reason, keep_attempt=keep_attempt))
 
     async def release(self) -> SettleResult:
         """Gives the message back to the head of the line, now and for free: it was not worked on."""
@@ -183,7 +143,11 @@ class Lease:
 
         Does not block. Raises LeaseStale or LeaseGone.
         """
-        return self.book(await self._extend(lease or self.span, progress, note))
+        request = pb.ExtendRequest(lease=span(lease or self.span))
+        if progress is not None or note:
+            self._progress = self._progress if progress is None else progress
+            request.progress.CopyFrom(Progress(fraction=self._progress, note=note))
+        return self.book(await self.ask(request))
 
     async def progress(self, fraction: float, note: str = "") -> SettleResult:
         """Tells watchers how far the work is, 0.0 to 1.0, and a word about it; extends the lease by its span as well.
@@ -192,15 +156,19 @@ class Lease:
         """
         return await self.extend(progress=fraction, note=note)
 
-    async def _extend(self, span: timedelta, progress: float | None = None, note: str = "") -> SettleResult:
+    async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> SettleResult:
+        """Makes an Ack, a Delay or an Extend of this lease, on the stream that brought it if it can."""
         asked_at = _clock()
-        if progress is not None:
-            self._progress = progress
-        elif note:
-            progress = self._progress
-        result = await self._link.extend(self.token, span, progress=progress, note=note)
+        result = None
+        if self._link is not None:
+            request.leases[:] = [self.token]
+            result = await self._link.ask(request, on_lost)
+        if result is None:
+            result = await super().ask(request, on_lost=on_lost)
+            if self._link is not None:
+                self._link.forget(request)
         if result.settled == Settled.SETTLED_EXTENDED:
-            self._lapses_at = asked_at + span.total_seconds()
+            self._lapses_at = asked_at + request.lease.ToTimedelta().total_seconds()
         return result
 
     async def until_over(self) -> None:
@@ -212,83 +180,12 @@ class Lease:
             except TimeoutError:
                 continue  # unless it was extended meanwhile
 
-    def book(self, result: SettleResult) -> SettleResult:
-        """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
-        if result.settled == Settled.SETTLED_EXTENDED:
-            return result
-        self._is_lost = result.settled in _NO_SAY
-        self._end(result.settled)
-        if result.settled == Settled.SETTLED_STALE:
-            raise LeaseStale(
-                f"the lease of message {self.id!r} is stale: somebody newer holds or held it",
-                code=grpc.StatusCode.FAILED_PRECONDITION,
-                reason=ErrorReason.ERROR_REASON_LEASE_STALE,
-                metadata={"queue": self.queue.name},
-            )
-        if result.settled == Settled.SETTLED_GONE:
-            raise LeaseGone(
-                f"the lease of message {self.id!r} is gone, or its message or queue is",
-                code=grpc.StatusCode.NOT_FOUND,
-                reason=ErrorReason.ERROR_REASON_LEASE_GONE,
-                metadata={"queue": self.queue.name},
-            )
-        return result
-
-    def _end(self, settled: Settled.ValueType) -> None:
-        self._settled = settled
+    def end(self) -> None:
+        """Notes that it is settled."""
+        super().end()
         self._is_over.set()
         if self._on_end is not None:
             self._on_end()
-
-    @asynccontextmanager
-    async def kept_alive(self) -> AsyncIterator[Self]:
-        """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
-        if self._keeping is not None:
-            with self._keeping.while_held(self):
-                yield self
-            return
-        if self._keeper is not None and not self._keeper.done():
-            yield self  # somebody who holds it longer does it already
-            return
-        keeper = self.keep_alive()
-        try:
-            yield self
-        finally:
-            keeper.cancel()
-            await asyncio.wait([keeper])
-
-    def keep_alive(self) -> "asyncio.Task[None]":
-        """Extends the lease until it is settled, found lost, or the task is cancelled; the caller owns the task."""
-        self._keeper = asyncio.create_task(self._keep_alive())
-        return self._keeper
-
-    async def _keep_alive(self) -> None:
-        pause = self.span.total_seconds() / 3
-        failures = 0
-        is_due = self._is_old
-        while True:
-            if not is_due:
-                await asyncio.sleep(min(pause, backoff_seconds(failures)) if failures else pause)
-            is_due = False
-            if self.is_settled:
-                return
-            failures = 0 if await self.confirm(within=max(pause, 0.1)) else failures + 1
-
-    async def confirm(self, *, within: float) -> bool:
-        """Extends the lease and tells whether the service answered; what it said stands in `is_lost`.
-
-        While somebody settles it there is nothing to ask: an Ack that overtakes the Extend would make it look lost.
-        """
-        if self.is_ending:
-            return True
-        try:
-            async with asyncio.timeout(within):
-                asked_at = _clock()
-                self.hear(await self._extend(self.span), asked_at)
-        except (HeadwayError, TimeoutError) as error:
-            _log.warning("could not extend the lease of message %r: %s", self.id, str(error) or "no answer in time")
-            return False
-        return True
 
     def hear(self, result: SettleResult, asked_at: float) -> None:
         """Notes what the service said when it was asked, at that time, to extend it by its span."""
@@ -300,45 +197,42 @@ class Lease:
             self.book(result)
         except (LeaseStale, LeaseGone) as error:
             self._loss = error
-            _log.warning("%s", error)
+            log.warning("%s", error)
 
-    async def give_back(self, *, failed_with: str | None) -> None:
-        """Gives the message back, to the queue's backoff with a reason, or, with None, now and for free.
+    async def keep_alive(self, failures: int = 0) -> None:
+        """Extends the lease until it is settled or found lost, unless somebody who holds it longer does so already."""
+        if self._keeping is not None:
+            with self._keeping.while_held(self):
+                await self._is_over.wait()
+        elif not self._is_kept_alive:
+            self._is_kept_alive = True
+            try:
+                within = max(self.span.total_seconds() / 3, _CONFIRM_SECONDS)
+                failures = int(self._is_old and not await self.confirm(within=within))
+                await super().keep_alive(failures)
+            finally:
+                self._is_kept_alive = False
 
-        Takes 5 s at most and never raises HeadwayError: if the service does not answer, the lease lapses by itself.
-        """
+    @asynccontextmanager
+    async def kept_alive(self) -> AsyncIterator[Self]:
+        """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
+        keeper = asyncio.create_task(self.keep_alive())
         try:
-            async with asyncio.timeout(_GIVE_BACK_SECONDS):
-                await (self.release() if failed_with is None else self.delay(reason=failed_with))
-        except (HeadwayError, TimeoutError) as error:
-            _log.warning("could not give message %r back: %s", self.id, str(error) or "no answer in time")
+            yield self
+        finally:
+            keeper.cancel()
+            await asyncio.wait([keeper])
 
     async def __aenter__(self) -> Self:
-        self._alive = self.kept_alive()
-        await self._alive.__aenter__()
+        self._holding = self.held()
+        await self._holding.__aenter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._alive is not None:
-            await self._alive.__aexit__(None, None, None)
-        if error is None and self._loss is not None:
-            raise self._loss
-        if self.is_settled:
-            return
-        if error is None:
-            await self.ack()
-        elif isinstance(error, Exception):
-            await self.give_back(failed_with=failure_reason(error))
-        else:
-            await self.give_back(failed_with=None)
-
-
-def failure_reason(error: BaseException) -> str:
-    """What is kept with a message whose work raised: the exception's type and not its text, which may hold secrets."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        if self._holding is not None:
+            await self._holding.__aexit__(kind, error, trace)
 
 
 def _clock() -> float:

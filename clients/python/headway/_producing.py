@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Self
 import grpc
 
 from headway import _batch
-from headway._backoff import Outage, is_passing
 from headway._batching import Answer, Batch, Gathering
-from headway._errors import HeadwayError, InvalidArgument, NameRefused
+from headway._outage import Outage
 from headway._producing_stream import ProducingStream
-from headway._trace import traced
+from headway.core.error import HeadwayError
+from headway.core.errors import InvalidArgument, NameRefused
+from headway.core.trace import traced
 from headway.v1.message_pb2 import Message, PutResult
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class Producer:
         if isinstance(error, InvalidArgument) and not isinstance(error, NameRefused) and stream.sent_count:
             _refuse_one(gathering, error)
             return
-        if not is_passing(error) or error.code is grpc.StatusCode.CANCELLED:  # cancelled: the client was closed
+        if not error.is_passing or error.code is grpc.StatusCode.CANCELLED:  # cancelled: the client was closed
             gathering.fail(error)
             return
         if error.is_outcome_unknown:  # of all that was sent, whether answers were lost or the store's

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
 
-import grpc
-
 from headway import _batch
 from headway._batching import Answer, Batch, Gathering
 from headway._duplex import Duplex
-from headway._errors import Internal, Unavailable, from_status
+from headway.core.error import from_status
+from headway.core.errors import Internal, Unavailable
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, OnDuplicate, PutResult
@@ -61,14 +60,14 @@ class ProducingStream:
     async def run(self, *, on_answer: Callable[[], None]) -> None:
         """Returns when it was finished. Raises HeadwayError if it ends otherwise."""
         connection = self._queue.client.connection
-        duplex: Duplex[pb.ProduceRequest, pb.ProduceResponse] = connection.duplex(connection.queues.Produce)
+        duplex: Duplex[pb.ProduceRequest, pb.ProduceResponse] = Duplex.begin(connection, connection.queues.Produce)
         writing = asyncio.create_task(self._write(duplex))
         try:
             while (response := await duplex.read()) is not None:
                 on_answer()
                 self._take(response)
             if self._gathering.unanswered:
-                raise Unavailable("the stream ended before its last answer", code=grpc.StatusCode.UNAVAILABLE)
+                raise Unavailable("the stream ended before its last answer")
         finally:
             duplex.cancel()
             writing.cancel()
@@ -103,7 +102,7 @@ class ProducingStream:
     def _take(self, response: pb.ProduceResponse) -> None:
         batch = self._gathering.unanswered[0] if self.sent_count else None
         if batch is None or response.batch != batch.number or len(response.results) != len(batch.messages):
-            raise Internal("an answer to no batch that was sent", code=grpc.StatusCode.INTERNAL)
+            raise Internal("an answer to no batch that was sent")
         is_rejecting = batch.is_again and self._on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
         left = Batch(is_again=batch.is_again)
         for message, answer, result in zip(batch.messages, batch.answers, response.results, strict=True):

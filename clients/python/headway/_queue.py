@@ -6,15 +6,18 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Unpack
 
-from headway import _batch, _fetch, _work
-from headway._errors import HeadwayError, QueueFull, from_status
+from headway import _batch, _work
+from headway._fetch import Attempt, get_request
 from headway._lease import Lease
 from headway._policy import PolicyFields, build_policy, update_mask
 from headway._producing import Producer
+from headway._runner import Handler
 from headway._settling import Settling
-from headway._spans import whole_milliseconds
 from headway._stand import Stand
-from headway._trace import traced
+from headway.core.connecting import span
+from headway.core.error import HeadwayError, from_status
+from headway.core.errors import QueueFull
+from headway.core.trace import traced
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, PutResult, Status
@@ -92,7 +95,7 @@ class Queue(Settling):
         else:
             message = _batch.make_message(payload, id=id, headers=headers, when=delay, time_to_live=time_to_live)
         request = self._put_request([traced(message)], wait, on_duplicate, producer)
-        result = (await _batch.send_batch(self._connection, request, wait)).results[0]
+        result = (await _batch.send_batch(self._connection, request)).results[0]
         if result.HasField("error"):
             raise from_status(result.error)
         return result
@@ -118,7 +121,7 @@ class Queue(Settling):
         for batch in _batch.batches(made, await self.client.limits()):
             request = self._put_request(batch, wait, on_duplicate, producer)
             try:
-                answer = await _batch.send_batch(self._connection, request, wait)
+                answer = await _batch.send_batch(self._connection, request)
             except QueueFull as error:
                 if not results:
                     raise
@@ -186,10 +189,10 @@ class Queue(Settling):
         leases, which then may be older than the answer; name it to go on with that after an error. Raises
         QueueNotFound, QueueDrained, QueueDeleted, QueuePaused, RoleInUse, but not if it acks.
         """
-        answer = await _fetch.get(
-            self, max_messages, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id
+        request = get_request(
+            self.name, max_messages, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id
         )
-        return answer.response
+        return await self._connection.call(self._connection.queues.Get, request)
 
     def hold(self, delivery: Delivery, *, lease: timedelta) -> Lease:
         """A handle on a delivery that `get` brought; `lease` is the span it was leased for."""
@@ -203,9 +206,8 @@ class Queue(Settling):
 
         Raises what `get` raises, and LeaseStale or LeaseGone at the end if the work has no say any more.
         """
-        span = lease or await self.policy_lease()
-        name = _fetch.new_attempt_id()
-        fetched = await _fetch.fetch(self, wait=wait, lease=span, consumer=consumer, attempt_id=name)
+        held_for = lease or await self.policy_lease()
+        fetched = await Attempt(self).fetch(wait=wait, lease=held_for, consumer=consumer)
         if not fetched.leases:
             yield None
             return
@@ -232,7 +234,7 @@ class Queue(Settling):
 
     async def run(
         self,
-        handler: _work.Handler,
+        handler: Handler,
         *,
         concurrency: int = 1,
         prefetch: int = 0,
@@ -292,8 +294,8 @@ class Queue(Settling):
 
         Waits up to `wait` for a foreign producer. Not idempotent. Raises QueueNotFound, QueueClosed, RoleInUse.
         """
-        request = pb.CloseRequest(queue=self.name, wait=whole_milliseconds(wait))
-        response: pb.CloseResponse = await self._connection.call(self._connection.queues.Close, request, wait=wait)
+        request = pb.CloseRequest(queue=self.name, wait=span(wait))
+        response: pb.CloseResponse = await self._connection.call(self._connection.queues.Close, request)
         return response.queue
 
     async def delete(self, *, wait: timedelta = _DELETE_WAIT) -> None:
@@ -301,8 +303,8 @@ class Queue(Settling):
 
         Waits up to `wait` for foreign clients. Raises QueueNotFound; RoleInUse: it is gone, and calling again resumes.
         """
-        request = pb.DeleteRequest(queue=self.name, wait=whole_milliseconds(wait))
-        await self._connection.call(self._connection.queues.Delete, request, wait=wait)
+        request = pb.DeleteRequest(queue=self.name, wait=span(wait))
+        await self._connection.call(self._connection.queues.Delete, request)
 
     async def policy_lease(self) -> timedelta:
         """How long a lease lasts by the policy, as it was when this handle first asked. Raises QueueNotFound."""
@@ -320,7 +322,7 @@ class Queue(Settling):
         return pb.PutRequest(
             queue=self.name,
             messages=messages,
-            wait=whole_milliseconds(wait) if wait is not None else None,
+            wait=span(wait),
             on_duplicate=_batch.on_duplicate_value(on_duplicate),
             producer=producer,
         )

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from headway import _settle
-from headway._spans import whole_milliseconds
+from headway._spans import available
 from headway._watching import Watching
+from headway.core.connecting import span
+from headway.core.error import from_status
+from headway.core.errors import MessageFinished
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Progress, SettleResult
+
+_WITHDRAWN = "WITHDRAWN"
 
 
 class Settling(Watching):
@@ -19,7 +23,7 @@ class Settling(Watching):
         `result`, at most 4096 bytes, is kept with the messages' outcome for those who watch them.
         """
         request = pb.AckRequest(queue=self.name, leases=leases, result=result)
-        return list((await _settle.send_ack(self._connection, request)).results)
+        return list((await self._connection.call(self._connection.queues.Ack, request)).results)
 
     async def delay(
         self,
@@ -36,10 +40,17 @@ class Settling(Watching):
         `keep_attempt`. `reason`: at most 1024 bytes, kept with the message. If an answer was lost and the call made
         again, leases that the first try gave back are STALE.
         """
-        request = _settle.delay_request(
-            self.name, leases=leases, message_ids=message_ids, delay=delay, reason=reason, keep_attempt=keep_attempt
+        after, until = available(delay)
+        request = pb.DelayRequest(
+            queue=self.name,
+            leases=leases,
+            message_ids=message_ids,
+            delay=after,
+            until=until,
+            reason=reason,
+            keep_attempt=keep_attempt,
         )
-        return list((await _settle.send_delay(self._connection, request)).response.results)
+        return list((await self._connection.call(self._connection.queues.Delay, request)).results)
 
     async def postpone(
         self, message_ids: Sequence[str], delay: timedelta | datetime | None = None, *, reason: str = ""
@@ -63,10 +74,10 @@ class Settling(Watching):
         request = pb.ExtendRequest(
             queue=self.name,
             leases=leases,
-            lease=whole_milliseconds(lease) if lease is not None else None,
+            lease=span(lease),
             progress=Progress(fraction=progress or 0.0, note=note) if progress is not None or note else None,
         )
-        return list((await _settle.send_extend(self._connection, request)).results)
+        return list((await self._connection.call(self._connection.queues.Extend, request)).results)
 
     async def peek(
         self, max_messages: int = 1, *, from_position: int = 1, without_payloads: bool = False
@@ -88,4 +99,17 @@ class Settling(Watching):
         QueueNotFound.
         """
         request = pb.WithdrawRequest(queue=self.name, message_ids=message_ids)
-        return list((await _settle.send_withdraw(self._connection, request)).results)
+        lost: list[bool] = []
+        answer = await self._connection.call(
+            self._connection.queues.Withdraw, request, on_lost=lambda: lost.append(True)
+        )
+        for result in answer.results if lost else ():  # what is withdrawn already was so by an earlier try
+            if result.HasField("error") and _is_withdrawn(result):
+                result.ClearField("error")
+                result.withdrawn = True
+        return list(answer.results)
+
+
+def _is_withdrawn(result: pb.WithdrawResult) -> bool:
+    error = from_status(result.error)
+    return isinstance(error, MessageFinished) and error.outcome == _WITHDRAWN

@@ -1,31 +1,19 @@
-"""Carries Python's times onto the wire: `timedelta` to Duration, `datetime` to Timestamp. The service judges ranges."""
+"""Carries Python's times onto the wire, beside the spans of the core: exact ones, and instants."""
 
 from datetime import datetime, timedelta
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
-_MILLISECOND = timedelta(milliseconds=1)
-_ZERO = timedelta(0)
+from headway.core.connecting import span
 
 
-def exact(span: timedelta) -> Duration:
+def exact(given: timedelta) -> Duration:
     """The span as it is. Raises TypeError if it is not a timedelta."""
-    if not isinstance(span, timedelta):
-        raise TypeError(f"a span is a datetime.timedelta, not {type(span).__name__}")
+    if not isinstance(given, timedelta):
+        raise TypeError(f"a span is a datetime.timedelta, not {type(given).__name__}")
     wire = Duration()
-    wire.FromTimedelta(span)
-    return wire
-
-
-def whole_milliseconds(span: timedelta) -> Duration:
-    """The span, rounded up to whole milliseconds; a negative one as it is, for the service to refuse.
-
-    Raises TypeError if it is not a timedelta.
-    """
-    wire = exact(span)
-    if span > _ZERO and wire.nanos % 1_000_000:
-        wire.FromTimedelta(-(-span // _MILLISECOND) * _MILLISECOND)
+    wire.FromTimedelta(given)
     return wire
 
 
@@ -40,8 +28,6 @@ def instant(moment: datetime) -> Timestamp:
     return wire
 
 
-def available(when: timedelta | datetime) -> tuple[Duration | None, Timestamp | None]:
+def available(when: timedelta | datetime | None) -> tuple[Duration | None, Timestamp | None]:
     """A delay or an instant, whichever was given; the other is None."""
-    if isinstance(when, datetime):
-        return None, instant(when)
-    return whole_milliseconds(when), None
+    return (None, instant(when)) if isinstance(when, datetime) else (span(when), None)

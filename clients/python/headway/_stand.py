@@ -10,16 +10,13 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import grpc
-
-from headway._backoff import backoff_seconds
-from headway._errors import HeadwayError, PlaceLost, QueueDeleted, QueueDrained
-from headway._follow import follow
 from headway._lease import Lease
 from headway._places import Granted, Place, Turn, read_instant, read_place
-from headway._spans import whole_milliseconds
+from headway.core.connecting import backoff_seconds, span
+from headway.core.error import HeadwayError
+from headway.core.errors import PlaceLost, QueueDeleted, QueueDrained
+from headway.core.watching import follow
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.error_reason_pb2 import ErrorReason
 
 if TYPE_CHECKING:
     from headway._queue import Queue
@@ -50,7 +47,6 @@ class Stand:
         self._lease = lease
         self._span = lease or _NOW  # the policy's is asked for at the beginning
         self._reader: asyncio.Task[None] | None = None
-        self._sequence = 0
         self._token = ""  # names the place to come back to
         self._place: Place | None = None  # the last one told
         self._held: dict[str, Lease] = {}  # by token: granted and not settled
@@ -159,12 +155,9 @@ class Stand:
 
     async def _read_streams(self) -> None:
         rpc = self._queue.client.connection.queues.WatchPosition
-        answers = follow(self._queue.client.connection, rpc, self._request, queue_name=self._queue.name)
+        answers = follow(self._queue.client.connection, self._queue.name, rpc, self._request)
         async with aclosing(answers):
             async for answer in answers:
-                if answer.sequence <= self._sequence:
-                    continue
-                self._sequence = answer.sequence
                 match answer.WhichOneof("event"):
                     case "position":
                         self._note_place(answer)
@@ -189,11 +182,10 @@ class Stand:
             await self._none_held.wait()
         if self._turn_count and not self._keep_standing:
             return None
-        self._sequence = 0
         stand = pb.Stand(
             consumer=self._consumer,
             place=self._token,
-            lease=whole_milliseconds(self._span),
+            lease=span(self._span),
             max_messages=self._max_messages,
             keep_standing=self._keep_standing,
         )
@@ -212,7 +204,7 @@ class Stand:
             token = delivery.lease
             lease = Lease(self._queue, delivery, span=self._span, on_end=partial(self._note_end, token))
             self._held[token] = lease
-            self._keepers[token] = keeper = lease.keep_alive()
+            self._keepers[token] = keeper = asyncio.create_task(lease.keep_alive())
             self._tasks.add(keeper)
             keeper.add_done_callback(self._tasks.discard)
             leases.append(lease)
@@ -233,7 +225,5 @@ class Stand:
     def _deleted(self) -> QueueDeleted:
         return QueueDeleted(
             f"the queue {self._queue.name!r} was deleted",
-            code=grpc.StatusCode.NOT_FOUND,
-            reason=ErrorReason.ERROR_REASON_QUEUE_DELETED,
             metadata={"queue": self._queue.name},
         )

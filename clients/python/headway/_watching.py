@@ -4,10 +4,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
-import grpc
-
-from headway._errors import MessageNotFound, QueueNotFound
-from headway._follow import follow
 from headway._operations import Operations
 from headway._places import (
     Blocked,
@@ -24,9 +20,10 @@ from headway._places import (
     read_update,
     subject_of,
 )
-from headway._spans import whole_milliseconds
+from headway.core.connecting import span
+from headway.core.errors import MessageNotFound, QueueNotFound
+from headway.core.watching import follow, watch
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.error_reason_pb2 import ErrorReason
 
 
 class Watching(Operations):
@@ -42,30 +39,26 @@ class Watching(Operations):
         Finished with the outcome UNKNOWN. At most 10,000 ids. Leaving the loop ends the watch
         (`contextlib.aclosing` makes that happen at once). Raises QueueNotFound.
         """
-        subjects = _Subjects(ids)
-
-        async def request() -> pb.WatchPositionRequest:
-            subjects.begin()
-            messages = pb.MessageIds(ids=subjects.left, attended=attended)
-            return pb.WatchPositionRequest(queue=self.name, messages=messages)
-
-        rpc = self._connection.queues.WatchPosition
-        if not ids:
-            return
-        async with aclosing(follow(self._connection, rpc, request, queue_name=self.name)) as answers:
+        last: dict[str, Waiting | Leased | Delayed | None] = dict.fromkeys(ids)  # of those that are not finished
+        as_of: datetime | None = None  # of anything; None: nothing was said yet
+        async with aclosing(watch(self._connection, self.name, ids, attended=attended)) as answers:
             try:
                 async for answer in answers:
-                    update = subjects.note(answer)
-                    if update is not None:
-                        yield update
-                    if not subjects.left:
-                        return
+                    update = read_update(answer, last[subject_of(answer)])
+                    if update is None:
+                        continue
+                    if update.as_of is not None:
+                        as_of = max(as_of or update.as_of, update.as_of)
+                    if isinstance(update, Finished):
+                        del last[update.id]
+                    else:
+                        last[update.id] = update
+                    yield update
             except QueueNotFound:
-                last = subjects.last_as_of
-                if last is None:
+                if as_of is None:
                     raise
-                for message_id in subjects.left:  # the queue was there and is no more
-                    yield Finished(id=message_id, as_of=last, outcome=Outcome.DELETED)
+                for message_id in last:  # the queue was there and is no more
+                    yield Finished(id=message_id, as_of=as_of, outcome=Outcome.DELETED)
 
     async def wait_for(self, message_id: str, *, attended: bool = False) -> Finished:
         """How a message ended: its outcome, its result if it is done, its last error if it is dead.
@@ -78,12 +71,7 @@ class Watching(Operations):
             async for update in updates:
                 if isinstance(update, Finished) and update.outcome is not Outcome.UNKNOWN:
                     return update
-        raise MessageNotFound(
-            f"no message {message_id!r} is known",
-            code=grpc.StatusCode.NOT_FOUND,
-            reason=ErrorReason.ERROR_REASON_MESSAGE_NOT_FOUND,
-            metadata={"queue": self.name, "id": message_id},
-        )
+        raise MessageNotFound(f"no message {message_id!r} is known", metadata={"queue": self.name, "id": message_id})
 
     async def watch_blocked(self, producer: str) -> AsyncGenerator[Blocked, None]:
         """Yields where a producer stands in the line for room: its put that has waited longest, by whichever client.
@@ -99,7 +87,7 @@ class Watching(Operations):
             return request
 
         rpc = self._connection.queues.WatchPosition
-        async with aclosing(follow(self._connection, rpc, again, queue_name=self.name)) as answers:
+        async with aclosing(follow(self._connection, self.name, rpc, again)) as answers:
             try:
                 async for answer in answers:
                     if answer.HasField("finished"):
@@ -118,58 +106,16 @@ class Watching(Operations):
         It asks anew when the stream breaks, and never goes back in time. Leaving the loop ends it. Raises
         QueueNotFound, and QueueDeleted when the queue is deleted.
         """
-        request = pb.WatchQueueRequest(
-            queue=self.name, interval=whole_milliseconds(interval) if interval is not None else None
-        )
+        request = pb.WatchQueueRequest(queue=self.name, interval=span(interval))
         newest: datetime | None = None
 
         async def again() -> pb.WatchQueueRequest:
             return request
 
         rpc = self._connection.queues.WatchQueue
-        async with aclosing(follow(self._connection, rpc, again, queue_name=self.name)) as answers:
+        async with aclosing(follow(self._connection, self.name, rpc, again)) as answers:
             async for answer in answers:
                 as_of = read_instant(answer.as_of)
                 if newest is None or as_of >= newest:
                     newest = as_of
                     yield QueueNumbers(queue=answer.queue, as_of=as_of, eta=read_eta(answer.eta))
-
-
-_Unfinished = Waiting | Leased | Delayed
-
-
-class _Subjects:
-    """The messages that one watch is about: what was said of each last, over all of its streams."""
-
-    def __init__(self, ids: tuple[str, ...]) -> None:
-        self.left: dict[str, _Unfinished | None] = dict.fromkeys(ids)
-        self.last_as_of: datetime | None = None  # of anything; None: nothing was said yet
-        self._sequence = 0
-
-    def begin(self) -> None:
-        """A new stream begins, with sequence numbers of its own."""
-        self._sequence = 0
-
-    def note(self, answer: pb.WatchPositionResponse) -> Update | None:
-        """What an answer says that is news; None if it is older than what was said before, or about nobody here."""
-        message_id = subject_of(answer)
-        if message_id not in self.left or answer.sequence <= self._sequence:
-            return None
-        self._sequence = answer.sequence
-        before = self.left[message_id]
-        update = read_update(answer, before)
-        if update is None:
-            return None
-        if isinstance(update, Finished):
-            del self.left[message_id]
-            self._note_instant(update.as_of)
-            return update
-        if before is not None and update.as_of < before.as_of:
-            return None
-        self.left[message_id] = update
-        self._note_instant(update.as_of)
-        return update
-
-    def _note_instant(self, as_of: datetime | None) -> None:
-        if as_of is not None:
-            self.last_as_of = max(as_of, self.last_as_of or as_of)

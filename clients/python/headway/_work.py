@@ -1,19 +1,19 @@
 """Works through a queue: by a stream, or by calls where that is asked for or the service serves no streams."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
 from headway import _work_by_calls, _work_by_stream
-from headway._errors import NotImplementedByService
 from headway._lease import Lease
+from headway._runner import Handler
+from headway.core.errors import NotImplementedByService
 
 if TYPE_CHECKING:
     from headway._queue import Queue
 
-Handler = Callable[[Lease], Awaitable[object]]
 By = Literal["stream", "calls"]
 
 

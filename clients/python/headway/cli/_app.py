@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from headway._channel import ADDRESS_VARIABLE, DEFAULT_TARGET
 from headway._client import Client, connect
-from headway._errors import HeadwayError
 from headway.cli._exits import ExitCode, exit_code, help_text
 from headway.cli._output import Output
+from headway.core.connecting import ADDRESS_VARIABLE, DEFAULT_TARGET
+from headway.core.error import HeadwayError
 
 app = typer.Typer(
     name="headway",

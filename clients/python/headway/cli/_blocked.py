@@ -7,11 +7,11 @@ import socket
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
-from headway._errors import HeadwayError
 from headway._places import Blocked
 from headway._queue import Queue
 from headway.cli._output import Output
 from headway.cli._telling import instant
+from headway.core.error import HeadwayError
 
 
 def name_of_this_run() -> str:

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from headway._backoff import Outage, is_passing
 from headway._client import Client
-from headway._errors import HeadwayError, NotImplementedByService, QueueNotFound
+from headway._outage import Outage
 from headway._places import Eta, QueueNumbers
 from headway.cli._output import state_in_a_word, to_plain
 from headway.cli._telling import eta_record, instant, span_in_words
+from headway.core.error import HeadwayError
+from headway.core.errors import NotImplementedByService, QueueNotFound
 from headway.v1.queue_pb2 import Queue as QueueState
 
 _log = logging.getLogger("headway")
@@ -127,7 +128,7 @@ class Board:
             try:
                 await self.look()
             except HeadwayError as error:
-                if not (self.is_known and is_passing(error)):
+                if not (self.is_known and error.is_passing):
                     raise
                 await asyncio.sleep(outage.pause_seconds(error))
                 continue

@@ -2,7 +2,8 @@
 
 from enum import IntEnum
 
-from headway import _errors
+from headway.core import errors
+from headway.core.error import HeadwayError
 
 
 class ExitCode(IntEnum):
@@ -35,23 +36,23 @@ MEANINGS: dict[ExitCode, str] = {
     ExitCode.INTERRUPTED: "interrupted (128 + the signal: 143 is SIGTERM)",
 }
 
-_BY_FAMILY: tuple[tuple[type[_errors.HeadwayError], ExitCode], ...] = (
-    (_errors.QueueDrained, ExitCode.NOTHING),
-    (_errors.RoleInUse, ExitCode.BUSY),
-    (_errors.QueuePaused, ExitCode.BUSY),
-    (_errors.NotFound, ExitCode.NOT_FOUND),
-    (_errors.Exhausted, ExitCode.BUSY),
-    (_errors.Unavailable, ExitCode.UNAVAILABLE),
-    (_errors.DeadlineExceeded, ExitCode.UNAVAILABLE),
-    (_errors.PreconditionFailed, ExitCode.REFUSED),
-    (_errors.AlreadyExists, ExitCode.REFUSED),
-    (_errors.InvalidArgument, ExitCode.REFUSED),
-    (_errors.Unauthenticated, ExitCode.REFUSED),
-    (_errors.PermissionDenied, ExitCode.REFUSED),
+_BY_FAMILY: tuple[tuple[type[HeadwayError], ExitCode], ...] = (
+    (errors.QueueDrained, ExitCode.NOTHING),
+    (errors.RoleInUse, ExitCode.BUSY),
+    (errors.QueuePaused, ExitCode.BUSY),
+    (errors.NotFound, ExitCode.NOT_FOUND),
+    (errors.Exhausted, ExitCode.BUSY),
+    (errors.Unavailable, ExitCode.UNAVAILABLE),
+    (errors.DeadlineExceeded, ExitCode.UNAVAILABLE),
+    (errors.PreconditionFailed, ExitCode.REFUSED),
+    (errors.AlreadyExists, ExitCode.REFUSED),
+    (errors.InvalidArgument, ExitCode.REFUSED),
+    (errors.Unauthenticated, ExitCode.REFUSED),
+    (errors.PermissionDenied, ExitCode.REFUSED),
 )
 
 
-def exit_code(error: _errors.HeadwayError) -> ExitCode:
+def exit_code(error: HeadwayError) -> ExitCode:
     """The code for a failed call: that of the first family it belongs to."""
     return next((code for family, code in _BY_FAMILY if isinstance(error, family)), ExitCode.ERROR)
 

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from headway._client import Client
-from headway._errors import from_status
 from headway.cli._app import app, perform
 from headway.cli._arguments import MessageIds, QueueName, parse_instant, parse_span
 from headway.cli._exits import ExitCode, exit_code
 from headway.cli._output import Output
+from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled, SettleResult
 from headway.v1.queue_service_pb2 import WithdrawResult
 

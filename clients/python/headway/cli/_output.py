@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from headway._errors import HeadwayError
+from headway.core.error import HeadwayError
 from headway.v1.queue_pb2 import Queue as QueueState
 
 _PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: nothing is cut off

@@ -18,7 +18,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from headway._batch import OnDuplicateName, make_message
 from headway._client import Client
-from headway._errors import HeadwayError, QueueDeleted, QueueExists, QueueFull, QueueNotFound, from_status
 from headway._queue import Queue
 from headway.cli._app import app, perform
 from headway.cli._arguments import QueueName, WaitOption, parse_headers, parse_span
@@ -26,6 +25,8 @@ from headway.cli._blocked import name_of_this_run, showing_place
 from headway.cli._exits import ExitCode, exit_code
 from headway.cli._output import Output
 from headway.cli._stdin import read_all, read_lines
+from headway.core.error import HeadwayError, from_status
+from headway.core.errors import QueueDeleted, QueueExists, QueueFull, QueueNotFound
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, PutResult
 

@@ -2,9 +2,10 @@
 
 from datetime import timedelta
 
-from headway._errors import QueueExists, from_status
 from headway._lease import Lease
 from headway._queue import Queue
+from headway.core.error import from_status
+from headway.core.errors import QueueExists
 from headway.v1.message_pb2 import Message
 
 SLOT_HEADER = "headway-slot"

@@ -15,7 +15,6 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from headway._client import Client
-from headway._errors import QueueNotFound
 from headway._lease import Lease
 from headway._places import Granted, Place
 from headway._queue import Queue
@@ -28,6 +27,7 @@ from headway.cli._job import environment
 from headway.cli._output import Output
 from headway.cli._slots import SLOT_VARIABLE, make_slots, slot_of
 from headway.cli._telling import as_record, drawing, place_in_words
+from headway.core.errors import QueueNotFound
 
 _GRACE = timedelta(seconds=10)
 

@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from headway._client import Client
-from headway._errors import QueueNotFound
 from headway._lease import Lease
 from headway._queue import Queue
 from headway.cli._app import app, perform
@@ -19,6 +18,7 @@ from headway.cli._arguments import LeaseOption, QueueName
 from headway.cli._exits import ExitCode
 from headway.cli._job import OutputGone, run_job
 from headway.cli._output import Output
+from headway.core.errors import QueueNotFound
 
 _ABSENT_PAUSE_SECONDS = 0.5
 

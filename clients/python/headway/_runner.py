@@ -1,0 +1,90 @@
+"""What the runners by stream and by calls have in common: the core's worker, and what becomes of a handled message."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+
+from headway._lease import Lease
+from headway._outage import Outage
+from headway.core.connecting import log
+from headway.core.error import HeadwayError
+from headway.core.leasing import failure_reason
+from headway.core.working import Worker
+
+if TYPE_CHECKING:
+    from headway._queue import Queue
+
+Handler = Callable[[Lease], Awaitable[object]]
+
+_FINAL_ACK_TRIES = 5  # after a stop: how often a finished message's ack is tried before its lease is left to lapse
+
+
+class RunOptions(TypedDict):
+    """Those of `Queue.run` that both ways of running have."""
+
+    concurrency: int
+    lease: timedelta | None
+    consumer: str
+    stop: asyncio.Event | None
+    drain: bool
+
+
+class Runner(Worker):
+    """A worker whose messages are acked apart from their handling, so that the ack may go with something else."""
+
+    def __init__(self, queue: "Queue", handler: Handler, **options: Unpack[RunOptions]) -> None:
+        stop = options["stop"] or asyncio.Event()
+        concurrency, lease = options["concurrency"], options["lease"]
+        super().__init__(
+            queue.client.connection, queue.name, cast(Any, handler), concurrency=concurrency, lease=lease, stop=stop
+        )
+        self.queue = queue
+        self.consumer = options["consumer"]
+        self.is_draining = options["drain"]
+        self.outage = Outage(queue.name)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Nothing more is to be leased."""
+        return self.stopping.done() or bool(self.stopping.cancelling())
+
+    def begin_stop(self, failure: HeadwayError | None = None) -> None:
+        """Leases no more, be it for an error that no waiting mends."""
+        self.failure = self.failure or failure
+        self.stopping.cancel()
+
+    async def work_on(self, lease: Lease) -> bytes | None:
+        """Runs the handler; the result to ack the message with, or None if it is settled."""
+        try:
+            result = await cast(Handler, self.handler)(lease)
+        except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure
+            if failure_reason(error) is None:
+                self.begin_stop()  # or what is given back would be leased again at once
+                await lease.give_back(failed_with=None)
+                raise
+            await self.failed(lease, error)
+            return None
+        if lease.is_settled:
+            return None
+        return result if isinstance(result, bytes) else b""
+
+    async def failed(self, lease: Lease, error: BaseException) -> None:
+        """Gives a message that could not be handled to the queue's backoff."""
+        log.warning("the handler failed on message %r", lease.id, exc_info=error)
+        await lease.give_back(failed_with=failure_reason(error))
+
+    def may_go_on(self, error: HeadwayError, failures: int, handled: Lease | None) -> bool:
+        """Whether trying again makes sense; if not it is said why, and the others stop too if the error lasts."""
+        if error.is_passing and not (self.is_stopping and failures >= _FINAL_ACK_TRIES):
+            return True
+        if handled is not None:
+            log.warning("message %r was handled, but its ack failed: %s", handled.id, error)
+        if not error.is_passing:
+            self.begin_stop(error)
+        return False
+
+    async def is_anything_left(self) -> bool:
+        """Whether a message waits, is delayed or is leased."""
+        counts = (await self.queue.describe()).counts
+        return bool(counts.length or counts.leased or counts.delayed)

@@ -1,0 +1,184 @@
+"""A message in my hands: settles it, and keeps its lease alive while I work on it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Self
+from uuid import uuid4
+
+from headway.core.connecting import Connection, backoff_seconds, log, span
+from headway.core.error import HeadwayError
+from headway.core.errors import LeaseGone, LeaseStale
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Delivery, Progress, Settled, SettleResult
+
+_NO_SAY = {Settled.SETTLED_STALE: LeaseStale, Settled.SETTLED_GONE: LeaseGone}
+_UNKNOWN = timedelta(seconds=1)  # taken for the policy's span where nobody knows it: of a foreign message
+
+
+@dataclass(eq=False)
+class Lease:
+    """The right to work on one message until a deadline. Outside of `held` and `kept_alive` nothing extends it.
+
+    delivery: the message, its attempt, its ticket, and the lease's token.
+    is_settled: it was acked or given back through this handle, or found lost. is_ending: or that is under way.
+    is_lost: the service said that somebody else has, or had, the message: what is done with it now has no say.
+    """
+
+    connection: Connection
+    queue_name: str
+    delivery: Delivery
+    span: timedelta
+    is_settled: bool = field(default=False, init=False)
+    is_ending: bool = field(default=False, init=False)
+    is_lost: bool = field(default=False, init=False)
+    _loss: Exception | None = field(default=None, init=False)  # found while kept alive, and nobody was told yet
+
+    @classmethod
+    async def get(
+        cls, connection: Connection, queue_name: str, *, wait: timedelta | None = None, lease: timedelta | None = None
+    ) -> Self | None:
+        """Leases one message for the policy's span, or for `lease`; None if none came within `wait` (default: at once).
+
+        If its answer is lost it is asked for again, and brings the same lease. Raises QueueNotFound, QueueDrained,
+        QueueDeleted, QueuePaused, RoleInUse.
+        """
+        request = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
+        for delivery in (await connection.call(connection.queues.Get, request)).deliveries:
+            # By the store's clock it was given when its message had waited so long.
+            policy = (
+                delivery.lease_expires_at.ToDatetime() - delivery.put_at.ToDatetime() - delivery.waited.ToTimedelta()
+            )
+            return cls(connection, queue_name, delivery, lease or (policy if delivery.HasField("put_at") else _UNKNOWN))
+        return None
+
+    async def ack(self, result: bytes = b"") -> SettleResult:
+        """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
+
+        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
+        """
+        return await self.settle(pb.AckRequest(result=result))
+
+    async def delay(
+        self, delay: timedelta | None = None, *, reason: str = "", keep_attempt: bool = False
+    ) -> SettleResult:
+        """Gives the message back: by the queue's backoff, or after a span (0: now, at the head).
+
+        Costs an attempt unless `keep_attempt`. `reason`, at most 1024 bytes, is kept with the message. Does not block.
+        Raises LeaseStale or LeaseGone; but if an answer was lost, and the call was made again, it answers STALE or GONE
+        without raising, for the first try has most likely done it.
+        """
+        return await self.settle(pb.DelayRequest(delay=span(delay), reason=reason, keep_attempt=keep_attempt))
+
+    async def progress(self, fraction: float, note: str = "") -> SettleResult:
+        """Tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes; extends the lease, too.
+
+        Does not block. Raises LeaseStale or LeaseGone.
+        """
+        told = Progress(fraction=fraction, note=note)
+        return self.book(await self.ask(pb.ExtendRequest(lease=span(self.span), progress=told)))
+
+    async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
+        """Makes a call that ends the lease; see `ack` and `delay`."""
+        lost: list[bool] = []
+        self.is_ending = True
+        try:
+            result: SettleResult = await self.ask(request, on_lost=lambda: lost.append(True))
+        finally:
+            self.is_ending = self.is_settled
+        if lost and isinstance(request, pb.DelayRequest) and result.settled in _NO_SAY:
+            self.end()
+            return result
+        return self.book(result)
+
+    async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> Any:
+        """Makes an Ack, a Delay or an Extend of this lease."""
+        request.queue = self.queue_name
+        request.leases[:] = [self.delivery.lease]
+        rpc = getattr(self.connection.queues, type(request).__name__.removesuffix("Request"))
+        return (await self.connection.call(rpc, request, on_lost=on_lost)).results[0]
+
+    def book(self, result: SettleResult) -> SettleResult:
+        """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
+        if result.settled == Settled.SETTLED_EXTENDED:
+            return result
+        self.is_lost = result.settled in _NO_SAY
+        self.end()
+        if self.is_lost:
+            text = f"the lease of message {self.delivery.message.id!r} is {Settled.Name(result.settled)[8:].lower()}"
+            raise _NO_SAY[result.settled](text, metadata={"queue": self.queue_name})
+        return result
+
+    def end(self) -> None:
+        """Notes that it is settled."""
+        self.is_settled = self.is_ending = True
+
+    async def confirm(self, *, within: float) -> bool:
+        """Extends the lease and tells whether the service answered; what it said stands in `is_lost`.
+
+        While somebody settles it there is nothing to ask: an Ack that overtakes the Extend would make it look lost.
+        """
+        if self.is_ending:
+            return True
+        try:
+            async with asyncio.timeout(within):
+                result = await self.ask(pb.ExtendRequest(lease=span(self.span)))
+            return self.is_ending or self.book(result) is not None  # type: ignore[redundant-expr]  # it may be by now
+        except (HeadwayError, TimeoutError) as error:
+            log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
+            self._loss = error if self.is_lost else None
+            return self.is_lost
+
+    async def keep_alive(self, failures: int = 0) -> None:
+        """Extends the lease at a third of its span until it is settled or lost; sooner after failures in a row."""
+        third = self.span.total_seconds() / 3
+        while not self.is_settled:
+            await asyncio.sleep(min(third, backoff_seconds(failures)) if failures else third)
+            failures = 0 if await self.confirm(within=max(third, 0.1)) else failures + 1
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[Self]:
+        """Keeps the lease alive while the block runs and settles the message at its end, unless the block did.
+
+        It is acked if the block ends cleanly; given to the queue's backoff, at the cost of an attempt, if it raises;
+        given back at once and for free if it is cancelled. A clean end raises LeaseStale or LeaseGone if the ack came
+        too late to count.
+        """
+        keeper = asyncio.create_task(self.keep_alive())
+        try:
+            yield self
+        except BaseException as error:
+            await self.give_back(failed_with=failure_reason(error))
+            raise
+        finally:
+            keeper.cancel()
+        if self._loss is not None:
+            raise self._loss
+        if not self.is_settled:
+            await self.ack()
+
+    async def give_back(self, *, failed_with: str | None) -> None:
+        """Gives the message back, unless it is settled: to the queue's backoff with a reason; None: now and for free.
+
+        Takes 5 s at most and never raises HeadwayError: if the service does not answer, the lease lapses by itself.
+        """
+        now = timedelta(0) if failed_with is None else None
+        try:
+            async with asyncio.timeout(5.0):
+                if not self.is_settled:
+                    await self.delay(now, reason=failed_with or "", keep_attempt=failed_with is None)
+        except (HeadwayError, TimeoutError) as error:
+            log.warning("could not give message %r back: %r", self.delivery.message.id, error)
+
+
+def failure_reason(error: BaseException) -> str | None:
+    """What is kept with a message whose work raised: the exception's type and not its text, which may hold secrets.
+
+    None if the work did not fail: its task was cancelled, or the generator that it belongs to was closed.
+    """
+    task = asyncio.current_task()
+    is_cancelled = isinstance(error, asyncio.CancelledError) and (task is None or bool(task.cancelling()))
+    is_failure = isinstance(error, Exception | asyncio.CancelledError) and not is_cancelled
+    return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.") if is_failure else None

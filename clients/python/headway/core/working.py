@@ -1,0 +1,87 @@
+"""Works through a queue: a handler in slots, each of which leases, handles and settles one message at a time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from headway.core.connecting import Connection, log, pause_seconds
+from headway.core.error import HeadwayError
+from headway.core.errors import QueueDrained
+from headway.core.leasing import Lease, failure_reason
+
+
+@dataclass(eq=False)
+class Worker:
+    """Calls `handler` with a Lease for each message, `concurrency` at a time; see `run`.
+
+    Each lease is kept alive while its handler runs; then it is acked, unless the handler settled it. Bytes that a
+    handler returns are the message's result. One that raises, or whose result is refused, gives its message to the
+    queue's backoff.
+
+    lease: how long a lease lasts if nothing extends it; default the policy's.
+    stop: when it is set no more is leased, what is held is finished, and `run` returns.
+    """
+
+    connection: Connection
+    queue_name: str
+    handler: Callable[[Lease], Awaitable[object]]
+    concurrency: int = 1
+    lease: timedelta | None = None
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    failure: HeadwayError | None = field(default=None, init=False)
+
+    async def run(self) -> None:
+        """Works until the queue is drained or `stop` is set; while the service is away or busy it waits and goes on.
+
+        If it is cancelled the handlers are, and their messages are given back for free. Raises QueueNotFound,
+        QueueDeleted and whatever else no waiting mends, after finishing what it holds.
+        """
+        async with asyncio.TaskGroup() as group:
+            self.stopping = group.create_task(self.stop.wait())
+            await asyncio.wait([group.create_task(self.slot()) for _ in range(self.concurrency)])
+            self.stopping.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    async def slot(self) -> None:
+        """Handles one message after the other."""
+        failures = 0
+        while not self.stopping.done():
+            try:
+                # A longer wait saves calls, a shorter one notices a lost service sooner.
+                got = Lease.get(self.connection, self.queue_name, wait=timedelta(seconds=30), lease=self.lease)
+                lease = await self.unless_stopped(got)
+                failures = 0
+                if lease is not None:
+                    await self.handle(lease)
+            except QueueDrained:
+                return
+            except HeadwayError as error:
+                if not error.is_passing:
+                    self.failure = self.failure or error
+                    self.stopping.cancel()
+                failures += 1
+                await self.unless_stopped(asyncio.sleep(pause_seconds(self.queue_name, failures, error)))
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What it answers; None if the stop came first, and then it was cancelled."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self.stopping), return_when=asyncio.FIRST_COMPLETED)
+            return await task if task.done() else None
+        finally:
+            task.cancel()
+
+    async def handle(self, lease: Lease) -> None:
+        """Runs the handler on a message and settles it."""
+        try:
+            async with lease.held():
+                result = await self.handler(lease)
+                if isinstance(result, bytes) and not lease.is_settled:
+                    await lease.ack(result)
+        except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure
+            if failure_reason(error) is None:
+                raise
+            log.warning("the handler failed on message %r", lease.delivery.message.id, exc_info=error)
