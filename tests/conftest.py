@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from conformance import table
-from conformance.languages import LANGUAGES
+from conformance.languages import CORE, LANGUAGES
 from harness import ServiceProcess, StoreServer, access, figures, processes
 from harness.figures import figure
 from harness.stores import KINDS, program
@@ -41,7 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _languages_of(item: pytest.Item) -> set[str]:
     """The languages that a test is about, if it is one of a suite over languages."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return {str(parameters[name]) for name in ("language", "producer", "worker_language") if name in parameters}
+    names = ("language", "producer", "worker_language")
+    return {str(parameters[name]).removesuffix(CORE) for name in names if name in parameters}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,5 +1,5 @@
-"""Regenerates what is committed but generated: the stubs, the reference of the settings, what the chart says of them,
-its dashboard, and the table of metrics.
+"""Regenerates what is committed but generated: the stubs, Python's tree of errors, the reference of the settings, what
+the chart says of them, its dashboard, and the table of metrics.
 
 With --check it compares and changes nothing. A language whose toolchain is not here is left as it is, and named; under
 CI=true that is an error.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import chart
 import dashboard
+import error_kinds
 from generating import Generating, languages
 
 from headwayd.telemetry import metric_names
@@ -40,6 +41,7 @@ def metrics_text() -> str:
 def texts() -> dict[Path, bytes | None]:
     """What single files should hold."""
     made = {SETTINGS: settings_reference(), METRICS: metrics_text()}
+    made |= {error_kinds.KEPT: error_kinds.text()}
     made |= {chart.SCHEMA: chart.schema_text(), chart.README: chart.readme_text()}
     made[dashboard.PATH] = dashboard.text()
     return {path: text.encode() for path, text in made.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.driving import DriverProcess
-from conformance.languages import LANGUAGES, Language, Ready, build_once, run_id, skip_without_toolchain
+from conformance.languages import CORE, LANGUAGES, Language, Ready, build_once, run_id, skip_without_toolchain
 from conformance.stage import Stage
 
 
@@ -37,13 +37,13 @@ def ready() -> Ready:
 
 @pytest.fixture(scope="session")
 async def driver_of(ready: Ready, session_dir: Path) -> AsyncIterator[Callable[[str], Awaitable[DriverProcess]]]:
-    """The driver process of a language, started when it is first asked for, and again if it has died."""
+    """The driver process of that name, started when it is first asked for, and again if it has died."""
     running: dict[str, DriverProcess] = {}
 
     async def driver(name: str) -> DriverProcess:
-        language = ready(name)
+        language = ready(name.removesuffix(CORE))
         if name not in running or not running[name].is_running:
-            running[name] = DriverProcess(language.command(language.run), session_dir / f"driver-{name}.log")
+            running[name] = DriverProcess(language.command(language.drivers[name]), session_dir / f"driver-{name}.log")
             await running[name].start()
         return running[name]
 

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DRIVERS = Path(__file__).parent / "drivers"
 # Everything that is built stands here and stays, so that the next run's build has little to do.
 BUILDS = ROOT / "build/conformance"
+CORE = "-core"
 BUILD_S = 600
 _NEEDS_S = 60
 _TAIL = 4000
@@ -48,12 +49,18 @@ class Language:
     build: tuple[tuple[str, ...], ...]
     cwd: Path
     run: tuple[str, ...]
+    run_core: tuple[str, ...]  # the same by the counted layer alone, if the client has more; else nothing
     test: tuple[tuple[str, ...], ...]
     test_cwd: Path
     examples: tuple[Example, ...]
     layer: tuple[str, ...]  # what the hand-written layer consists of, as patterns of paths
     blocks_are_run_by: str  # the test that runs the README's blocks, if it is not that of the examples
     out: Path = field(compare=False)
+
+    @property
+    def drivers(self) -> Mapping[str, tuple[str, ...]]:
+        """The commands of its drivers, by name: "python", "python-core"."""
+        return {self.name: self.run} | ({f"{self.name}{CORE}": self.run_core} if self.run_core else {})
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The words with their placeholders filled: {out} is the build's folder, {python} this interpreter."""
@@ -69,6 +76,7 @@ def read(path: Path) -> Language:
         build=tuple(map(tuple, told.get("build", []))),
         cwd=ROOT / told.get("cwd", "."),
         run=tuple(told["run"]),
+        run_core=tuple(told.get("run_core", [])),
         test=tuple(map(tuple, told.get("test", []))),
         test_cwd=ROOT / told.get("test_cwd", "."),
         examples=tuple(

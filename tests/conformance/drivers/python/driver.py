@@ -1,10 +1,11 @@
-"""The conformance driver of Python: does what the lines on stdin ask, by the layer of `clients/python`."""
+"""The conformance driver of Python: does what the lines on stdin ask, by `headway` or, with `core`, by its core."""
 
 import asyncio
 import base64
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
 from typing import Any
@@ -19,8 +20,14 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import headway
 from headway._batch import make_message
 from headway._duplex import Duplex
-from headway._errors import from_rpc_error
+from headway._places import read_update
+from headway.core import Connection, Worker, watch
+from headway.core.connecting import span
+from headway.core.error import from_rpc_error
+from headway.core.leasing import Lease
+from headway.core.trace import context_of, traced
 from headway.v1 import admin_service_pb2, queue_service_pb2
+from headway.v1.message_pb2 import Message, PutResult
 
 Json = dict[str, Any]
 _SERVICES = {
@@ -30,6 +37,62 @@ _SERVICES = {
 }
 _LINE_BYTES = 256 * 1024 * 1024
 _W3C = TraceContextTextMapPropagator()
+
+
+class CoreQueue:
+    """What the driver asks of a queue, by the core alone."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    async def put_many(self, messages: list[Message], *, wait: timedelta | None) -> Sequence[PutResult]:
+        made = [traced(message) for message in messages]
+        request = queue_service_pb2.PutRequest(queue=self._name, messages=made, wait=span(wait))
+        return (await self._connection.call(self._connection.queues.Put, request)).results
+
+    @asynccontextmanager
+    async def lease(self, *, wait: timedelta | None, lease: timedelta | None) -> AsyncIterator[Lease | None]:
+        found = await Lease.get(self._connection, self._name, wait=wait, lease=lease)
+        if found is None:
+            yield None
+        else:
+            async with found.held():
+                yield found
+
+    async def run(
+        self,
+        handler: Callable[[Lease], Awaitable[bytes]],
+        *,
+        concurrency: int,
+        lease: timedelta | None,
+        stop: asyncio.Event,
+    ) -> None:
+        worker = Worker(self._connection, self._name, handler, concurrency=concurrency, lease=lease, stop=stop)
+        await worker.run()
+
+    async def watch(self, *ids: str, attended: bool) -> AsyncGenerator[headway.Update, None]:
+        async with aclosing(watch(self._connection, self._name, ids, attended=attended)) as answers:
+            async for answer in answers:
+                if (update := read_update(answer, None)) is not None:
+                    yield update
+
+
+class CoreClient:
+    """What the driver asks of a client, by the core alone."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+
+    def queue(self, name: str) -> CoreQueue:
+        return CoreQueue(self.connection, name)
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+
+Client = headway.Client | CoreClient
+Queue = headway.Queue | CoreQueue
 
 
 class Failed(Exception):
@@ -85,13 +148,13 @@ class Stream:
 class Held:
     """A lease's block, open until it is told how to end."""
 
-    def __init__(self, queue: headway.Queue, request: Json) -> None:
+    def __init__(self, queue: Queue, request: Json) -> None:
         loop = asyncio.get_running_loop()
-        self.entered: asyncio.Future[headway.Lease | None] = loop.create_future()
+        self.entered: asyncio.Future[Lease | None] = loop.create_future()
         self.end: asyncio.Future[Json] = loop.create_future()
         self.task = asyncio.create_task(self._hold(queue, request))
 
-    async def _hold(self, queue: headway.Queue, request: Json) -> None:
+    async def _hold(self, queue: Queue, request: Json) -> None:
         try:
             async with queue.lease(wait=_span(request, "wait_ms"), lease=_span(request, "lease_ms")) as lease:
                 self.entered.set_result(lease)
@@ -109,7 +172,7 @@ class Held:
             pass
 
     @property
-    def lease(self) -> headway.Lease:
+    def lease(self) -> Lease:
         lease = self.entered.result()
         assert lease is not None
         return lease
@@ -122,7 +185,7 @@ class Held:
 class Working:
     """A worker loop, whose handlers wait until they are told how to end."""
 
-    def __init__(self, name: str, queue: headway.Queue, request: Json) -> None:
+    def __init__(self, name: str, queue: Queue, request: Json) -> None:
         self.name = name
         self.stop = asyncio.Event()
         self.handling: dict[str, asyncio.Future[Json]] = {}
@@ -131,7 +194,7 @@ class Working:
         self.task = asyncio.create_task(queue.run(self._handle, concurrency=concurrency, lease=lease, stop=self.stop))
         self.task.add_done_callback(self._tell_end)
 
-    async def _handle(self, lease: headway.Lease) -> bytes:
+    async def _handle(self, lease: Lease) -> bytes:
         self._count += 1
         name = f"{self.name}/{self._count}"
         told = self.handling[name] = asyncio.get_running_loop().create_future()
@@ -173,8 +236,9 @@ class Watching:
 class Driver:
     """Every operation is the method of its name."""
 
-    def __init__(self) -> None:
-        self._clients: dict[str, headway.Client] = {}
+    def __init__(self, *, is_core: bool) -> None:
+        self._is_core = is_core
+        self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Any] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -202,8 +266,11 @@ class Driver:
 
     async def connect(self, request: Json) -> None:
         timeout_ms = request.get("options", {}).get("call_timeout_ms", 10_000)
-        self._clients[request["client"]] = headway.connect(
-            ",".join(request["addresses"]), call_timeout=timedelta(milliseconds=timeout_ms)
+        target, call_timeout = ",".join(request["addresses"]), timedelta(milliseconds=timeout_ms)
+        self._clients[request["client"]] = (
+            CoreClient(Connection(target, call_timeout=call_timeout))
+            if self._is_core
+            else headway.connect(target, call_timeout=call_timeout)
         )
 
     async def disconnect(self, request: Json) -> None:
@@ -326,7 +393,7 @@ class Driver:
     def _handle(self, request: Json) -> Any:
         return self._handles[request["client"], request["handle"]]
 
-    def _queue(self, request: Json) -> headway.Queue:
+    def _queue(self, request: Json) -> Queue:
         return self._clients[request["client"]].queue(request["queue"])
 
 
@@ -334,11 +401,13 @@ def _span(request: Json, name: str) -> timedelta | None:
     return None if request.get(name) is None else timedelta(milliseconds=request[name])
 
 
-def _told(lease: headway.Lease) -> Json:
+def _told(lease: Lease) -> Json:
     carrier: dict[str, str] = {}
-    if lease.trace_context is not None:
-        _W3C.inject(carrier, lease.trace_context)
-    told = {"message": MessageToDict(lease.message), "attempt": lease.attempt, "ticket": str(lease.ticket)}
+    delivery = lease.delivery
+    context = context_of(delivery.message.headers)
+    if context is not None:
+        _W3C.inject(carrier, context)
+    told = {"message": MessageToDict(delivery.message), "attempt": delivery.attempt, "ticket": str(delivery.ticket)}
     return told | {"traceparent": carrier.get("traceparent")}
 
 
@@ -377,4 +446,4 @@ def _tell(line: Json) -> None:
     sys.stdout.flush()
 
 
-asyncio.run(Driver().serve())
+asyncio.run(Driver(is_core=sys.argv[1:] == ["core"]).serve())
