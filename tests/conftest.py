@@ -141,8 +141,8 @@ def prefix(worker: str) -> str:
 
 @pytest.fixture(scope="session")
 def service(store_kind: str, store_server: StoreServer, session_dir: Path, prefix: str) -> Iterator[ServiceProcess]:
-    """A service shared by all tests of this worker, on `store_server`: do not stop it. To the store it is a user who may
-    do no more than the documents say is needed."""
+    """A service shared by all tests of this worker, on `store_server`: do not stop it. To the store it is a user who
+    may do no more than the documents say is needed."""
     folder = session_dir / f"service-{store_kind}"
     folder.mkdir()
     with store_server.client() as client:

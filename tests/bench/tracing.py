@@ -23,7 +23,7 @@ from headway.v1 import message_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import PutCode, PutOrder, PutOutcome
-from headwayd.rpc.edge import Gate, _unary, service_handlers
+from headwayd.rpc.edge import Gate, _unary, _Way, service_handlers
 from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.server import QUEUE_SERVICE
 
@@ -123,9 +123,9 @@ async def way_us(handle: Callable[[Any, Any], Awaitable[Any]], calls: int) -> fl
 async def ways(rounds: int, calls: int = 5_000) -> Mapping[str, Sequence[float]]:
     """The way of a Put past everything that tracing knows of, and as a service takes it whose tracing is off."""
     servicer: Any = QueueServicer(_Engine())  # type: ignore[arg-type] # what a Put needs of one
-    gate, most_bytes = Gate(max_running=10), _Engine.limits.max_request_bytes
+    gate, most_bytes = Gate(_Engine.limits), _Engine.limits.max_request_bytes
     served: Any = service_handlers(servicer, QUEUE_SERVICE, gate=gate, max_request_bytes=most_bytes)
-    past: Any = _unary(servicer.Put, "Put", gate)
+    past: Any = _unary(_Way("/headway.v1.QueueService/Put", servicer.Put, gate, None))
     handles = {"past tracing": past, "tracing off": served["/headway.v1.QueueService/Put"].unary_unary}
     found: dict[str, list[float]] = {name: [] for name in handles}
     for _ in range(rounds):
