@@ -5,7 +5,6 @@ Where neither `http_listen` nor `otlp_endpoint` is set nobody asks, and there is
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from headwayd.config.settings import Settings
 from headwayd.engine.counting.census import Census
 from headwayd.engine.counting.counts import Counts
 from headwayd.engine.engine import Engine
+from headwayd.engine.tasks import Tasks
 from headwayd.http.connecting import Calls
 from headwayd.http.doors import Behind
 from headwayd.http.server import HttpServer
@@ -60,7 +60,7 @@ class Oversight:
         self._metrics: Metrics | None = None
         self._http: HttpServer | None = None
         self._otlp: OtlpMetrics | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         is_asked = settings.http_listen is not None or settings.otlp_endpoint is not None
         self.counts = Counts(most_queues=settings.metrics_queues) if is_asked else None
 
@@ -75,7 +75,7 @@ class Oversight:
             counts, Census(store, counts), watcher_count=lambda: engine.watcher_count, shared=shared
         )
         self._tell()
-        self._tasks.append(asyncio.create_task(metrics.run(), name="metrics"))
+        self._tasks.spawn(metrics.run(), "metrics")
         if settings.otlp_endpoint is not None:
             # Late: whoever sends nothing need not load OpenTelemetry.
             from headwayd.telemetry.otlp_metrics import OtlpMetrics  # noqa: PLC0415
@@ -83,7 +83,7 @@ class Oversight:
             self._otlp = otlp = OtlpMetrics(
                 metrics, endpoint=settings.otlp_endpoint, every=settings.metrics_interval, process=self._process
             )
-            self._tasks.append(asyncio.create_task(otlp.run(), name="otlp metrics"))
+            self._tasks.spawn(otlp.run(), "otlp metrics")
         if settings.http_listen is None:
             return []
         behind = Behind(
@@ -118,9 +118,6 @@ class Oversight:
 
     async def finish(self) -> None:
         """Sends the last numbers, when all is done that is counted."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         if self._otlp is not None:
             await self._otlp.close()

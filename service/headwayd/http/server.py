@@ -13,7 +13,9 @@ import socket
 import ssl
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
+import structlog
 import uvicorn
 
 from headwayd.http.doors import Behind, app_of
@@ -23,6 +25,7 @@ _HEAD_BYTES = 16 * 1024  # of a request
 _BACKLOG = 128
 _START_S = 10.0
 _LAST_ANSWERS_S = 2
+log: Any = structlog.get_logger(__name__)
 
 
 class CannotListenHttp(OSError):
@@ -80,6 +83,7 @@ class HttpServer:
         """Begins to listen; the URL with the real port. Raises CannotListenHttp."""
         sockets, port = _bind(self._listen, reuse_port=self._reuse_port)
         self._serving = asyncio.create_task(self._server.serve(sockets), name="http")
+        self._serving.add_done_callback(_log_failure)
         has_started = asyncio.ensure_future(self._server.has_started.wait())
         try:
             await asyncio.wait({has_started, self._serving}, return_when=asyncio.FIRST_COMPLETED, timeout=_START_S)
@@ -100,6 +104,12 @@ class HttpServer:
             async with asyncio.timeout(within.total_seconds()):
                 await self._serving
         self._serving = None
+
+
+def _log_failure(serving: asyncio.Task[None]) -> None:
+    """It must not fail silently."""
+    if not serving.cancelled() and (error := serving.exception()) is not None:
+        log.error("http has ended", exc_info=error)
 
 
 def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:

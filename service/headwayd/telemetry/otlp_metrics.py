@@ -55,7 +55,11 @@ class OtlpMetrics:
         await asyncio.to_thread(self._exporter.shutdown, 1_000)
 
     async def _send(self, reading: Reading) -> None:
-        result = await asyncio.to_thread(lambda: self._exporter.export(self._data(reading)))
+        try:
+            result = await asyncio.to_thread(lambda: self._exporter.export(self._data(reading)))
+        except Exception:  # loop guard: what fails today may go tomorrow
+            log.exception("metrics were not sent")
+            return
         if result is not otel.MetricExportResult.SUCCESS:
             log.warning("metrics were not sent")
 
