@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
 from harness import ServiceProcess, StoreServer, eventually, scraping
@@ -17,6 +18,7 @@ from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from headwayd.engine.counting.counts import OTHERS
 from headwayd.telemetry import metric_names
 from wire.calls import GONE, RESOURCE_EXHAUSTED, Line, leases, line_at, span
+from wire.flows import Consuming, Producing
 from wire.streams import Standing
 
 MakeService = Callable[..., ServiceProcess]
@@ -277,3 +279,45 @@ async def test_a_refusal_for_want_of_room_is_counted_once_for_a_call_that_is_ref
     told = await scrape(watched)
     assert told.by("reason", "puts_refused_total", queue="jobs") == {"QUEUE_FULL": 2}
     assert told.by("code", "calls_total", method="Put") == {"OK": 1, "RESOURCE_EXHAUSTED": 1}
+
+
+async def test_what_streams_do_counts_like_any_other(watched: ServiceProcess, jobs: Line) -> None:
+    await jobs.create(bound=3)
+    async with Producing(jobs) as producing:
+        batches = [await producing.send(b"%d" % n, b"x") for n in range(3)]
+        await producing.answer(batches[0])
+        async with Consuming(jobs, messages=10) as consuming:
+            for batch in batches:
+                assert not any(result.error.code for result in await producing.answer(batch))
+            taken = await consuming.tokens(6)
+            await consuming.ack(*taken[:4])
+            await eventually(lambda: len(consuming.settled) == 4)
+        await eventually(lambda: all_are_back(jobs))
+    [again] = (await jobs.get()).deliveries
+    await jobs.get(ack=[again.lease])
+
+    async def is_told() -> bool:
+        told = await scrape(watched)
+        assert told.value("messages_put_total", queue="jobs") == 6
+        assert not told.has("puts_refused_total")  # who waited for room was not refused
+        assert told.value("messages_delivered_total", queue="jobs") == 8
+        assert told.by("how", "messages_settled_total", queue="jobs") == {"acked": 5}
+        assert told.value("work_seconds_count", queue="jobs") == 5
+        assert told.value("streams") == 0
+        return told.by("cause", "leases_released_total") == {"stream_ended": 2}
+
+    await eventually(is_told, within=CENSUS_S)
+
+
+async def all_are_back(line: Line) -> bool:
+    return (await line.counts()).length == 2
+
+
+async def test_calls_by_the_http_port_are_counted_like_those_by_grpc(watched: ServiceProcess, jobs: Line) -> None:
+    await jobs.create()
+    async with httpx.AsyncClient(base_url=watched.http, timeout=10) as client:
+        for queue, status in (("jobs", 200), ("nothing", 404)):
+            answer = await client.post("/headway.v1.QueueService/Describe", json={"queue": queue})
+            assert answer.status_code == status, answer.text
+    told = await scrape(watched)
+    assert told.by("code", "calls_total", method="Describe") == {"OK": 1, "NOT_FOUND": 1}

@@ -180,7 +180,7 @@ class Putting:
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Engine.put."""
-        outcomes = await self.put_each(order, budget_s=budget_s)
+        outcomes = await self._put_each(order, budget_s=budget_s)
         first = outcomes[0].error
         if first is not None and all(one.error is not None and one.error.reason is first.reason for one in outcomes):
             raise first
@@ -188,6 +188,9 @@ class Putting:
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same, but what befell every message is told of each."""
+        return await self._put_each(order, budget_s=budget_s)
+
+    async def _put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         share = None
         if (size := _size_if_together(order)) is not None:
             kind = (order.queue, order.on_duplicate, order.producer)

@@ -12,6 +12,8 @@ from headwayd.engine.putting import Putting
 
 # These show that the queue exists.
 _OF_A_QUEUE = frozenset({Reason.QUEUE_FULL, Reason.QUEUE_CLOSED, Reason.DUPLICATE_MESSAGE, Reason.ROLE_IN_USE})
+# What a stream waits for (`rpc/producing.py`).
+_WILL_WAIT = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
 
 
 class CountedPutting(Putting):
@@ -21,15 +23,28 @@ class CountedPutting(Putting):
         super().__init__(*arguments, **options)
         self._counts = counts
 
-    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+    async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Putting."""
         try:
-            outcomes = await super().put_each(order, budget_s=budget_s)
+            outcomes = await super().put(order, budget_s=budget_s)
         except HeadwayError as error:
             self._refused(order.queue, error, len(order.messages))
             raise
         for outcome in outcomes:
             if outcome.error is not None:
+                self._refused(order.queue, outcome.error, 1)
+        return outcomes
+
+    async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+        """See Putting. A stream that did not wait for room will, with the same messages: so that is no refusal yet."""
+        try:
+            outcomes = await super().put_each(order, budget_s=budget_s)
+        except HeadwayError as error:
+            if order.wait_ms or error.reason not in _WILL_WAIT:
+                self._refused(order.queue, error, len(order.messages))
+            raise
+        for outcome in outcomes:
+            if outcome.error is not None and (order.wait_ms or outcome.error.reason not in _WILL_WAIT):
                 self._refused(order.queue, outcome.error, 1)
         return outcomes
 
