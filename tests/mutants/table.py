@@ -6,7 +6,14 @@ that fails with the defect every time, not one that happens to.
 
 from __future__ import annotations
 
-from mutants.defects import leases, order, streams, together, waiting
+from mutants.defects import counting, leases, order, streams, together, waiting
 from mutants.mutant import Mutant
 
-MUTANTS: tuple[Mutant, ...] = (*leases.MUTANTS, *order.MUTANTS, *waiting.MUTANTS, *streams.MUTANTS, *together.MUTANTS)
+MUTANTS: tuple[Mutant, ...] = (
+    *leases.MUTANTS,
+    *order.MUTANTS,
+    *waiting.MUTANTS,
+    *streams.MUTANTS,
+    *together.MUTANTS,
+    *counting.MUTANTS,
+)

@@ -1,0 +1,77 @@
+"""Defects of metrics: what is told is not what was done, or is told of things that must not be told of."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_COUNTED = "tests/integration/test_metrics.py::"
+_UNIT = "tests/unit/test_counting.py::"
+_TEXT = "tests/unit/test_exposition.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="made-up-names-get-series",
+        defect="A Put into a queue that nobody made gets series of its own, under whatever name the caller gave.",
+        file="engine/counting/counted_puts.py",
+        old="if reason in _OF_A_QUEUE else self._counts.of_known(queue)",
+        new="if reason else self._counts.of_known(queue)",
+        test=_COUNTED + "test_nothing_of_a_message_or_its_callers_is_told",
+    ),
+    Mutant(
+        name="series-without-bound",
+        defect="Every queue has series of its own, however many there are.",
+        file="engine/counting/counts.py",
+        old="len(self._queues) < self._most_queues and ",
+        new="",
+        test=_COUNTED + "test_many_queues_make_few_series_and_none_is_left_out_of_the_sums",
+    ),
+    Mutant(
+        name="waiting-for-room-counts-as-refused",
+        defect="A stream's batch that waits for room is counted as refused, though it is accepted then.",
+        file="engine/counting/counted_puts.py",
+        old="if outcome.error is not None and (order.wait_ms or outcome.error.reason not in _WILL_WAIT):",
+        new="if outcome.error is not None:",
+        test=_COUNTED + "test_what_streams_do_counts_like_any_other",
+    ),
+    Mutant(
+        name="same-leases-counted-twice",
+        defect="A Get that is repeated with its attempt id counts what it leased a second time.",
+        file="engine/counting/counted_store.py",
+        old="if lease in leased_at:",
+        new="if False:",
+        test=_UNIT + "test_the_same_leases_asked_for_again_are_counted_once",
+    ),
+    Mutant(
+        name="stale-state-told-without-the-store",
+        defect="While the store is away the state of queues is told as it was.",
+        file="engine/counting/census.py",
+        old="self._seen = Seen(is_reachable=False, queues={})",
+        new="self._seen = Seen(is_reachable=False, queues={}) if self._seen is None else self._seen",
+        test=_COUNTED + "test_without_the_store_the_process_tells_of_itself_and_that_the_store_is_away",
+    ),
+    Mutant(
+        name="label-not-escaped",
+        defect="A queue whose name has a quote in it makes the whole text unreadable.",
+        file="telemetry/exposition.py",
+        old='text.translate(_ESCAPES)}"',
+        new='text}"',
+        test=_TEXT + "test_the_parsers_read_what_was_written",
+    ),
+    Mutant(
+        name="counters-fall-with-a-worker",
+        defect="A worker that takes a dead one's place begins at zero, and the service's counters fall.",
+        file="telemetry/sharing.py",
+        old="together((self._before, own))",
+        new="together((own,))",
+        test=_TEXT + "test_who_takes_a_dead_ones_place_goes_on_from_its_counters_and_not_from_its_gauges",
+    ),
+    Mutant(
+        name="ready-while-going",
+        defect="/readyz says ready although the process was told to stop.",
+        file="oversight.py",
+        old="self._is_serving and self._is_ready",
+        new="self._is_ready",
+        test="tests/integration/test_http.py::"
+        "test_from_the_signal_on_it_is_not_ready_and_it_answers_until_calls_have_ended",
+    ),
+)
