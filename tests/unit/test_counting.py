@@ -166,7 +166,7 @@ class FakeQueues:
         self.described: list[str] = []
         self.asked = 0
 
-    async def names(self, *, budget_s: float) -> Sequence[str]:
+    async def names(self, namespace: str | None, *, budget_s: float) -> Sequence[str]:
         return sorted(self.all)
 
     async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
