@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import tomllib
 from itertools import pairwise
 from typing import Any
@@ -83,6 +85,17 @@ def test_the_chart_is_of_the_services_version() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert (chart["version"], chart["appVersion"]) == (version, version)
+
+
+@pytest.mark.parametrize("document", ["helm/headway/README.md", "docs/operations.md"])
+def test_every_command_that_installs_it_would_make_something(document: str) -> None:
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    commands = [shlex.split(line) for line in re.findall(r"^ +helm install (.*)$", text, re.MULTILINE)]
+    assert commands
+    for command in commands:
+        name, chart, *words = command
+        done = helm("template", name, ROOT / chart, *words)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
 # -- refused ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from image.box import ROOT, Box, Buildah, terminate
 
 # Beside buildah all of this is part of every Linux.
 TOOLS = ("buildah", "unshare", "mount", "chroot", "setpriv", "ldd", "ldconfig")
-ADDRESS = re.compile(rb"serving on (\S+) \(store: embedded valkey .*, /var/lib/headway\)")
+ADDRESSES = re.compile(rb"serving on (\S+), (http://\S+) \(store: embedded valkey .*, /var/lib/headway\)")
 
 
 def missing() -> str | None:
@@ -84,14 +84,14 @@ def box(short_dir: Path) -> Iterator[Box]:
     buildah.run("rmi", "--all", "--force")
 
 
-async def started(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The address that the first line tells."""
+async def started(process: subprocess.Popen[bytes], log: Path) -> tuple[str, str]:
+    """The addresses that the first line tells: of gRPC, and of HTTP."""
     assert process.stdout is not None
     async with asyncio.timeout(30):
         line = await asyncio.to_thread(process.stdout.readline)
-    match = ADDRESS.search(line)
+    match = ADDRESSES.search(line)
     assert match, line.decode() + processes.tail(log)
-    return match[1].decode()
+    return match[1].decode(), match[2].decode()
 
 
 @pytest.mark.slow
@@ -125,10 +125,10 @@ async def test_the_image_serves_from_a_read_only_file_system_and_keeps_its_data_
     assert "--insecure" in refused.stderr
 
     # It serves, as process 1, and what it may not write to it does not miss.
-    log, local = tmp_path / "log", {"HEADWAY_LISTEN": "127.0.0.1:0"}
+    log, local = tmp_path / "log", {"HEADWAY_LISTEN": "127.0.0.1:0", "HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
     process = box.spawn(log, **local)
     try:
-        address = await started(process, log)
+        address, _ = await started(process, log)
         assert box.run("python", "-c", "open('/opt/headway/x', 'w')").stderr.endswith(
             "Read-only file system: '/opt/headway/x'\n"
         )
@@ -138,10 +138,14 @@ async def test_the_image_serves_from_a_read_only_file_system_and_keeps_its_data_
         assert terminate(process) == 0, processes.tail(log)
         assert box.run(*health, HEADWAY_LISTEN=address).returncode == 1
 
-        # What was put is in the volume.
-        process = box.spawn(log, **local)
-        address = await started(process, log)
+        # What was put is in the volume. Several processes need no more to write to than one.
+        process = box.spawn(log, **local, HEADWAY_WORKERS="2")
+        address, http = await started(process, log)
         assert box.run("headway", "get", "jobs", "--ack", HEADWAY_ADDRESS=address).stdout == "kept"
+        metrics = box.run(
+            "python", "-c", f"import urllib.request as r; print(r.urlopen('{http}/metrics').read().decode())"
+        )
+        assert "\nheadway_queues 1.0\n" in metrics.stdout, metrics.stderr
         assert terminate(process) == 0, processes.tail(log)
     finally:
         processes.stop(process)
