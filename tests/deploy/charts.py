@@ -111,3 +111,22 @@ def variables_of(objects: Sequence[Object]) -> set[str]:
     """The names of all variables that the service's container gets."""
     (container,) = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     return {*settings_of(objects), *(each["name"] for each in container.get("env", []))}
+
+
+def pod_of(objects: Sequence[Object]) -> Object:
+    """The specification of the service's pods."""
+    spec: Object = the(objects, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def files_of(objects: Sequence[Object]) -> dict[str, tuple[str, str]]:
+    """The files that the service's container has of Secrets: path → Secret and key."""
+    spec = pod_of(objects)
+    (container,) = spec["containers"]
+    at = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
+    return {
+        f"{at[volume['name']]}/{item['path']}": (volume["secret"]["secretName"], item["key"])
+        for volume in spec.get("volumes", [])
+        if "secret" in volume
+        for item in volume["secret"]["items"]
+    }

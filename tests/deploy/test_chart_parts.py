@@ -8,30 +8,24 @@ from typing import Any
 import jsonschema
 import pytest
 
-from deploy.charts import CUSTOM, Object, of_kind, rendered, settings_of, the, validate
+from deploy.charts import (
+    CHART,
+    CUSTOM,
+    Object,
+    files_of,
+    helm,
+    of_kind,
+    pod_of,
+    rendered,
+    settings_of,
+    the,
+    validate,
+    values_of,
+)
 from headwayd.domain.scaling import Metric
 from headwayd.rpc.server import QUEUE_SERVICE
 
 EVERYTHING = "everything"
-
-
-def pod_of(objects: list[Object]) -> Object:
-    """The specification of the service's pods."""
-    spec: Object = the(objects, "Deployment")["spec"]["template"]["spec"]
-    return spec
-
-
-def files_of(objects: list[Object]) -> dict[str, tuple[str, str]]:
-    """The files that the service's container has of Secrets: path → Secret and key."""
-    spec = pod_of(objects)
-    (container,) = spec["containers"]
-    at = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
-    return {
-        f"{at[volume['name']]}/{item['path']}": (volume["secret"]["secretName"], item["key"])
-        for volume in spec.get("volumes", [])
-        if "secret" in volume
-        for item in volume["secret"]["items"]
-    }
 
 
 # -- what is not Kubernetes' own --------------------------------------------------------------------------------------
@@ -201,3 +195,31 @@ def test_every_pod_is_scraped_once() -> None:
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "headway-tls", "key": "ca.crt"}
     (endpoint,) = the(rendered(EVERYTHING), "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
+
+
+def test_whoever_installs_it_is_told_what_guards_it() -> None:
+    def notes(case: str, *settings: str) -> str:
+        said = [word for setting in settings for word in ("--set", setting)]
+        done = helm("install", "hw", CHART, "--dry-run=client", *values_of(case), *said)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.partition("\nNOTES:\n")[2]
+
+    open_to_all = notes("url")
+    for sentence in ("There is no TLS", "Whoever reaches these addresses may do everything.", "No network policy"):
+        assert sentence in open_to_all
+    assert "http://hw-headway:7421/metrics" in open_to_all
+    guarded = notes("secure")
+    assert not any(word in guarded for word in ("no TLS", "everything", "No network policy"))
+    assert "https://hw-headway:7421/metrics" in guarded
+    assert "with a certificate may do everything" in notes("secure", "tls.clients=true", "auth.existingSecret.name=")
+    assert "/metrics" not in notes("sentinel")
+
+
+# -- where pods run ---------------------------------------------------------------------------------------------------
+
+
+def test_pods_are_spread_over_nodes_and_zones_unless_told_otherwise() -> None:
+    constraints = pod_of(rendered("valkey"))["topologySpreadConstraints"]
+    assert [each["topologyKey"] for each in constraints] == ["kubernetes.io/hostname", "topology.kubernetes.io/zone"]
+    assert {each["whenUnsatisfiable"] for each in constraints} == {"ScheduleAnyway"}
+    assert "topologySpreadConstraints" not in pod_of(rendered("url"))
