@@ -19,8 +19,7 @@ from headwayd.config.settings import Settings
 
 CHART = Path(__file__).resolve().parent.parent / "helm/headway"
 SCHEMA, VALUES, README = CHART / "values.schema.json", CHART / "values.yaml", CHART / "README.md"
-# These follow from other values: the ports, the store, and what is mounted from Secrets. Some of them the service may
-# not have yet.
+# These follow from other values: the ports, the store, and what is mounted from Secrets.
 NOT_SAID = frozenset(
     "listen http_listen data_dir redis_url redis_server redis_port redis_db redis_password_file "
     "tls_cert tls_key tls_client_ca auth_file".split()

@@ -193,6 +193,7 @@ def test_every_pod_is_scraped_once() -> None:
     (endpoint,) = the(made, "ServiceMonitor")["spec"]["endpoints"]
     assert (endpoint["port"], endpoint["path"], endpoint["scheme"]) == ("http", "/metrics", "https")
     assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "headway-tls", "key": "ca.crt"}
+    assert endpoint["authorization"] == {"credentials": {"name": "headway-prometheus", "key": "token"}}
     (endpoint,) = the(rendered(EVERYTHING), "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
 

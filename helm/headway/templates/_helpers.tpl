@@ -129,8 +129,9 @@ tcpSocket: {port: grpc}
 {{- if ne (len $stores) 1 -}}
 {{- fail "say where queues are kept, once: store.url, store.existingSecret.name, store.sentinel.addresses, store.cluster.addresses, or valkey.enabled=true" -}}
 {{- end -}}
-{{- if not (or .Values.settings.insecure .Values.tls.existingSecret) -}}
-{{- fail "there are no certificates in tls.existingSecret: settings.insecure=true says that the cluster's network is the fence" -}}
+{{- $knowsCallers := or .Values.auth.existingSecret.name .Values.settings.jwt_jwks .Values.tls.clients -}}
+{{- if not (or .Values.settings.insecure (and .Values.tls.existingSecret $knowsCallers)) -}}
+{{- fail "say who may call, by tls.existingSecret with auth.existingSecret.name, settings.jwt_jwks or tls.clients; or settings.insecure=true says that the cluster's network is the fence" -}}
 {{- end -}}
 {{- if and .Values.tls.clients (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clients needs tls.existingSecret, whose ca.crt they are checked by" -}}
