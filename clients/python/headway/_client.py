@@ -10,6 +10,7 @@ import grpc
 
 from headway._queue import Queue
 from headway._spans import exact
+from headway._tokens import Token, WithToken
 from headway.core.connecting import Connection
 from headway.core.errors import NotImplementedByService
 from headway.v1 import admin_service_pb2 as admin_pb
@@ -26,6 +27,8 @@ def connect(
     target: str | None = None,
     *,
     credentials: grpc.ChannelCredentials | None = None,
+    root_certificates: bytes | None = None,
+    token: Token | None = None,
     metadata: Sequence[tuple[str, str]] = (),
     call_timeout: timedelta = _CALL_TIMEOUT,
 ) -> "Client":
@@ -33,13 +36,21 @@ def connect(
 
     target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Several services: one DNS name for all of
     them (`dns:///headway:7420`), or their IP addresses with commas between them.
-    credentials: TLS; default plain text.
+    credentials: TLS, as gRPC makes it (`grpc.ssl_channel_credentials`); default plain text.
+    root_certificates: TLS that trusts these authorities (PEM). One of the two, not both.
+    token: a bearer token, or a function that gives one: it is called for each call, so it must be quick.
     metadata: sent with every call.
     call_timeout: how long a call may take beyond the `wait` it asks for.
 
     Connects with the first call and not before. Use it as `async with connect() as client:`, or close it.
     """
     exact(call_timeout)  # refuses what is not a timedelta
+    if root_certificates is not None:
+        if credentials is not None:
+            raise ValueError("give credentials or root_certificates, not both")
+        credentials = grpc.ssl_channel_credentials(root_certificates)
+    if token is not None:
+        metadata = WithToken(metadata, token)
     return Client(Connection(target or "", credentials=credentials, metadata=metadata, call_timeout=call_timeout))
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from headway._client import Client, connect
 from headway.cli._exits import ExitCode, exit_code, help_text
 from headway.cli._output import Output
+from headway.cli._secrets import Secrets
 from headway.core.connecting import ADDRESS_VARIABLE, DEFAULT_TARGET
 from headway.core.error import HeadwayError
 
@@ -33,6 +35,7 @@ class Session:
 
     address: str | None
     output: Output
+    secrets: Secrets
 
 
 def _print_version(is_asked: bool) -> None:
@@ -42,7 +45,7 @@ def _print_version(is_asked: bool) -> None:
 
 
 @app.callback()
-def _global_options(
+def _global_options(  # noqa: PLR0917 - typer calls it by name
     context: typer.Context,
     address: Annotated[
         str | None,
@@ -50,12 +53,29 @@ def _global_options(
             "--address", "-a", envvar=ADDRESS_VARIABLE, help=f"The service's address; default {DEFAULT_TARGET}."
         ),
     ] = None,
+    ca: Annotated[
+        str | None,
+        typer.Option(
+            envvar="HEADWAY_CA", help="TLS: a PEM file with the authorities to trust, or `system` for this machine's."
+        ),
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(envvar="HEADWAY_CERT", help="TLS: a PEM file with your certificate.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(envvar="HEADWAY_KEY", help="TLS: a PEM file with its key.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="HEADWAY_TOKEN_FILE", help="A file with your bearer token; HEADWAY_TOKEN may hold the token itself."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Tell the version.")
     ] = False,
 ) -> None:
-    context.obj = Session(address=address, output=Output(as_json=as_json))
+    secrets = Secrets(ca=ca, cert=cert, key=key, token_file=token_file)
+    context.obj = Session(address=address, output=Output(as_json=as_json), secrets=secrets)
 
 
 def perform(context: typer.Context, action: Callable[[Client, Output], Awaitable[int | None]]) -> None:
@@ -92,7 +112,8 @@ async def _perform(session: Session, action: Callable[[Client, Output], Awaitabl
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
     try:
-        async with connect(session.address) as client:
+        secrets = session.secrets
+        async with connect(session.address, credentials=secrets.credentials(), token=secrets.token()) as client:
             return await action(client, session.output)
     except asyncio.CancelledError:
         if is_terminated:
