@@ -207,9 +207,9 @@ UNREACHABLE = {
     "POLL_TOO_SOON": "needs the consumer line",
     "PLACE_LOST": "needs the consumer line",
     "OVERLOADED": "needs 20,000 calls at once; the gate has its own tests",
-    "UNAUTHENTICATED": "needs credentials",
-    "PERMISSION_DENIED": "needs credentials",
-    "QUOTA_EXCEEDED": "needs quotas",
+    "UNAUTHENTICATED": "needs callers; tests/security has it",
+    "PERMISSION_DENIED": "needs callers; tests/security has it",
+    "QUOTA_EXCEEDED": "needs quotas; tests/security has them",
 }
 
 
