@@ -1,0 +1,46 @@
+"""gRPC reflection: off unless asked for, and then only for those who may call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2
+
+from harness import ServiceProcess
+from harness.errors import error_of
+from security.callers import TEAM, Metadata, write_callers
+from wire.calls import SLACK_S
+
+Start = Callable[..., ServiceProcess]
+Connect = Callable[[str], grpc.aio.Channel]
+
+
+async def services_of(channel: grpc.aio.Channel, metadata: Metadata = ()) -> set[str]:
+    raw: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    call = raw(metadata=metadata, timeout=SLACK_S)
+    await call.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+    answer = reflection_pb2.ServerReflectionResponse.FromString(await call.read())
+    call.cancel()
+    return {service.name for service in answer.list_services_response.service}
+
+
+async def test_it_is_off_unless_it_is_asked_for(start: Start, connect: Connect) -> None:
+    async with connect(start().address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await services_of(channel)
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    async with connect(start(HEADWAY_REFLECTION="true").address) as channel:
+        assert {"headway.v1.QueueService", "headway.v1.AdminService"} <= await services_of(channel)
+
+
+async def test_it_needs_credentials_where_calls_do(start: Start, connect: Connect, short_dir: Path) -> None:
+    file = write_callers(short_dir / "callers.toml", TEAM.values())
+    async with connect(start(HEADWAY_REFLECTION="true", HEADWAY_AUTH_FILE=str(file)).address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await services_of(channel)
+        assert error_of(caught.value).reason == "UNAUTHENTICATED"
+        assert "headway.v1.QueueService" in await services_of(channel, TEAM["producer"].metadata)
