@@ -61,7 +61,7 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilings, latency, memory, overload, metrics, traces (ARGS="--markdown FILE")
+bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilings, latency, memory, overload, metrics, traces, callers (ARGS="--markdown FILE")
 	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
@@ -72,6 +72,7 @@ bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilin
 	cd tests && ../$(BIN)/python -m bench.overload
 	cd tests && ../$(BIN)/python -m bench.metrics
 	cd tests && ../$(BIN)/python -m bench.tracing $(ARGS)
+	cd tests && ../$(BIN)/python -m bench.callers
 
 bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (ARGS="--messages 20000 --runs 2" for a first look)
 	cd tests && ../$(BIN)/python -m bench.peers.run $(ARGS)
