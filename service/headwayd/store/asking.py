@@ -36,6 +36,7 @@ from headwayd.store.hints import Hints
 from headwayd.store.link import READ_ONLY, Argument
 from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
+from headwayd.store.several import ask_each
 
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
 _ANY = Demand()
@@ -128,14 +129,15 @@ class Asking:
     async def probe(self, *, budget_s: float) -> StoreFacts:
         """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
         try:
-            async with asyncio.timeout(budget_s):
-                self._facts = await ask_facts(
-                    self._servers.links, self._demand, is_embedded=self._is_embedded, prefix=self._prefix
-                )
-        except (StoreUnavailable, TimeoutError) as error:
+            self._facts = await ask_facts(
+                self._servers.links,
+                self._demand,
+                is_embedded=self._is_embedded,
+                prefix=self._prefix,
+                within_s=budget_s,
+            )
+        except StoreUnavailable:
             self._facts = replace(self._facts, is_reachable=False)
-            if isinstance(error, TimeoutError):
-                raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
             raise
         self._looked_at = asyncio.get_running_loop().time()
         if self._facts.refusal and not self._refusal:
@@ -150,15 +152,7 @@ class Asking:
             await self.probe(budget_s=budget_s)
         if self._refusal:
             raise NotDurable(self._refusal)
-        pings = [link.command("PING") for link in self._servers.links]
-        try:
-            async with asyncio.timeout(budget_s):
-                answers = await asyncio.gather(*pings, return_exceptions=True)
-        except TimeoutError:
-            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
-        failures = [answer for answer in answers if isinstance(answer, BaseException)]
-        if len(failures) == len(answers):
-            raise failures[0] if failures else StoreUnavailable("no server is known", metadata={"cause": "REFUSED"})
+        await ask_each(self._servers.links, lambda link: link.command("PING"), within_s=budget_s)
 
     def on_hint(self, listener: HintListener) -> None:
         """Who is told that something may have changed for those who wait."""

@@ -25,6 +25,8 @@ from headwayd.store.trouble import Moving
 
 _ASK_EVERY_S = 1.0
 _ASK_AGAIN_S = 0.1
+# How long a doubt lasts: the nodes themselves learn of a failover later than the first call that fails.
+_DOUBT_S = 2.0
 # A call whose slot is being moved is tried again after the first of these, then after longer ones up to the second.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.05
 log = structlog.get_logger(__name__)
@@ -120,34 +122,51 @@ class Cluster:
             self.on_change()
 
     async def _keep_map(self) -> None:
+        loop = asyncio.get_running_loop()
+        doubted_until = loop.time()
         while True:
-            self._is_doubted.clear()
+            if self._is_doubted.is_set():
+                self._is_doubted.clear()
+                doubted_until = loop.time() + _DOUBT_S
+            is_doubted = loop.time() < doubted_until
             try:
-                await self._renew_map()
+                await self._renew_map(is_doubted=is_doubted)
             except HeadwayError as error:
                 log.debug("cluster.not_mapped", error=error.text)
             await asyncio.sleep(_ASK_AGAIN_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_ASK_EVERY_S - _ASK_AGAIN_S if self._home_of else 0):
-                    await self._is_doubted.wait()
+            if self._home_of and not is_doubted:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_ASK_EVERY_S - _ASK_AGAIN_S):
+                        await self._is_doubted.wait()
 
-    async def _renew_map(self) -> None:
-        """Asks nodes until one answers that knows the cluster to be well. Raises the last one's error."""
-        last: HeadwayError = StoreUnavailable("no node of the cluster answers", metadata={"cause": "REFUSED"})
-        asked = random.sample(list(self._links.items()), len(self._links))
-        for host, link in asked:
+    async def _renew_map(self, *, is_doubted: bool) -> None:
+        """Takes the first answer of a node that knows the cluster to be well. In doubt all primaries are asked at once:
+        one that is silent must not be waited for. Raises the last one's error."""
+        known = random.sample(list(self._links.items()), len(self._links))
+        try:
+            return await self._first_map(known if is_doubted else known[:1])
+        except HeadwayError:
+            fresh = {
+                host: Link(self._source_of(host), call_timeout_s=self._call_timeout_s) for host in self._address.hosts
+            }
             try:
-                return await self._ask_map(host, link)
-            except HeadwayError as error:
-                last = error
-        for host in self._address.hosts:
-            link = Link(self._source_of(host), call_timeout_s=self._call_timeout_s)
-            try:
-                return await self._ask_map(host, link)
-            except HeadwayError as error:
-                last = error
+                return await self._first_map(list(fresh.items()))
             finally:
-                await link.close()
+                await asyncio.gather(*(link.close() for link in fresh.values()))
+
+    async def _first_map(self, nodes: Sequence[tuple[Host, Link]]) -> None:
+        last: HeadwayError = StoreUnavailable("no node of the cluster answers", metadata={"cause": "REFUSED"})
+        asking = [asyncio.ensure_future(self._ask_map(host, link)) for host, link in nodes]
+        try:
+            for answer in asyncio.as_completed(asking):
+                try:
+                    return await answer
+                except HeadwayError as error:
+                    last = error
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
         raise last
 
     async def _ask_map(self, host: Host, link: Link) -> None:

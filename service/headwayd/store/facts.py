@@ -10,6 +10,7 @@ from headwayd.domain.errors import InternalError, StoreUnavailable
 from headwayd.domain.model import StoreFacts
 from headwayd.store.durability import MEMORY, ORDER, REPLICATED, Demand, found_in, refusal_of
 from headwayd.store.link import Link
+from headwayd.store.several import ask_each
 
 # The oldest releases without known defects that concern queues, per line of Valkey.
 _VALKEY_FLOOR = {(9, 1): (9, 1, 1), (9, 0): (9, 0, 5), (8, 1): (8, 1, 9)}
@@ -38,18 +39,22 @@ def _version_warning(kind: str, version: str) -> str | None:
     return f"{kind} {version} is older than {'.'.join(map(str, floor))}: upgrade it"
 
 
-async def ask_facts(links: Sequence[Link], demand: Demand, *, is_embedded: bool, prefix: str) -> StoreFacts:
-    """What the store is now; of several servers, what holds for all. Raises StoreUnavailable."""
-    if not links:
-        raise StoreUnavailable("no server of the store is known", metadata={"cause": "REFUSED"})
-    each = [await _ask_one(link, demand) for link in links]
+async def ask_facts(
+    links: Sequence[Link], demand: Demand, *, is_embedded: bool, prefix: str, within_s: float
+) -> StoreFacts:
+    """What the store is now; of several servers, what holds for all that answer. Raises StoreUnavailable."""
+    each = await ask_each(links, lambda link: _ask_one(link, demand), within_s=within_s)
+    missing = len(links) - len(each)
     weakest = min(each, key=lambda facts: ORDER.index(facts.durability))
     return replace(
         weakest,
         version=min((facts.version for facts in each), key=_numbers),
         is_embedded=is_embedded,
         prefix=prefix,
-        warnings=tuple(dict.fromkeys(warning for facts in each for warning in facts.warnings)),
+        warnings=(
+            *dict.fromkeys(warning for facts in each for warning in facts.warnings),
+            *([f"{missing} of {len(links)} primaries do not answer"] if missing else []),
+        ),
         refusal=next((facts.refusal for facts in each if facts.refusal), ""),
     )
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Collection, Sequence
 
-from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.hints import PollHints
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies, watch_replies
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
+from headwayd.store.several import ask_each
 
 _NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)
 
@@ -79,15 +78,9 @@ class StandSteps(Asking):
         """The names of all processes that listen to the store now; of several servers, to any of those that answer."""
         channel = self._channels + keys.WAKE_CHANNEL
         pattern = keys.literal_pattern(channel) + "*"
-        asking = [link.command("PUBSUB", "CHANNELS", pattern) for link in self._servers.links]
-        try:
-            async with asyncio.timeout(budget_s):
-                answers = await asyncio.gather(*asking, return_exceptions=True)
-        except TimeoutError:
-            raise StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}) from None
-        heard = [answer for answer in answers if not isinstance(answer, BaseException)]
-        if not heard:
-            raise next(iter(answers), StoreUnavailable("no server is known", metadata={"cause": "REFUSED"}))
+        heard = await ask_each(
+            self._servers.links, lambda link: link.command("PUBSUB", "CHANNELS", pattern), within_s=budget_s
+        )
         return frozenset(replies.text(name)[len(channel) :] for names in heard for name in names)
 
     def on_standing(self, listener: Callable[[str], None]) -> None:
