@@ -125,11 +125,14 @@ async def test_slots_that_move_under_load_are_followed(
         def has_grown(before: int) -> bool:
             return len(books.accepted) > before + 20
 
-        for _ in range(6):
+        for number in range(6):
             source = cluster.primary_of(KEY)
             target = next(node for node in cluster.nodes[:3] if node is not source)
             done_before = len(books.accepted)
-            await asyncio.to_thread(cluster.move_slot, slot, source, target)
+            # Redis 7 knows the first way only.
+            is_at_once = number % 2 == 1 and source.kind == "valkey"
+            move = cluster.move_slot_at_once if is_at_once else cluster.move_slot
+            await asyncio.to_thread(move, slot, source, target)
             await eventually(partial(has_grown, done_before), within=10)
     assert books.lost == set()
     counts = await line.counts()
