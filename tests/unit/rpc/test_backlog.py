@@ -13,6 +13,7 @@ from headwayd.rpc.backlog import (
     BUSY,
     FRESH_S,
     LONG,
+    LOOKING_SHARE,
     PATIENCE_S,
     WATCHFUL_S,
     Backlog,
@@ -35,11 +36,12 @@ class Line:
         return self.pending
 
     def pass_s(self, seconds: float) -> None:
-        """Time passes, with a call that begins and ends at every look."""
+        """Time passes, with as many calls as make it look, which begin and end at once."""
         end = self.now + seconds
         while self.now < end:
             self.now += BETWEEN_LOOKS_S
-            self.backlog.leave(self.backlog.enter())
+            for began in self.begin(BUSY + 1):
+                self.backlog.leave(began)
 
     def begin(self, count: int) -> list[int]:
         return [self.backlog.enter() for _ in range(count)]
@@ -107,6 +109,33 @@ def test_looks_are_taken_when_calls_come_and_not_more_often_than_said(line: Line
     line.now += BETWEEN_LOOKS_S
     line.begin(1_000)
     assert line.looks == 2
+
+
+def test_a_process_that_need_not_refuse_does_not_look(line: Line) -> None:
+    line.pending = LONG
+    for _ in range(100):
+        line.now += BETWEEN_LOOKS_S
+        for began in line.begin(BUSY):
+            line.backlog.leave(began)
+    assert line.looks == 0
+
+
+def test_a_look_that_takes_long_is_seldom_taken() -> None:
+    now = 1_000.0
+    looks = 0
+
+    def count() -> int:
+        nonlocal now, looks
+        now, looks = now + 0.2, looks + 1  # as with 5,000 connections
+        return 0
+
+    backlog = Backlog(count, clock=lambda: now)
+    until = now + 100
+    while now < until:
+        now += BETWEEN_LOOKS_S
+        for began in [backlog.enter() for _ in range(BUSY + 1)]:
+            backlog.leave(began)
+    assert looks * 0.2 <= 1.1 * LOOKING_SHARE * 100
 
 
 async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
