@@ -22,6 +22,7 @@ _BUDGET_S = 2.0
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
 _LEAST_BUDGET_S = 0.02
+_SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 25, 0.005
 log = structlog.get_logger(__name__)
 
 Spawn = Callable[[Awaitable[None], str], None]
@@ -56,6 +57,7 @@ class Board:
         self._read_at = self._news_at = float("-inf")
         self._is_armed = False  # since before the last read: a change will be heard
         self._is_serving = False
+        self._is_showing = False  # to those who are left, soon
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -139,9 +141,22 @@ class Board:
                 pass
 
     def _show(self) -> None:
+        """To some at a time: a thousand who are told in one turn of the loop would hold up everybody else's calls."""
+        if self._is_showing or self._latest is None:
+            return
+        shown = 0
         for ready in self._ready:
-            if self._latest is not None and ready.seen < self._number and not ready.shown.done():
+            if ready.seen < self._number and not ready.shown.done():
                 ready.shown.set_result((self._number, self._latest))
+                shown += 1
+                if shown == _SHOWN_AT_ONCE:
+                    self._is_showing = True
+                    self._loop.call_later(_BETWEEN_SHOWS_S, self._show_more)
+                    return
+
+    def _show_more(self) -> None:
+        self._is_showing = False
+        self._show()
 
     async def _read(self) -> None:
         untils = [ready.until - self._loop.time() for ready in self._ready if ready.until is not None]
