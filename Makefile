@@ -18,7 +18,7 @@ export CONFORMANCE_RUN
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-eta soak stateful rolling truth mutants test-cluster test-image clean
+.PHONY: help run test check conformance lint types gen verify baseline bench bench-peers bench-peers-setup bench-watch bench-abuse bench-eta soak stateful rolling truth mutants test-cluster test-image clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the
 	cd tests && ../$(BIN)/python -m bench.watching
 	cd tests && ../$(BIN)/python -m bench.standing
 	cd tests && ../$(BIN)/python -m bench.position
+
+bench-abuse: $(VENV)/.dev-stamp ## measure what others notice of clients that abuse the service; prints a table; five minutes
+	cd tests && ../$(BIN)/python -m bench.abuse $(ARGS)
 
 bench-eta: $(VENV)/.dev-stamp ## measure how true estimated waits are, beside the formulas of others; two minutes
 	cd tests && ../$(BIN)/python -m bench.eta $(ARGS)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST, _SETTINGS, _PING, _GOAWAY, _WINDOW = 0, 1, 3, 4, 6, 7, 8
-_END_STREAM, _ACK, _END_HEADERS = 0x1, 0x1, 0x4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST, SETTINGS, PING, GOAWAY, WINDOW = 0, 1, 3, 4, 6, 7, 8
+END_STREAM, ACK, END_HEADERS = 0x1, 0x1, 0x4
 _INITIAL_WINDOW = 65_535
 _LARGE_WINDOW = (1 << 31) - 1
 _INITIAL_WINDOW_SIZE = 4  # the name of a setting
@@ -23,7 +23,8 @@ _QUIT_S = 300.0
 Reply = Callable[[bytes], None]
 
 
-def _frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+    """One frame."""
     return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
 
 
@@ -32,7 +33,8 @@ def _literal(name: bytes, value: bytes) -> bytes:
     return name + bytes((len(value),)) + value
 
 
-def _headers(authority: str, path: str) -> bytes:
+def headers(authority: str, path: str) -> bytes:
+    """The header block of a call."""
     te = b"\x00\x02te"
     content_type = b"\x0f\x10"
     return (
@@ -48,7 +50,7 @@ class Connection(asyncio.Protocol):
     """One connection with calls of one method."""
 
     def __init__(self, authority: str, path: str) -> None:
-        self._headers = _headers(authority, path)
+        self._headers = headers(authority, path)
         self._transport: asyncio.Transport
         self._buffer = b""
         self._next_stream = 1
@@ -60,21 +62,21 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        settings = _frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, _LARGE_WINDOW))
-        window = _frame(_WINDOW, 0, 0, struct.pack(">I", _LARGE_WINDOW - _INITIAL_WINDOW))
-        self._transport.write(_PREFACE + settings + window)
+        settings = frame(SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, _LARGE_WINDOW))
+        window = frame(WINDOW, 0, 0, struct.pack(">I", _LARGE_WINDOW - _INITIAL_WINDOW))
+        self._transport.write(PREFACE + settings + window)
 
     def call(self, message: bytes, reply: Reply) -> None:
         """Sends a request; `reply` is called with the answer, b'' if the call failed."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
         self._calls[stream], self._bodies[stream] = reply, b""
         body = b"\x00" + len(message).to_bytes(4, "big") + message
-        data = _frame(_DATA, _END_STREAM, stream, body)
+        data = frame(DATA, END_STREAM, stream, body)
         if self._window < len(body):  # what a connection may send is bounded by its receiver
-            self._held_back.append(_frame(_HEADERS, _END_HEADERS, stream, self._headers) + data)
+            self._held_back.append(frame(HEADERS, END_HEADERS, stream, self._headers) + data)
             return
         self._window -= len(body)
-        self._transport.write(_frame(_HEADERS, _END_HEADERS, stream, self._headers) + data)
+        self._transport.write(frame(HEADERS, END_HEADERS, stream, self._headers) + data)
 
     def data_received(self, data: bytes) -> None:
         buffer, at = self._buffer + data, 0
@@ -89,21 +91,21 @@ class Connection(asyncio.Protocol):
         self._buffer = buffer[at:]
 
     def _frame_received(self, kind: int, flags: int, stream: int, body: bytes) -> None:
-        if kind == _DATA:
+        if kind == DATA:
             self._bodies[stream] += body
-        if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
+        if kind in (DATA, HEADERS) and flags & END_STREAM:
             self._calls.pop(stream)(self._bodies.pop(stream)[5:])
-        elif kind == _RST:
+        elif kind == RST:
             self._bodies.pop(stream)
             self._calls.pop(stream)(b"")
-        elif kind == _SETTINGS and not flags & _ACK:
-            self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
-        elif kind == _PING and not flags & _ACK:
-            self._transport.write(_frame(_PING, _ACK, 0, body))
-        elif kind == _WINDOW and stream == 0:
+        elif kind == SETTINGS and not flags & ACK:
+            self._transport.write(frame(SETTINGS, ACK, 0, b""))
+        elif kind == PING and not flags & ACK:
+            self._transport.write(frame(PING, ACK, 0, body))
+        elif kind == WINDOW and stream == 0:
             self._window += int.from_bytes(body, "big")
             self._send_held_back()
-        elif kind == _GOAWAY:
+        elif kind == GOAWAY:
             self.failed = ConnectionError(f"the server said good-bye: {body[8:]!r}")
 
     def _send_held_back(self) -> None:

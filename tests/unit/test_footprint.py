@@ -45,7 +45,7 @@ def refusal(**flags: object) -> str:
     [
         ("max_running_calls", 4_915, 4_916 + 20),
         ("max_pending_calls", 3_932, 3_932 + 80),
-        ("max_connections", 3_686, 3_686 + 100),
+        ("max_connections", 2_106, 2_106 + 100),
         ("max_running_bytes", 32 * MIB, 33 * MIB),
     ],
 )

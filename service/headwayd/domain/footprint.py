@@ -17,7 +17,7 @@ _MIB = 1024 * _KIB
 BASE_BYTES = 128 * _MIB
 RUNNING_CALL_BYTES = 32 * _KIB  # a stream that watches; a call that waits takes less
 PENDING_CALL_BYTES = 20 * _KIB
-CONNECTION_BYTES = 16 * _KIB
+CONNECTION_BYTES = 28 * _KIB
 # A large request is there as it came, as the messages in it, and as the command to the store.
 COPIES = 3
 

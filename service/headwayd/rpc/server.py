@@ -48,6 +48,7 @@ _MS = timedelta(milliseconds=1)
 _REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
+_SPARE_STREAMS = 100
 # Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
 # one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
 _LANES = (
@@ -225,9 +226,11 @@ def _channel_options(
         ("grpc.max_metadata_size", limits.max_metadata_bytes + 1),  # it refuses what is not below
         ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes + 1),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
-        # Of one connection. Clients keep back what is beyond it instead of being refused, so it is what all connections
-        # together may have.
-        ("grpc.max_concurrent_streams", limits.max_running_calls + limits.max_pending_calls),
+        # Of one connection, calls and streams. Our own bound on streams refuses; what is beyond this one clients hold
+        # back without a word, so it leaves as much again to calls. Calls that were reset count until the client has
+        # answered a ping, or it could make new ones faster than they are done away with (CVE-2023-44487).
+        ("grpc.max_concurrent_streams", 2 * limits.max_streams_per_connection + _SPARE_STREAMS),
+        ("grpc.http2.ping_on_rst_stream_percent", 100),
         ("grpc.max_connection_idle_ms", max_connection_idle // _MS),
         ("grpc.server_handshake_timeout_ms", handshake_timeout // _MS),
         # A dead peer is noticed after the sum of both at most; gRPC's own default is 2 h.
