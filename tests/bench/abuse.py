@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from base64 import b64encode
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -113,7 +114,7 @@ class Seen:
     """What the caller of good manners saw."""
 
     late_ms: list[float]
-    failed: int
+    failed: Counter[str]  # by what the service said
 
     @property
     def p99_ms(self) -> float:
@@ -124,18 +125,17 @@ class Seen:
 async def rounds(stub: Stub, seconds: float) -> Seen:
     """A round at each instant, whether or not those before have ended."""
     late: list[float] = []
-    failed = 0
+    failed: Counter[str] = Counter()
 
     async def go(instant: float) -> None:
-        nonlocal failed
         try:
             await stub.Put(pb.PutRequest(queue="jobs", messages=[Message(payload=b"x" * 100)]), timeout=TIMEOUT_S)
             got = await stub.Get(pb.GetRequest(queue="jobs", max_messages=1), timeout=TIMEOUT_S)
             leases = [each.lease for each in got.deliveries]
             if leases:
                 await stub.Ack(pb.AckRequest(queue="jobs", leases=leases), timeout=TIMEOUT_S)
-        except grpc.aio.AioRpcError:
-            failed += 1
+        except grpc.aio.AioRpcError as error:
+            failed[f"{error.code().name}: {error.details()}"] += 1
         late.append((time.perf_counter() - instant) * 1_000)
 
     began = time.perf_counter()
@@ -194,7 +194,8 @@ async def main() -> None:
                 spread([without.p99_ms for without, _, _, _ in pairs]),
                 spread([there.p99_ms for _, there, _, _ in pairs]),
                 f"{ratio:.2f}{'' if ratio <= RATIO_TARGET else ' **misses**'}",
-                str(sum(there.failed for _, there, _, _ in pairs)),
+                ", ".join(f"{count} {what}" for what, count in sum((p[1].failed for p in pairs), Counter()).items())
+                or "none",
                 f"{told.opened:,} connections, {told.closed_by_service:,} closed by the service"
                 + (f", {told.resets:,} resets" if told.resets else ""),
                 spread([grew for _, _, _, grew in pairs]),
