@@ -8,6 +8,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import grpc
 import psutil
 import pytest
 
@@ -122,7 +123,18 @@ async def test_rapid_resets_leave_others_served_and_memory_bounded(
 ) -> None:
     before = memory(service)
     abusing = await abuse("resets", 2)
-    await others_are_served(jobs)
+
+    async def a_put_is_served() -> bool:
+        try:
+            await jobs.put(b"x")
+        except grpc.aio.AioRpcError as error:
+            # gRPC's line was full: whoever is told so makes the call again (P-ERR-7).
+            assert error.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.RESOURCE_EXHAUSTED)
+            return False
+        return True
+
+    for _ in range(10):
+        await eventually(a_put_is_served, within=20)
     assert memory(service) - before < 600
     tally: Tally = await abusing.end()
     assert tally.resets > 1_000
