@@ -35,8 +35,8 @@ async def follow(connection: Connection, queue_name: str, rpc: Any, ask: Callabl
             async with aclosing(connection.stream(rpc, request, first_within=connection.call_seconds)) as answers:
                 async for answer in answers:
                     give_up_at, failures = None, 0
-                    number = getattr(answer, "sequence", sequence + 1)  # those of WatchQueue have none
-                    if number > sequence:
+                    number = getattr(answer, "sequence", 0)  # those of WatchQueue have none
+                    if not number or number > sequence:
                         sequence = number
                         yield answer
         except HeadwayError as error:
