@@ -41,7 +41,7 @@ _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "
 _Response = TypeVar("_Response")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Connection(AbstractAsyncContextManager["Connection"]):
     """One channel and its stubs, opened in the event loop that makes the first call; calls go round the addresses.
 
@@ -128,7 +128,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         """Yields the answers of one call until its end; closing the generator cancels the call.
 
         It has no deadline, for nobody knows how long the work takes: the channel's pings find out if the other side is
-        gone. But the first answer may be request for `first_within` so many seconds. Raises HeadwayError.
+        gone. But the first answer may be awaited for `first_within` seconds at most. Raises HeadwayError.
         """
         call = rpc(request, metadata=self.metadata)
         try:

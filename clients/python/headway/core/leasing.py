@@ -18,7 +18,7 @@ _NO_SAY = {Settled.SETTLED_STALE: LeaseStale, Settled.SETTLED_GONE: LeaseGone}
 _UNKNOWN = timedelta(seconds=1)  # taken for the policy's span where nobody knows it: of a foreign message
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Lease:
     """The right to work on one message until a deadline. Outside of `held` and `kept_alive` nothing extends it.
 
@@ -31,9 +31,7 @@ class Lease:
     queue_name: str
     delivery: Delivery
     span: timedelta
-    is_settled: bool = field(default=False, init=False)
-    is_ending: bool = field(default=False, init=False)
-    is_lost: bool = field(default=False, init=False)
+    is_settled = is_ending = is_lost = False
     _loss: Exception | None = field(default=None, init=False)  # found while kept alive, and nobody was told yet
 
     @classmethod

@@ -12,7 +12,7 @@ from headway.core.errors import QueueDrained
 from headway.core.leasing import Lease, failure_reason
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Worker:
     """Calls `handler` with a Lease for each message, `concurrency` at a time; see `run`.
 
@@ -38,6 +38,8 @@ class Worker:
         If it is cancelled the handlers are, and their messages are given back for free. Raises QueueNotFound,
         QueueDeleted and whatever else no waiting mends, after finishing what it holds.
         """
+        if self.concurrency < 1:
+            raise ValueError("concurrency is at least 1")
         async with asyncio.TaskGroup() as group:
             self.stopping = group.create_task(self.stop.wait())
             await asyncio.wait([group.create_task(self.slot()) for _ in range(self.concurrency)])

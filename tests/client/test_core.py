@@ -1,0 +1,133 @@
+"""The core alone: what it needs, and what the rest of the client does not use of it."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+
+import grpc
+import pytest
+import pytest_asyncio
+
+from client.fake_service import Failure, FakeQueue, FakeService
+from headway.core import Connection, Lease, Worker, errors, watch
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Delivery, Message, OnDuplicate
+
+LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
+HALF_A_MINUTE = timedelta(seconds=30)
+
+
+@pytest_asyncio.fixture
+async def connection(service: FakeService) -> AsyncIterator[Connection]:
+    async with Connection(service.address) as opened:
+        yield opened
+
+
+async def _put(connection: Connection, *messages: Message) -> pb.PutResponse:
+    return await connection.call(connection.queues.Put, pb.PutRequest(queue="q", messages=messages))
+
+
+def test_core_needs_nothing_of_what_is_built_on_it() -> None:
+    code = (
+        "import sys, headway.core, headway.core.trace;"
+        "print([m for m in sys.modules if m.startswith(('headway._', 'headway.cli'))])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout.strip() == b"[]"
+
+
+def test_what_is_secret_is_not_shown() -> None:
+    connection = Connection(metadata=(("authorization", "a token"),))
+    lease = Lease(connection, "q", Delivery(lease="a lease"), HALF_A_MINUTE)
+    assert "a token" not in repr(connection) + repr(lease)
+    assert "a lease" not in repr(lease)
+
+
+async def test_put_that_is_repeated_keeps_what_the_first_try_put(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    service.fail_next("Put", LOST)
+    answer = await _put(connection, Message(id="a", payload=b"1"))
+    assert answer.results[0].deduplicated
+    assert service.requests("Put")[1].on_duplicate == OnDuplicate.ON_DUPLICATE_KEEP
+    assert len(made.line) == 1
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch, is_foreign: bool
+) -> None:
+    delivery = Delivery(lease="token", message=Message(payload=b"1"))
+    delivery.lease_expires_at.FromSeconds(1_000_100)
+    if not is_foreign:
+        delivery.put_at.FromSeconds(1_000_000)
+        delivery.waited.FromSeconds(60)
+
+    async def answer(*_: object) -> pb.GetResponse:
+        return pb.GetResponse(deliveries=[delivery])
+
+    monkeypatch.setattr(Connection, "call", answer)
+    lease = await Lease.get(connection, "q")
+    assert lease is not None
+    assert lease.span == timedelta(seconds=1 if is_foreign else 40)
+
+
+async def test_handler_that_is_cancelled_by_nobody_here_has_failed(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    await _put(connection, Message(payload=b"bad"), Message(payload=b"good"))
+    stop = asyncio.Event()
+
+    async def handle(lease: Lease) -> bytes:
+        if lease.delivery.message.payload == b"bad":
+            raise asyncio.CancelledError
+        stop.set()
+        return b"done"
+
+    async with asyncio.timeout(30):
+        await Worker(connection, "q", handle, lease=HALF_A_MINUTE, stop=stop).run()
+    assert made.reasons == ["asyncio.exceptions.CancelledError"]
+    assert made.results == [b"done"]
+
+
+async def test_failure_that_no_waiting_mends_ends_the_worker(connection: Connection) -> None:
+    async def handle(lease: Lease) -> None:
+        raise AssertionError("there is nothing to handle")
+
+    async with asyncio.timeout(30):
+        with pytest.raises(errors.QueueNotFound):
+            await Worker(connection, "nobody-made-this", handle, concurrency=3).run()
+        with pytest.raises(ValueError, match="at least 1"):
+            await Worker(connection, "q", handle, concurrency=0).run()
+
+
+async def test_worker_goes_on_when_the_service_is_back(
+    service: FakeService, connection: Connection, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await _put(connection, Message(payload=b"1"))
+    service.fail_next("Get", Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED"), times=2)
+    stop = asyncio.Event()
+
+    async def handle(lease: Lease) -> None:
+        stop.set()
+
+    async with asyncio.timeout(30):
+        await Worker(connection, "q", handle, lease=HALF_A_MINUTE, stop=stop).run()
+    assert len(made.acked) == 1
+    assert caplog.text.count("trying again until it works") == 1
+
+
+async def test_watch_yields_the_generated_messages_until_the_last_word(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    await _put(connection, Message(id="a", payload=b"1"))
+    async with asyncio.timeout(30), aclosing(watch(connection, "q", ["a", "nobody"])) as answers:
+        kinds = [(await anext(answers)).WhichOneof("event") for _ in range(2)]
+        assert sorted(map(str, kinds)) == ["finished", "position"]
+        lease = await Lease.get(connection, "q", lease=HALF_A_MINUTE)
+        assert lease is not None
+        async with lease.held():
+            assert (await anext(answers)).leased.id == "a"
+        assert [answer.finished.outcome async for answer in answers] == [pb.OUTCOME_DONE]
