@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import httpx
 import pytest
 import redis
 
@@ -96,6 +97,25 @@ async def test_call_context_that_says_no_is_obeyed_by_everything_that_follows(
     await put(line, b"recorded, after it")
     (sent,) = await receiver.until("Put")
     assert [one.name for one in receiver.spans] == [sent.name]
+
+
+async def test_context_of_a_call_by_http_is_the_calls_context(
+    make_service: Callable[..., ServiceProcess], receiver: OtlpReceiver, settings: dict[str, str], line_on: MakeLine
+) -> None:
+    service = make_service(
+        HEADWAY_OTLP_ENDPOINT=receiver.endpoint, HEADWAY_HTTP_LISTEN="127.0.0.1:0", HEADWAY_TRACE_RATIO="0", **settings
+    )
+    line, caller = await line_on(service), Caller()
+    http = service.addresses[1]
+    async with httpx.AsyncClient(base_url=http) as client:
+        answer = await client.post(
+            "/headway.v1.QueueService/Put",
+            json={"queue": line.name, "messages": [{"payload": ""}]},
+            headers=dict(caller.metadata),
+        )
+    assert answer.status_code == 200, answer.text
+    (sent,) = await receiver.until("Put")
+    assert (sent.trace_id, sent.parent_id) == caller.place
 
 
 async def test_job_that_its_caller_records_is_recorded_whatever_the_ratio(
