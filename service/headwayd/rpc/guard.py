@@ -57,9 +57,9 @@ class Guarding:
 
 
 class Guard:
-    """`serve` makes what serves a caller."""
+    """`serve` makes what serves a caller, of a view of the engine and the name of its namespace."""
 
-    def __init__(self, guarding: Guarding, serve: Callable[[Engine], Behaviours]) -> None:
+    def __init__(self, guarding: Guarding, serve: Callable[[Engine, str], Behaviours]) -> None:
         self._access = guarding.access
         self._guarding = guarding
         self._serve = serve
@@ -125,7 +125,8 @@ class Guard:
         if quota is None:
             quota = self._quotas[identity.namespace] = self._guarding.quota_of(identity.namespace)
             quota.limits = self._access.quotas(identity.namespace)
-        caller = Caller(identity, self._serve(self._guarding.engine_for(identity, quota)), quota)
+        behaviours = self._serve(self._guarding.engine_for(identity, quota), identity.namespace)
+        caller = Caller(identity, behaviours, quota)
         if version == self._access.version:  # it was not found by what has changed meanwhile
             if len(self._callers) >= _MOST_KNOWN:
                 del self._callers[next(iter(self._callers))]

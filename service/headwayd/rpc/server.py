@@ -14,6 +14,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.access.tls import TlsFiles
 from headwayd.domain.limits import Limits
+from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
@@ -95,11 +96,15 @@ class RpcServer:
         self._ending_unread: asyncio.Task[None] | None = None
         servicers = _servicers(engine, scales=scales)
         services = [service.full_name for _, service in servicers]
-        # Without a tracer calls are what they are: nothing is asked of each.
-        wrap = None if tracer is None else CallTracing(tracer, limits=limits).traced
-        self._guard = (
-            None if guarding is None else Guard(guarding, lambda engine: _behaviours(engine, scales=scales, wrap=wrap))
-        )
+
+        def tracing(namespace: str) -> Wrap | None:
+            # Without a tracer calls are what they are: nothing is asked of each.
+            return None if tracer is None else CallTracing(tracer, namespace=namespace, limits=limits).traced
+
+        def serve(view: Engine, namespace: str) -> Behaviours:
+            return _behaviours(view, scales=scales, wrap=tracing(namespace))
+
+        self._guard = None if guarding is None else Guard(guarding, serve)
         self._health = HealthServicer(services)
         options = _channel_options(
             limits,
@@ -123,7 +128,7 @@ class RpcServer:
                 gate=self._gate,
                 max_request_bytes=limits.max_request_bytes,
                 guard=self._guard,
-                wrap=wrap,
+                wrap=tracing(DEFAULT),
             )
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))

@@ -11,6 +11,7 @@ from typing import Any
 
 from headway.v1 import message_pb2, queue_service_pb2
 from headwayd.domain.limits import Limits
+from headwayd.domain.namespaces import DEFAULT, qualifier, shown
 from headwayd.domain.tracing import Carried
 from headwayd.rpc.edge import Context
 from headwayd.rpc.tracing.carrying import caller_of, carried_by, handed, write_into
@@ -22,10 +23,12 @@ _Call = Callable[[Any, Context], Awaitable[Any]]
 
 
 class CallTracing:
-    """Wraps servicers' methods. `limits` are those of the service."""
+    """Wraps servicers' methods for callers of one namespace, whose queues the tracer is to tell from others' of the
+    same name. `limits` are those of the service."""
 
-    def __init__(self, tracer: JobTracer, *, limits: Limits) -> None:
+    def __init__(self, tracer: JobTracer, *, namespace: str = DEFAULT, limits: Limits) -> None:
         self._tracer = tracer
+        self._qualifier = shown(qualifier(namespace))
         self._limits = limits
 
     def traced(self, method: str, behaviour: Callable[[Any, Context], Any]) -> Callable[[Any, Context], Any]:
@@ -40,9 +43,9 @@ class CallTracing:
             case "Produce":
                 return self._produce(behaviour)
             case "Consume":
-                return partial(consuming, self._tracer, behaviour)
+                return partial(consuming, self._tracer, self._qualifier, behaviour)
             case "WatchPosition":
-                return partial(watching, self._tracer, behaviour)
+                return partial(watching, self._tracer, self._qualifier, behaviour)
         return behaviour
 
     def _begin_put(
@@ -51,7 +54,9 @@ class CallTracing:
         """The span of a batch, whose messages carry its context from now on."""
         if len(messages) > self._limits.max_batch_messages:
             messages = ()  # which is about to be refused
-        span = self._tracer.put(operation, queue, caller=caller, carried=[carried_by(message) for message in messages])
+        span = self._tracer.put(
+            operation, self._qualifier + queue, caller=caller, carried=[carried_by(message) for message in messages]
+        )
         if (carries := span.carries) is not None:
             write_into(messages, carries, self._limits, is_for_bare=span.is_for_bare)
         return span
@@ -84,7 +89,7 @@ class CallTracing:
         tracer = self._tracer
 
         async def get(request: queue_service_pb2.GetRequest, context: Context) -> queue_service_pb2.GetResponse:
-            began_ns, caller, queue = tracer.now_ns(), caller_of(context), request.queue
+            began_ns, caller, queue = tracer.now_ns(), caller_of(context), self._qualifier + request.queue
             try:
                 response: queue_service_pb2.GetResponse = await behaviour(request, context)
             except BaseException as error:
@@ -102,7 +107,7 @@ class CallTracing:
         tracer = self._tracer
 
         async def settle(request: Any, context: Context) -> Any:
-            began_ns, caller, queue = tracer.now_ns(), caller_of(context), request.queue
+            began_ns, caller, queue = tracer.now_ns(), caller_of(context), self._qualifier + request.queue
             try:
                 response = await behaviour(request, context)
             except BaseException as error:

@@ -63,8 +63,9 @@ async def producing(
 class _Settles:
     """What a consumer's stream asked to be settled, until it is answered."""
 
-    def __init__(self, tracer: JobTracer) -> None:
+    def __init__(self, tracer: JobTracer, qualifier: str) -> None:
         self.queue = ""
+        self._qualifier = qualifier
         self._tracer = tracer
         self._asked: dict[str, tuple[str, int]] = {}  # by lease: the operation, and when it was asked for
 
@@ -72,7 +73,7 @@ class _Settles:
         """A step that was asked for."""
         match request.WhichOneof("step"):
             case "start":
-                self.queue = self.queue or request.start.queue
+                self.queue = self.queue or self._qualifier + request.start.queue
             case "ack":
                 self._add("Ack", request.ack.leases)
             case "delay":
@@ -96,10 +97,10 @@ class _Settles:
 
 
 async def consuming(
-    tracer: JobTracer, behaviour: _Streaming, asked: AsyncIterator[pb.ConsumeRequest], context: Context
+    tracer: JobTracer, qualifier: str, behaviour: _Streaming, asked: AsyncIterator[pb.ConsumeRequest], context: Context
 ) -> AsyncGenerator[pb.ConsumeResponse, None]:
     """What is handed out and settled is told reply by reply; what was not settled went back when the stream ends."""
-    settles = _Settles(tracer)
+    settles = _Settles(tracer, qualifier)
     leases: set[str] = set()
     try:
         async with aclosing(behaviour(_Noted(asked, settles.note), context)) as replies:
@@ -120,12 +121,12 @@ async def consuming(
 
 
 async def watching(
-    tracer: JobTracer, behaviour: _Streaming, request: pb.WatchPositionRequest, context: Context
+    tracer: JobTracer, qualifier: str, behaviour: _Streaming, request: pb.WatchPositionRequest, context: Context
 ) -> AsyncGenerator[pb.WatchPositionResponse, None]:
     """Positions of messages are told to the tracer; of a stream that stands in the consumer line, what its turns
     bring, with the places on the way."""
     is_standing = request.WhichOneof("subject") == "stand"
-    began_ns = tracer.now_ns()
+    began_ns, queue = tracer.now_ns(), qualifier + request.queue
     places: list[tuple[int, int]] = []
     leases: set[str] = set()
     try:
@@ -138,13 +139,13 @@ async def watching(
                         del places[1::2]  # the first stays: where it began
                 elif event == "position" and reply.position.position:
                     at_ms = reply.as_of.ToMilliseconds()
-                    tracer.moved(request.queue, reply.position.id, at_ms, reply.position.position)
+                    tracer.moved(queue, reply.position.id, at_ms, reply.position.position)
                 elif event == "granted":
                     messages = handed(reply.granted.deliveries)
                     leases.update(message.lease for message in messages)
                     tracer.handed(
                         "WatchPosition",
-                        request.queue,
+                        queue,
                         messages,
                         began_ns=began_ns,
                         caller=caller_of(context),
