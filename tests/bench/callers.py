@@ -87,7 +87,7 @@ async def main() -> None:
         access = Access(file=file, signed=SignedTokens(rules, KeyFile(folder / "keys.json")))
     guard = Guard(
         Guarding(access=access, engine_for=cast(Any, lambda *_: _Idle()), quota_of=lambda _: Quota(_look)),
-        lambda _: {},
+        lambda _engine, _namespace: {},
     )
     idle, caller = _Idle(), callers[-1]
     context = cast(Any, _Context(caller.token))
