@@ -9,7 +9,7 @@ from harness.stores import StoreServer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _LINE = re.compile(r"^    ACL SETUSER headway on >SECRET .*(?:\n        .*)*", re.MULTILINE)
-PASSWORD = "s3cret"
+USER, PASSWORD = "headway", "s3cret"
 
 
 def rules(*, prefix: str = "__pressure__") -> list[str]:
@@ -20,17 +20,17 @@ def rules(*, prefix: str = "__pressure__") -> list[str]:
     return [word.replace("__pressure__", prefix).replace("SECRET", PASSWORD) for word in words]
 
 
-def allow(client: redis.Redis, *, prefix: str = "__pressure__") -> None:
+def allow(client: redis.Redis, *, prefix: str = "__pressure__", user: str = USER) -> None:
     """Makes the user."""
-    command: list[str] = ["ACL", "SETUSER", "headway", "reset", *rules(prefix=prefix)]
+    command: list[str] = ["ACL", "SETUSER", user, "reset", *rules(prefix=prefix)]
     client.execute_command(*command)  # type: ignore[no-untyped-call] # redis-py leaves it so
 
 
-def url_of(server: StoreServer) -> str:
+def url_of(server: StoreServer, *, user: str = USER) -> str:
     """Of the server, for this user."""
-    return f"redis://headway:{PASSWORD}@127.0.0.1:{server.port}/0"
+    return f"redis://{user}:{PASSWORD}@127.0.0.1:{server.port}/0"
 
 
-def denied(client: redis.Redis) -> list[str]:
+def denied(client: redis.Redis, *, user: str = USER) -> list[str]:
     """What was denied to this user, as far as the server remembers."""
-    return [str(entry["object"]) for entry in client.acl_log() if entry["username"] == "headway"]
+    return [str(entry["object"]) for entry in client.acl_log() if entry["username"] == user]

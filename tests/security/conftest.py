@@ -9,19 +9,23 @@ from pathlib import Path
 import grpc
 import pytest
 
-from harness import ServiceProcess, StoreServer
+from harness import ServiceProcess, StoreServer, access
 from security.callers import EXPIRED, OTHERS, PLAIN, TEAM, write_callers
 
 
 @pytest.fixture(scope="module")
 def guarded_service(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
-    """Shared by the tests of a module: do not stop it."""
-    folder = session_dir / f"guarded-{uuid.uuid4().hex[:8]}"
+    """Shared by the tests of a module: do not stop it. To the store it is a user who may do no more than the documents
+    say is needed, namespaces and quotas included."""
+    mark = uuid.uuid4().hex[:8]
+    folder, prefix, user = session_dir / f"guarded-{mark}", f"g{mark}", f"guarded-{mark}"
     folder.mkdir()
+    with store_server.client() as client:
+        access.allow(client, prefix=prefix, user=user)
     callers = [*TEAM.values(), *OTHERS.values(), *PLAIN.values(), EXPIRED]
     env = {
-        "HEADWAY_REDIS_URL": store_server.url,
-        "PRESSURE_PREFIX": f"g{uuid.uuid4().hex[:8]}",
+        "HEADWAY_REDIS_URL": access.url_of(store_server, user=user),
+        "PRESSURE_PREFIX": prefix,
         "HEADWAY_AUTH_FILE": str(write_callers(folder / "callers.toml", callers)),
     }
     process = ServiceProcess(folder, env=env)
@@ -29,6 +33,8 @@ def guarded_service(store_server: StoreServer, session_dir: Path) -> Iterator[Se
         yield process.start()
     finally:
         process.stop()
+    with store_server.client() as client:
+        assert access.denied(client, user=user) == []
 
 
 @pytest.fixture
