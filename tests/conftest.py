@@ -50,12 +50,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     table.summarize(terminalreporter, whole=config.getoption("--conformance-table"))
 
 
+_TESTS = Path(__file__).parent
+# What these folders test lies before the store: one kind of it is enough.
+_OF_THE_EDGE = frozenset({"client", "docs", "tracing", "web"})
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "store_kind" in metafunc.fixturenames:
         kinds = metafunc.config.getoption("--stores").split(",")
         unknown = set(kinds) - set(KINDS)
         if unknown:
             raise pytest.UsageError(f"--stores: no such store: {', '.join(sorted(unknown))}")
+        folder = Path(metafunc.definition.path).relative_to(_TESTS).parts[0]
+        if folder in _OF_THE_EDGE or metafunc.definition.get_closest_marker("any_store"):
+            kinds = kinds[:1]
         metafunc.parametrize("store_kind", kinds, indirect=True, scope="session")
 
 

@@ -19,6 +19,8 @@ from harness import ServiceProcess, StoreServer, eventually
 from headway.v1 import queue_service_pb2 as pb
 from wire.calls import ACKED, Line
 
+pytestmark = pytest.mark.any_store
+
 MIB = 1024 * 1024
 PUT, CONSUME = "/headway.v1.QueueService/Put", "/headway.v1.QueueService/Consume"
 # Others' calls while it lasts.

@@ -8,9 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+import pytest
+
 import headway
 from faults.rolling import Fleet, Load
 from harness import ServiceProcess, StoreServer, eventually
+
+pytestmark = pytest.mark.any_store
 
 ROUNDS = int(os.environ.get("HEADWAY_ROLLING_ROUNDS", "2"))
 SERVICES = 3

@@ -20,6 +20,8 @@ from harness.figures import Figure
 from image.base import make_base
 from image.box import ROOT, Box, Buildah, terminate
 
+pytestmark = pytest.mark.any_store
+
 # Beside buildah all of this is part of every Linux.
 TOOLS = ("buildah", "unshare", "mount", "chroot", "setpriv", "ldd", "ldconfig")
 ADDRESSES = re.compile(rb"serving on (\S+), (http://\S+) \(store: embedded valkey .*, /var/lib/headway\)")

@@ -16,6 +16,8 @@ from security.callers import TEAM, Caller, bearer, line_of, write_callers
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
 from security.test_rights import WAYS, reason_of
 
+pytestmark = pytest.mark.any_store
+
 PAYLOAD, HEADER, HEADER_KEY, RESULT = "canary-payload", "canary-header", "canary-key", "canary-result"
 
 

@@ -13,6 +13,8 @@ from harness import ServiceProcess
 from security.authority import Authority
 from security.callers import TEAM, write_callers
 
+pytestmark = pytest.mark.any_store
+
 
 def check(service: ServiceProcess, **env: str) -> int:
     program = Path(sys.executable).with_name("headwayd")

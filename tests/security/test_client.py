@@ -16,6 +16,8 @@ from headway.v1.queue_pb2 import Policy
 from security.authority import Authority
 from security.callers import TEAM, write_callers
 
+pytestmark = pytest.mark.any_store
+
 AUTHORITY = Authority()
 
 

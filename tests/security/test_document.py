@@ -7,10 +7,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from docs.blocks import blocks_of
 from headwayd.access import auth_file
 from headwayd.config.settings import Settings
 from headwayd.domain.access import CallerRole, Quotas
+
+pytestmark = pytest.mark.any_store
 
 BLOCKS = blocks_of((Path(__file__).resolve().parents[2] / "docs" / "security.md").read_text())
 

@@ -13,6 +13,8 @@ from harness import ServiceProcess
 from security.authority import Authority
 from security.callers import OTHERS, PLAIN, TEAM, Caller, write_callers
 
+pytestmark = pytest.mark.any_store
+
 Start = Callable[..., ServiceProcess]
 HTTP = {"HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
 

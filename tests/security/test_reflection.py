@@ -15,6 +15,8 @@ from harness.errors import error_of
 from security.callers import TEAM, Metadata, write_callers
 from wire.calls import SLACK_S
 
+pytestmark = pytest.mark.any_store
+
 Start = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]
 

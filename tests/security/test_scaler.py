@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import pytest
 
 from harness import ServiceProcess, refused
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
@@ -14,6 +15,8 @@ from headwayd.rpc.keda import externalscaler_pb2 as keda
 from headwayd.rpc.keda import externalscaler_pb2_grpc
 from security.callers import OTHERS, TEAM, write_callers
 from wire.calls import SLACK_S
+
+pytestmark = pytest.mark.any_store
 
 
 async def test_only_those_who_may_look_at_a_queue_learn_what_its_workers_have_to_do(

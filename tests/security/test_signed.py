@@ -19,6 +19,8 @@ from headwayd.domain.access import CallerRole
 from headwayd.domain.errors import Unauthenticated
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_server, key_set, unsigned
 
+pytestmark = pytest.mark.any_store
+
 KEY = SigningKey()
 RULES: dict[str, Any] = {
     "issuer": ISSUER,

@@ -18,6 +18,8 @@ from security.callers import Caller, line_of, write_callers
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
 from wire.calls import Line, message
 
+pytestmark = pytest.mark.any_store
+
 Start = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]
 ADMIN = Caller(roles=("admin",), namespace="team")

@@ -22,6 +22,8 @@ from headwayd.access.watched import AccessFailed
 from security.authority import Authority, trusting
 from security.callers import Caller, write_callers
 
+pytestmark = pytest.mark.any_store
+
 UNAVAILABLE, UNAUTHENTICATED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED
 MakeService = Callable[..., ServiceProcess]
 CERTIFICATE = """

@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import grpc
+import pytest
 
 from harness import ServiceProcess
 from harness.otlp import OtlpReceiver
 from security.callers import OTHERS, TEAM, line_of, write_callers
 from wire.calls import Message, leases
+
+pytestmark = pytest.mark.any_store
 
 
 async def test_queues_of_one_name_are_told_by_their_namespace(
