@@ -5,9 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet -c constraints.txt
 SETUP := constraints.txt pyproject.toml clients/python/pyproject.toml
-# The tests are independent of each other, each with its own queues and servers, and wait more than they work: six at
+# The tests are independent of each other, each with its own queues and servers, and wait more than they work: five at
 # a time keep two cores busy.
-JOBS ?= 6
+JOBS ?= 5
 ARGS ?=
 # A shared machine may pause for longer than a test allows: what fails is tried once more, and the summary names it.
 SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR

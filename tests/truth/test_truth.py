@@ -33,6 +33,7 @@ SLOWEST_OPS_PER_S = 100  # the run fails if it is slower for long
 def services(fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess]) -> list[ServiceProcess]:
     """Several processes on one store."""
     env = {
+        "HEADWAY_STORE_TIMEOUT": "2s",  # what is judged is truth, not how long a busy disk may stall
         "HEADWAY_REDIS_URL": fresh_store_server.url,
         "PRESSURE_PREFIX": PREFIX,
         "HEADWAY_LOG_LEVEL": "warning",
