@@ -52,7 +52,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 _TESTS = Path(__file__).parent
 # What these folders test lies before the store: one kind of it is enough.
-_OF_THE_EDGE = frozenset({"client", "docs", "tracing", "web"})
+_OF_THE_EDGE = frozenset({"browser", "client", "docs", "tracing", "web"})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
