@@ -106,6 +106,20 @@ async def test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty(
         fresh_store_server.resume()
 
 
+async def test_a_short_wait_that_ends_while_the_store_stalls_is_empty_when_it_answers(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    """The caller has seconds: that the wait was short is no reason to call the store lost."""
+    line = await open_line(await serve(fresh_store_server.url, HEADWAY_STORE_TIMEOUT="2s"), "jobs")
+    await line.create()
+    get = asyncio.create_task(line.get(wait_ms=300))
+    await waiting(line, consumers=1)
+    fresh_store_server.pause()
+    await asyncio.sleep(0.8)  # of which half a second after the wait
+    fresh_store_server.resume()
+    assert not (await get).deliveries
+
+
 async def test_everybody_is_woken_after_the_hints_were_cut(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
 ) -> None:

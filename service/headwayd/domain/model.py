@@ -172,6 +172,7 @@ class GetOrder(NamedTuple):
     max_bytes: int = 3 * 1024 * 1024
     must_fit: bool = False  # not even one larger message is given
     wait_ms: int = 0
+    look_ms: int = 2_000  # what the last look at the store may take, when the wait has brought nothing
     lease_ms: int = 0
     consumer: str = ""
     ack: Sequence[str] = ()

@@ -18,8 +18,6 @@ from headwayd.engine.flowing import FlowingGets
 from headwayd.engine.ports import GetStep, Wait
 from headwayd.engine.watching.estimates import Estimates
 
-# The last look must take less than is left of the caller's deadline after the wait: a tenth of it, at least 100 ms.
-_LAST_LOOK_SHARE, _LEAST_LAST_LOOK_S = 0.08, 0.09
 _NOTHING = GetStep(deliveries=(), settled=())
 
 
@@ -76,7 +74,7 @@ class Getting:
             step = await self._wait(consumer, has_settled=bool(settled))
         if step.deliveries or not order.stands:
             return self._outcome(order, step, settled)
-        look_s = self._look_s(order) if order.wait_ms else budget.left_s
+        look_s = order.look_ms / 1000 if order.wait_ms else budget.left_s
         standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, budget_s))
         return GetOutcome(deliveries=(), settled=settled, standing=standing)
 
@@ -88,10 +86,6 @@ class Getting:
             if step.wait is Wait.PAUSED and not order.wait_ms:
                 raise QueuePaused(f"queue {order.queue!r} is paused", metadata={"queue": order.queue})
         return GetOutcome(deliveries=step.deliveries, settled=settled)
-
-    @staticmethod
-    def _look_s(order: GetOrder) -> float:
-        return max(order.wait_ms / 1000 * _LAST_LOOK_SHARE, _LEAST_LAST_LOOK_S)
 
     async def _wait(self, consumer: Consumer, *, has_settled: bool) -> GetStep:
         """Stands in line until its turn or its time is over; then it has left the line, unless it asks to stand on."""
@@ -123,7 +117,7 @@ class Getting:
 
     async def _leave(self, consumer: Consumer) -> None:
         """Nothing came. That the store takes the leave shows that it is not down."""
-        leaving = self._consumers.stop_standing(consumer, budget_s=self._look_s(consumer.order))
+        leaving = self._consumers.stop_standing(consumer, budget_s=consumer.order.look_ms / 1000)
         await self._consumers.shielded(consumer, leaving)
 
     async def _keep_place(self, consumer: Consumer, place: str, budget_s: float) -> Standing:

@@ -16,6 +16,8 @@ _ROUNDED_UP = 1.01
 _MARGIN_SHARE = 0.1
 _SMALLEST_ANSWER_MARGIN_S = 0.05
 _SMALLEST_WAIT_MARGIN_S = 0.1  # an answer with nothing in it looks at the store once more
+_SMALLEST_LOOK_S = 0.09  # and has a little less time for that
+_LOOK_SHARE = 0.8
 _LARGEST_WAIT_MARGIN_S = _STORE_BUDGET_S  # more cannot be needed after a wait
 
 
@@ -35,6 +37,15 @@ def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) ->
         return wait_ms
     margin = min(_margin_s(remaining, _SMALLEST_WAIT_MARGIN_S), _LARGEST_WAIT_MARGIN_S)
     return max(min(wait_ms, int((remaining - margin) * 1_000)), 0)
+
+
+def look_after_wait_ms(wait_ms: int, context: ServicerContext[Any, Any]) -> int:
+    """What one look at the store may take after a wait of `wait_ms` that brought nothing."""
+    remaining = _remaining_s(context)
+    budget_s = _STORE_BUDGET_S
+    if remaining is not None:
+        budget_s = min((remaining - wait_ms / 1_000) * _LOOK_SHARE, budget_s)
+    return int(max(budget_s, _SMALLEST_LOOK_S) * 1_000)
 
 
 def _margin_s(remaining_s: float, smallest_s: float) -> float:

@@ -20,7 +20,7 @@ from headwayd.rpc.conversion import (
     queue_message,
     withdraw_response,
 )
-from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
+from headwayd.rpc.deadlines import look_after_wait_ms, store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.policies import in_paths
@@ -104,7 +104,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         self._engine.check_name(request.queue)
         order = requests.get_order(request, self._limits)
         if order.wait_ms:
-            order = order._replace(wait_ms=wait_within_deadline_ms(order.wait_ms, context))
+            wait_ms = wait_within_deadline_ms(order.wait_ms, context)
+            order = order._replace(wait_ms=wait_ms, look_ms=look_after_wait_ms(wait_ms, context))
         outcome = await self._engine.get(order, budget_s=store_budget_s(context))
         return get_response(outcome)
 

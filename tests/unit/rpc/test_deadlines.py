@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from grpc.aio import ServicerContext
 
-from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
+from headwayd.rpc.deadlines import look_after_wait_ms, store_budget_s, wait_within_deadline_ms
 
 HOUR_MS = 3_600_000
 
@@ -57,3 +57,20 @@ def test_a_wait_ends_a_tenth_of_the_deadline_at_least_100_ms_and_at_most_2_s_bef
 ) -> None:
     assert wait_within_deadline_ms(HOUR_MS, context(remaining_s)) == pytest.approx(wait_ms, abs=1)
     assert wait_within_deadline_ms(10, context(remaining_s)) == min(10, wait_ms)
+
+
+@pytest.mark.parametrize(
+    ("remaining_s", "wait_ms", "look_ms"),
+    [
+        (None, HOUR_MS, 2_000),
+        (15.0, 100, 2_000),  # a short wait is no reason for haste
+        (20.0, 18_000, 1_600),
+        (1.0, 900, 90),
+        (0.5, 400, 90),
+        (0.1, 0, 90),
+    ],
+)
+def test_the_last_look_has_most_of_what_is_left_after_the_wait(
+    remaining_s: float | None, wait_ms: int, look_ms: int
+) -> None:
+    assert look_after_wait_ms(wait_ms, context(remaining_s)) == pytest.approx(look_ms, abs=1)
