@@ -199,7 +199,7 @@ async def test_names_with_quotes_backslashes_and_letters_of_all_kinds_stay_thems
 async def fill(service: ServiceProcess, count: int, connect: Callable[[str], grpc.aio.Channel]) -> None:
     """So many queues with a message each."""
     async with line_at(service.address, "", connect) as line:
-        places = asyncio.Semaphore(100)
+        places = asyncio.Semaphore(50)
 
         async def one(number: int) -> None:
             async with places:
@@ -221,7 +221,11 @@ async def test_many_queues_make_few_series_and_none_is_left_out_of_the_sums(
     figure: Callable[[str, str], None],
 ) -> None:
     service = make_service(
-        HEADWAY_REDIS_URL=fresh_store_server.url, HEADWAY_METRICS_QUEUES="10", HEADWAY_LOG_LEVEL="warning", **HTTP
+        HEADWAY_REDIS_URL=fresh_store_server.url,
+        HEADWAY_METRICS_QUEUES="10",
+        HEADWAY_LOG_LEVEL="warning",
+        HEADWAY_STORE_TIMEOUT="2s",  # every put counts, however busy the machine
+        **HTTP,
     )
     await fill(service, count, connect)
     told = await scrape(service)
