@@ -133,8 +133,9 @@ class Service:
             log.warning("store", warning=warning)
         await self._engine.start()
         settings, limits = self._settings, self._settings.limits
-        if (possible := make_room_for(limits.max_connections)) < limits.max_connections:
-            log.warning("too few file descriptors (ulimit -n) for max_connections", possible=possible)
+        wanted = limits.max_connections + self._oversight.most_connections
+        if (possible := make_room_for(wanted)) < wanted:
+            log.warning("too few file descriptors (ulimit -n) for all connections", wanted=wanted, possible=possible)
         if settings.otlp_endpoint is not None:
             from headwayd.telemetry.traces import Traces  # noqa: PLC0415 - loads the SDK, which only tracing needs
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from headwayd.config.settings import Settings
+from headwayd.config.values import is_local
 from headwayd.engine.counting.census import Census
 from headwayd.engine.counting.counts import Counts
 from headwayd.engine.engine import Engine
@@ -64,6 +65,12 @@ class Oversight:
         is_asked = settings.http_listen is not None or settings.otlp_endpoint is not None
         self.counts = Counts(most_queues=settings.metrics_queues) if is_asked else None
 
+    @property
+    def most_connections(self) -> int:
+        """How many the HTTP port takes; 0 if there is none."""
+        settings = self._settings
+        return settings.capacity(settings.workers).max_http_connections if settings.http_listen is not None else 0
+
     async def start(self, engine: Engine, store: RedisStore, calls: Calls, *, doors: Doors = _OPEN_DOORS) -> list[str]:
         """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
         counts, settings = self.counts, self._settings
@@ -92,6 +99,8 @@ class Oversight:
             calls=calls if settings.http_calls else None,
             most_bytes=settings.max_request_bytes,
             origins=settings.http_origins,
+            hosts=_hosts(settings),
+            most_connections=self.most_connections,
             is_operator=doors.is_operator,
         )
         self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker, tls=doors.tls)
@@ -121,3 +130,10 @@ class Oversight:
         await self._tasks.close()
         if self._otlp is not None:
             await self._otlp.close()
+
+
+def _hosts(settings: Settings) -> Sequence[str] | None:
+    """By which names the HTTP port may be called. With credentials it does not matter: a page has none to send."""
+    assert settings.http_listen is not None
+    is_open = not settings.has_auth and (is_local(settings.http_listen) or bool(settings.http_hosts))
+    return settings.http_hosts if is_open else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 import ssl
@@ -23,7 +22,7 @@ from headwayd.http.doors import Behind
 from headwayd.http.server import CannotListenHttp, HttpServer
 
 MakeService = Callable[..., ServiceProcess]
-Serve = Callable[[], Awaitable[int]]
+Serve = Callable[..., Awaitable[int]]
 HTTP = {"HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
 STOP = timedelta(seconds=5)
 STARTED: list[HttpServer] = []
@@ -34,11 +33,13 @@ LONG = b"x" * 3_000_000  # more than the kernel keeps for a reader who does not 
 async def server() -> AsyncIterator[Serve]:
     """An HTTP server in this process, whose port it returns."""
 
-    async def start() -> int:
+    async def start(*, most_connections: int = 100) -> int:
         async def scrape(_accept: str) -> tuple[bytes, str]:
             return LONG, "text/plain"
 
-        one = HttpServer(Behind(scrape=scrape, is_ready=lambda: True), listen="127.0.0.1:0")
+        one = HttpServer(
+            Behind(scrape=scrape, is_ready=lambda: True, most_connections=most_connections), listen="127.0.0.1:0"
+        )
         STARTED.append(one)
         return int((await one.start()).rpartition(":")[2])
 
@@ -131,16 +132,16 @@ async def test_a_client_that_does_not_read_loses_its_connection(server: Serve, m
         assert len((await client.get(f"http://127.0.0.1:{port}/metrics")).content) == len(LONG)
 
 
-async def test_connections_beyond_the_most_are_closed_and_those_within_are_served(
-    server: Serve, monkeypatch: pytest.MonkeyPatch
+async def test_connections_beyond_the_most_are_told_and_closed_and_those_within_are_served(
+    server: Serve,
 ) -> None:
-    monkeypatch.setattr(protocol, "MOST_CONNECTIONS", 3)
-    port = await server()
+    port = await server(most_connections=3)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     async with asyncio.timeout(10):
-        with contextlib.suppress(ConnectionError):
-            assert await reader.read() == b""
+        told = await reader.read()
+    assert told.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert b"retry-after: 1\r\n" in told
     writer.close()
     for reader, writer in held:
         writer.write(b"GET /readyz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")

@@ -23,6 +23,7 @@ NOT_UTF8 = "a\udcffb"  # as Python shows it
 BAD_TEXTS = {
     "listen": ["nowhere", "unix:", "127.0.0.1:65536", "::1:80", "127.0.0.1:0,"],
     "http_listen": ["nowhere", "unix:/s", "127.0.0.1:65536", ""],
+    "http_hosts": ["http://x", "x:80", "x y", "x,/"],
     "http_origins": ["jobs.example", "ftp://x", "https://", "https://x/path", "https://x, y"],
     "otlp_endpoint": [
         "nowhere",

@@ -45,13 +45,14 @@ def refusal(**flags: object) -> str:
     [
         ("max_running_calls", 4_915, 4_916 + 20),
         ("max_pending_calls", 3_932, 3_932 + 80),
-        ("max_connections", 2_106, 2_106 + 100),
+        ("max_connections", 1_404, 1_404 + 100),
+        ("max_http_connections", 614, 614 + 100),
         ("max_running_bytes", 32 * MIB, 33 * MIB),
     ],
 )
 def test_limits_that_need_more_memory_than_there_is_end_the_start(name: str, fits: int, is_too_much: int) -> None:
     memory = 512 * MIB
-    assert getattr(Settings.load({"memory_limit": memory, name: fits}).limits, name) == fits
+    assert getattr(Settings.load({"memory_limit": memory, name: fits}).capacity(1), name) == fits
     told = refusal(**{"memory_limit": memory, name: is_too_much})
     assert f"{name} {is_too_much}" in told
     assert "which has 512" in told

@@ -28,6 +28,7 @@ def web_service(store_server: StoreServer, session_dir: Path) -> Iterator[Servic
         "PRESSURE_PREFIX": f"w{uuid.uuid4().hex[:8]}",
         "HEADWAY_HTTP_LISTEN": "127.0.0.1:0",
         "HEADWAY_HTTP_ORIGINS": ORIGIN,
+        "HEADWAY_HTTP_HOSTS": "jobs.internal",
     }
     process = ServiceProcess(folder, env=env)
     try:

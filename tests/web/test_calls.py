@@ -287,7 +287,7 @@ async def test_a_service_that_goes_down_ends_streams_in_good_order(make_service:
 async def test_a_body_that_does_not_come_ends_its_connection(web_service: ServiceProcess) -> None:
     host, _, port = base_url(web_service).removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST {GET} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{{"
+    head = f"POST {GET} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{{"
     writer.write(head.encode())
     async with asyncio.timeout(30):
         while await reader.read(1000):

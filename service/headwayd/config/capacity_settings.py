@@ -20,7 +20,7 @@ class CapacitySettings(BaseSettings):
 
     memory_limit: int | None = setting(
         None,
-        "The memory that the service may use, all its workers together. The next four follow from it where they are "
+        "The memory that the service may use, all its workers together. The next five follow from it where they are "
         "not given; where they are and need more than this, the service does not start.",
         unit="bytes",
         shown="what the control group grants, else the machine's",
@@ -52,6 +52,15 @@ class CapacitySettings(BaseSettings):
         "descriptor and some memory, also while it is idle.",
         unit="connections",
         shown=f"{_FULL.max_connections}{_OR_FEWER}",
+        ge=10,
+        le=1_000_000,
+    )
+    max_http_connections: int | None = setting(
+        None,
+        "The most connections at a time to http_listen of one process; more are answered 503 and closed. A page that "
+        "follows something holds one.",
+        unit="connections",
+        shown=f"{_FULL.max_http_connections}{_OR_FEWER}",
         ge=10,
         le=1_000_000,
     )
@@ -112,5 +121,6 @@ class CapacitySettings(BaseSettings):
             max_running_calls=self.max_running_calls or allowed.max_running_calls,
             max_pending_calls=self.max_pending_calls or allowed.max_pending_calls,
             max_connections=self.max_connections or allowed.max_connections,
+            max_http_connections=self.max_http_connections or allowed.max_http_connections,
             max_running_bytes=self.max_running_bytes or allowed.max_running_bytes,
         )

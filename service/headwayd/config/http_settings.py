@@ -12,6 +12,7 @@ from headwayd.config.fields import setting
 from headwayd.config.values import host_of
 
 _ORIGIN = re.compile(r"https?://[^/\s]+")
+_HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class HttpSettings(BaseSettings):
@@ -35,6 +36,14 @@ class HttpSettings(BaseSettings):
         unit="origins",
         shown="(none but its own)",
     )
+    http_hosts: Annotated[tuple[str, ...], NoDecode] = setting(
+        (),
+        "By which other names http_listen may be called, without port, with commas between, where callers need no "
+        "credentials and it listens on this machine only: a page of any site may have its name lead here. Where it "
+        "listens beyond, any name will do unless some are given.",
+        unit="names",
+        shown="(addresses and localhost)",
+    )
 
     @field_validator("http_listen")
     @classmethod
@@ -43,9 +52,9 @@ class HttpSettings(BaseSettings):
             raise ValueError("must be HOST:PORT")
         return address
 
-    @field_validator("http_origins", mode="before")
+    @field_validator("http_origins", "http_hosts", mode="before")
     @classmethod
-    def _split_origins(cls, value: object) -> object:
+    def _split_sites(cls, value: object) -> object:
         texts = value.split(",") if isinstance(value, str) else value
         return [text.strip() for text in texts if text.strip()] if isinstance(texts, list | tuple) else texts
 
@@ -56,3 +65,11 @@ class HttpSettings(BaseSettings):
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
         return origins
+
+    @field_validator("http_hosts")
+    @classmethod
+    def _check_http_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not _HOST.fullmatch(host):
+                raise ValueError(f"{host!r} is no name of a host: write it without scheme and port")
+        return hosts

@@ -127,7 +127,8 @@ class Settings(
         if capacity.most_bytes > memory:
             raise ValueError(
                 f"max_running_calls {capacity.max_running_calls}, max_pending_calls {capacity.max_pending_calls},"
-                f" max_connections {capacity.max_connections} and max_running_bytes {capacity.max_running_bytes} may"
+                f" max_connections {capacity.max_connections}, max_http_connections {capacity.max_http_connections}"
+                f" and max_running_bytes {capacity.max_running_bytes} may"
                 f" need {capacity.most_bytes // MIB} MiB of memory in each process, which has {memory // MIB}:"
                 " set them lower, or memory_limit higher"
             )

@@ -18,11 +18,12 @@ BASE_BYTES = 128 * _MIB
 RUNNING_CALL_BYTES = 32 * _KIB  # a stream that watches; a call that waits takes less
 PENDING_CALL_BYTES = 20 * _KIB
 CONNECTION_BYTES = 28 * _KIB
+HTTP_CONNECTION_BYTES = 32 * _KIB  # idle 9; with most of a head 19; and its share of what comes in at a time
 # A large request is there as it came, as the messages in it, and as the command to the store.
 COPIES = 3
 
 # Of what is left beside the base.
-_RUNNING_SHARE, _PENDING_SHARE, _CONNECTION_SHARE, _REQUEST_SHARE = 0.4, 0.2, 0.15, 0.25
+_RUNNING_SHARE, _PENDING_SHARE, _CONNECTION_SHARE, _HTTP_SHARE, _REQUEST_SHARE = 0.4, 0.2, 0.1, 0.05, 0.25
 _FULL = Limits()
 
 
@@ -33,6 +34,7 @@ class Capacity:
     max_running_calls: int = _FULL.max_running_calls
     max_pending_calls: int = _FULL.max_pending_calls
     max_connections: int = _FULL.max_connections
+    max_http_connections: int = 4_000
     max_running_bytes: int = _FULL.max_running_bytes
 
     @property
@@ -43,6 +45,7 @@ class Capacity:
             + self.max_running_calls * RUNNING_CALL_BYTES
             + self.max_pending_calls * PENDING_CALL_BYTES
             + self.max_connections * CONNECTION_BYTES
+            + self.max_http_connections * HTTP_CONNECTION_BYTES
             + self.max_running_bytes * COPIES
         )
 
@@ -55,5 +58,6 @@ def capacity_within(memory_bytes: int) -> Capacity:
         max_running_calls=min(full.max_running_calls, int(free * _RUNNING_SHARE) // RUNNING_CALL_BYTES),
         max_pending_calls=min(full.max_pending_calls, int(free * _PENDING_SHARE) // PENDING_CALL_BYTES),
         max_connections=min(full.max_connections, int(free * _CONNECTION_SHARE) // CONNECTION_BYTES),
+        max_http_connections=min(full.max_http_connections, int(free * _HTTP_SHARE) // HTTP_CONNECTION_BYTES),
         max_running_bytes=min(full.max_running_bytes, int(free * _REQUEST_SHARE) // COPIES),
     )

@@ -18,10 +18,11 @@ from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
-from headwayd.http.bodies import Bodies
+from headwayd.http.bodies import SHARE_BYTES, Bodies, Incoming
 from headwayd.http.connecting import Calls, ConnectApp
+from headwayd.http.guards import Guards
 
 # What browsers may send and read beyond what they may anyway.
 _SENT = (
@@ -30,19 +31,22 @@ _SENT = (
     "connect-timeout-ms",
     "content-type",
     "grpc-timeout",
+    "last-event-id",
     "traceparent",
     "tracestate",
     "x-grpc-web",
+    "x-queue",
     "x-user-agent",
 )
-_READ = ("grpc-message", "grpc-status", "grpc-status-details-bin")
+_READ = ("grpc-message", "grpc-status", "grpc-status-details-bin", "retry-after", "x-queue")
 _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the most patient one remembers
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
-    process is ready now; the calls, if they are taken here, of at most so many bytes, from these origins, too; and
+    process is ready now; the calls, if they are taken here, of at most so many bytes, from pages of these origins, too,
+    and by these names beside addresses and localhost (None: any); how many connections there may be at a time; and
     whether the credentials of an `Authorization` header are the operator's, if callers are known."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
@@ -50,6 +54,8 @@ class Behind:
     calls: Calls | None = None
     most_bytes: int = 0
     origins: Sequence[str] = ()
+    hosts: Sequence[str] | None = None
+    most_connections: int = 4_000
     is_operator: Callable[[str], Awaitable[bool]] | None = None
 
 
@@ -71,34 +77,42 @@ def app_of(behind: Behind) -> Starlette:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready\n", status_code=503)
 
-    app = Starlette(
-        routes=[
-            Route("/metrics", metrics, methods=["GET"]),
-            Route("/healthz", healthz, methods=["GET"]),
-            Route("/readyz", readyz, methods=["GET"]),
-            *_calls(behind),
-        ],
-        middleware=[
-            Middleware(
-                CORSMiddleware,
-                allow_origins=list(behind.origins),
-                allow_methods=["POST"],
-                allow_headers=list(_SENT),
-                expose_headers=list(_READ),
-                max_age=_PREFLIGHT_S,
-            )
-        ]
-        if behind.origins
-        else [],
-    )
+    incoming = Incoming(max(behind.most_bytes, behind.most_connections * SHARE_BYTES))
+    routes = [
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/healthz", healthz, methods=["GET"]),
+        Route("/readyz", readyz, methods=["GET"]),
+        *_calls(behind, incoming),
+    ]
+    app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there
     return app
 
 
-def _calls(behind: Behind) -> list[Route]:
+def _middleware(behind: Behind, routes: Sequence[BaseRoute]) -> list[Middleware]:
+    guards = Middleware(Guards, routes=routes, origins=behind.origins, hosts=behind.hosts)
+    if not behind.origins:
+        return [guards]
+    crossing = Middleware(
+        CORSMiddleware,
+        allow_origins=list(behind.origins),
+        allow_methods=["GET", "POST", "PUT", "DELETE"],
+        allow_headers=list(_SENT),
+        expose_headers=list(_READ),
+        max_age=_PREFLIGHT_S,
+    )
+    return [guards, crossing]
+
+
+def _calls(behind: Behind, incoming: Incoming) -> list[Route]:
     calls = behind.calls
     if calls is None:
         return []
     services = sorted({method.service for method in calls.methods})
-    apps = {service: Bodies(ConnectApp(calls, service, most_bytes=behind.most_bytes)) for service in services}
+    apps = {
+        service: Bodies(
+            ConnectApp(calls, service, most_bytes=behind.most_bytes), most_bytes=behind.most_bytes, incoming=incoming
+        )
+        for service in services
+    }
     return [Route(method.path, apps[method.service], methods=["POST"]) for method in calls.methods]

@@ -1,7 +1,7 @@
 """What one connection to the HTTP port may do: send a request in good time, and read its answer.
 
 uvicorn 0.54 bounds only how long a connection may be silent after an answer. A client that sends a byte now and then,
-or does not read, would keep its connection for ever, and some hundreds of them would keep everybody else out.
+or does not read, would keep its connection for ever, and enough of them would keep everybody else out.
 """
 
 from __future__ import annotations
@@ -10,35 +10,57 @@ import asyncio
 from typing import Any
 
 import structlog
+from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from headwayd.http.connection import Connection
+from headwayd.http.refusing import refused_at_once
 
 REQUEST_S = 10.0  # from connecting, or from the last answer, to the end of the next request's head
 READ_S = 30.0  # for which nothing of an answer is read
-MOST_CONNECTIONS = 200
 
 log: Any = structlog.get_logger(__name__)
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. Above `MOST_CONNECTIONS` it is closed at once."""
+    """One connection. If there are more than `most`, it is told so, and closed."""
 
+    most: int
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.connection = Connection()
+        super().__init__(config, server_state, self.connection.joined_to(app_state), _loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The client is there."""
         super().connection_made(transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            log.debug("http.connection_refused", most=MOST_CONNECTIONS)
-            transport.abort()
+        if len(self.connections) > self.most:
+            log.debug("http.connection_refused", most=self.most)
+            transport.write(refused_at_once(503, "there are as many connections as the service takes", retry_s=1))
+            transport.close()
             return
         self._await_request()
+
+    def data_received(self, data: bytes) -> None:
+        """Something has come from the client."""
+        if not self.transport.is_closing():
+            super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was sent away."""
         self._stop_awaiting()
         self._stop_read_timer()
         super().connection_lost(exc)
+        self.connection.end()
 
     def handle_events(self) -> None:
         """Something has come from the client."""
@@ -49,6 +71,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """An answer has been sent."""
+        self.timeout_keep_alive = max(self.config.timeout_keep_alive, self.connection.silence_s)  # type: ignore[assignment]  # seconds for a timer, whole or not
         self._await_request()
         super().on_response_complete()
 
@@ -65,7 +88,7 @@ class BoundedProtocol(H11Protocol):
 
     def _await_request(self) -> None:
         self._stop_awaiting()
-        self._request_timer = self.loop.call_later(REQUEST_S, self.transport.abort)
+        self._request_timer = self.loop.call_later(REQUEST_S + self.connection.silence_s, self.transport.abort)
 
     def _stop_awaiting(self) -> None:
         if self._request_timer is not None:
@@ -76,3 +99,8 @@ class BoundedProtocol(H11Protocol):
         if self._read_timer is not None:
             self._read_timer.cancel()
             self._read_timer = None
+
+
+def bounded_to(most: int) -> type[BoundedProtocol]:
+    """The protocol of a server that takes so many connections."""
+    return type("Protocol", (BoundedProtocol,), {"most": most})

@@ -19,7 +19,7 @@ import structlog
 import uvicorn
 
 from headwayd.http.doors import Behind, app_of
-from headwayd.http.protocol import BoundedProtocol
+from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
 _BACKLOG = 128
@@ -61,7 +61,7 @@ class HttpServer:
         self._reuse_port = reuse_port
         config = uvicorn.Config(
             app_of(behind),
-            http=BoundedProtocol,
+            http=bounded_to(behind.most_connections),
             ws="none",
             lifespan="off",
             log_config=None,
