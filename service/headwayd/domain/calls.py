@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What the details of a status say: the reason by name, what belongs to it, and when to ask again, if that makes
+    sense."""
+
+    reason: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    retry_after_ms: int | None = None
 
 
 class CallFailed(Exception):
-    """A call that ended with a status: the number of its code in gRPC, a text, and details as type URLs and bytes."""
+    """A call that ended with a status: the number of its code in gRPC, a text, details as type URLs and bytes. `why` is
+    what they say."""
 
-    def __init__(self, code: int, text: str, details: Sequence[tuple[str, bytes]] = ()) -> None:
+    def __init__(
+        self, code: int, text: str, details: Sequence[tuple[str, bytes]] = (), *, why: Why | None = None
+    ) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.details = tuple(details)
+        self.why = why or Why()
 
 
 @dataclass(frozen=True, slots=True)

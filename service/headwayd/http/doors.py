@@ -4,6 +4,7 @@
     GET /healthz   200 as long as this process answers; the store is never asked
     GET /readyz    200 if this process wants calls and its store can be counted on, else 503
     POST /headway.v1.QueueService/Put and all other calls with one request: see `connecting`
+    /queues/QUEUE and below: jobs by verbs, and X-Queue: see `jobs`
 
 Anything else is 404, another method 405.
 """
@@ -23,6 +24,7 @@ from starlette.routing import BaseRoute, Route
 from headwayd.http.bodies import SHARE_BYTES, Bodies, Incoming
 from headwayd.http.connecting import Calls, ConnectApp
 from headwayd.http.guards import Guards
+from headwayd.http.jobs.doors import Jobs
 
 # What browsers may send and read beyond what they may anyway.
 _SENT = (
@@ -38,7 +40,17 @@ _SENT = (
     "x-queue",
     "x-user-agent",
 )
-_READ = ("grpc-message", "grpc-status", "grpc-status-details-bin", "retry-after", "x-queue")
+_READ = (
+    "grpc-message",
+    "grpc-status",
+    "grpc-status-details-bin",
+    "headway-attempt",
+    "headway-id",
+    "headway-ticket",
+    "location",
+    "retry-after",
+    "x-queue",
+)
 _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the most patient one remembers
 
 
@@ -61,6 +73,8 @@ class Behind:
 
 def app_of(behind: Behind) -> Starlette:
     """The ASGI application."""
+    incoming = Incoming(max(behind.most_bytes, behind.most_connections * SHARE_BYTES))
+    jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
 
     async def metrics(request: Request) -> Response:
         if behind.is_operator and not await behind.is_operator(request.headers.get("authorization", "")):
@@ -77,12 +91,12 @@ def app_of(behind: Behind) -> Starlette:
             return PlainTextResponse("ready\n")
         return PlainTextResponse("not ready\n", status_code=503)
 
-    incoming = Incoming(max(behind.most_bytes, behind.most_connections * SHARE_BYTES))
     routes = [
         Route("/metrics", metrics, methods=["GET"]),
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         *_calls(behind, incoming),
+        *(jobs.routes if jobs else []),
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there

@@ -16,10 +16,10 @@ import grpc.aio
 from google.protobuf import json_format, message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message as ProtoMessage
-from google.rpc import code_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc.aio import ServicerContext
 
-from headwayd.domain.calls import Asked, CallFailed, Method
+from headwayd.domain.calls import Asked, CallFailed, Method, Why
 from headwayd.domain.errors import FieldInvalid, Violation
 from headwayd.rpc.decoding import WHOLE_REQUEST
 from headwayd.rpc.status import rich_status
@@ -114,7 +114,18 @@ def _encoded(reply: ProtoMessage, *, is_json: bool) -> bytes:
 
 
 def _failure(status: status_pb2.Status) -> CallFailed:
-    return CallFailed(status.code, status.message, [(detail.type_url, detail.value) for detail in status.details])
+    details = [(detail.type_url, detail.value) for detail in status.details]
+    return CallFailed(status.code, status.message, details, why=_why(status))
+
+
+def _why(status: status_pb2.Status) -> Why:
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    after_ms = None
+    for detail in status.details:
+        detail.Unpack(info)
+        if detail.Unpack(retry):
+            after_ms = retry.retry_delay.ToMilliseconds()
+    return Why(info.reason, dict(info.metadata), after_ms)
 
 
 async def _ended(task: asyncio.Future[None]) -> None:

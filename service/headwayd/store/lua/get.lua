@@ -79,7 +79,8 @@ if number == 0 and ARGV[12] ~= '' then   -- the answer that told its number may 
   number = tonumber(redis.call('ZSCORE', K.consumers, WAITER) or 0)
 end
 if ARGV[11] ~= '' and given == 0 then
-  local trouble, ms, had = come_back(S, ARGV[11], ended == 0 and units_of(S) or nil)
+  local is_poll = ended == 0 and ARGV[12] == ''
+  local trouble, ms, had = come_back(S, ARGV[11], is_poll and units_of(S) or nil)
   if trouble then
     commit(S, false, nil)
     return { ARGV[1], trouble, ms }

@@ -28,7 +28,8 @@ local function end_waiter(S, waiter)
 end
 
 -- Somebody comes back to its place. Returns nil, 0 and its number in line; or why not, and how many ms too early.
--- Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early. O(log n).
+-- Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early, nor is who
+-- does not poll. O(log n).
 local function come_back(S, place, units)
   local kept = redis.call('HGET', K.places, place)
   local number = redis.call('ZSCORE', K.consumers, place)

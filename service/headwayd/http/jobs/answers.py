@@ -1,0 +1,88 @@
+"""What is answered: results, and errors as JSON with the status that says the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from headwayd.domain.calls import CallFailed, Why
+
+# By their numbers in gRPC: the name, as Connect writes it, and the status.
+_CODES = (
+    ("ok", 200),
+    ("canceled", 503),
+    ("unknown", 500),
+    ("invalid_argument", 400),
+    ("deadline_exceeded", 504),
+    ("not_found", 404),
+    ("already_exists", 409),
+    ("permission_denied", 403),
+    ("resource_exhausted", 503),
+    ("failed_precondition", 409),
+    ("aborted", 409),
+    ("out_of_range", 400),
+    ("unimplemented", 501),
+    ("internal", 500),
+    ("unavailable", 503),
+    ("data_loss", 500),
+    ("unauthenticated", 401),
+)
+INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION = 3, 5, 9
+# Where the reason says more than the code: whose turn it is to wait.
+_OF_REASONS = {"POLL_TOO_SOON": 429, "QUOTA_EXCEEDED": 429, "TOO_LARGE": 413, "QUEUE_PAUSED": 503}
+
+_RETRY_AFTER_MS = 1_000  # of items, which do not say
+
+# What comes from this door is for nobody's cache, and nothing that a browser should run or guess at.
+_HEADERS = {
+    "cache-control": "no-store",
+    "x-content-type-options": "nosniff",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+}
+
+
+def result(content: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON."""
+    body = json.dumps(content, ensure_ascii=False).encode()
+    return bytes_of(body, "application/json", status, headers=headers)
+
+
+def bytes_of(
+    body: bytes, content_type: str, status: int = 200, *, headers: Mapping[str, str] | None = None
+) -> Response:
+    """These bytes. Their type is written as it is given: `Response` by itself adds a charset to texts."""
+    return Response(body, status, {**_HEADERS, **(headers or {}), "content-type": content_type})
+
+
+def failed(error: CallFailed) -> Response:
+    """The same error."""
+    why = error.why
+    code, status = _CODES[error.code]
+    status = _OF_REASONS.get(why.reason, status)
+    told: dict[str, Any] = {"code": code, "reason": why.reason, "message": error.text}
+    headers: dict[str, str] = {}
+    if why.metadata:
+        told["metadata"] = dict(why.metadata)
+    if why.retry_after_ms is not None:
+        told["retry_after"] = why.retry_after_ms / 1000
+        headers["retry-after"] = str(max(1, math.ceil(why.retry_after_ms / 1000)))
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return result(told, status, headers=headers)
+
+
+def of_item(status: Mapping[str, Any]) -> CallFailed:
+    """The error of one item of a batch, as if it were the call's."""
+    code = status["code"]
+    after_ms = _RETRY_AFTER_MS if _CODES[code][1] == 503 else None
+    why = Why(status["reason"].removeprefix("ERROR_REASON_"), status.get("metadata", {}), after_ms)
+    return CallFailed(code, status["message"], why=why)
+
+
+def improper(field: str, text: str) -> CallFailed:
+    """A request that says something improper."""
+    return CallFailed(INVALID_ARGUMENT, f"{field} {text}", why=Why("FIELD_INVALID", {"field": field}))

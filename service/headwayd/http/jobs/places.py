@@ -1,0 +1,165 @@
+"""X-Queue: the place in line that belongs to a connection.
+
+    GET /queues/jobs/messages           503
+    X-Queue: 0.1                        X-Queue: position=2,length=5,limit=4,pollMin=45,pollMax=120
+                                        Retry-After: 45
+
+Whoever asks again on the same connection, between pollMin and pollMax seconds after that answer, keeps the place, and
+is answered with the job when it is its turn. The rules are those of every poller (docs/protocol.md, section 18). When
+the connection ends its places are given up.
+
+A connection has one place for each queue and caller: what comes by a proxy may be several callers'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headwayd.domain.calls import Asked, CallFailed
+from headwayd.domain.hints import PollHints
+from headwayd.domain.xqueue import format_xqueue, parse_xqueue
+from headwayd.http.connection import Connection, connection_of
+from headwayd.http.jobs.answers import result
+from headwayd.http.jobs.calling import Calling
+
+_HEADER, _VERSION = "x-queue", "0.1"
+_LEAVE_S = 10.0  # afterwards the place lapses by itself
+_MOST_PLACES = 100  # of one connection
+_GONE = ("PLACE_LOST", "QUEUE_NOT_FOUND", "QUEUE_DELETED", "QUEUE_DRAINED")
+
+log: Any = structlog.get_logger(__name__)
+
+
+def speaks(request: Request) -> bool:
+    """Whether the client knows X-Queue at all, in whichever version: then no job is 503 to it, and no empty list."""
+    return _HEADER in request.headers
+
+
+def may_queue(request: Request) -> bool:
+    """Whether it says that it knows the one version that there is here."""
+    said = ",".join(request.headers.getlist(_HEADER))
+    return _VERSION in (each.strip() for each in said.split(","))
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A place, who holds it, and how long it is waited for."""
+
+    place: str
+    asked: Asked
+    poll_max_s: float
+
+
+class Places:
+    """Those of all connections."""
+
+    def __init__(self, calling: Calling) -> None:
+        self._calling = calling
+        self._held: dict[Connection, dict[tuple[str, str], _Held]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    async def get(self, request: Request, queue: str, asked: Asked, **fields: object) -> dict[str, Any]:
+        """The answer of a Get by one who stands in line: deliveries, or a standing. Raises CallFailed; then the place
+        is kept, if there still is one."""
+        connection, key = connection_of(request.scope), (queue, request.headers.get("authorization", ""))
+        own = self._own(connection)
+        held = own.get(key)
+        if held is None and len(own) >= _MOST_PLACES:
+            raise CallFailed(8, f"a connection has at most {_MOST_PLACES} places")
+        try:
+            try:
+                answer = await self._get(queue, asked, held, fields)
+            except CallFailed as error:
+                if error.why.reason != "PLACE_LOST" or held is None:
+                    raise
+                answer = await self._get(queue, asked, None, fields)  # at the end of the line
+        except CallFailed as error:
+            if error.why.reason in _GONE:
+                self._forget(connection, key)
+            raise
+        if standing := answer.get("standing"):
+            self._hold(connection, key, _Held(standing["place"], asked, _seconds(standing["pollMax"])))
+        else:
+            self._forget(connection, key)
+        return answer
+
+    async def _get(self, queue: str, asked: Asked, held: _Held | None, fields: Mapping[str, object]) -> dict[str, Any]:
+        place = None if held is None else held.place
+        return await self._calling.call("Get", asked, queue=queue, stand=True, place=place, **fields)
+
+    def _own(self, connection: Connection) -> dict[tuple[str, str], _Held]:
+        return self._held.get(connection, {})
+
+    def _hold(self, connection: Connection, key: tuple[str, str], held: _Held) -> None:
+        if connection not in self._held:
+            self._held[connection] = {key: held}
+            connection.on_end(lambda: self._ended(connection))
+        else:
+            self._held[connection][key] = held
+        self._stay(connection)
+
+    def _forget(self, connection: Connection, key: tuple[str, str]) -> None:
+        self._own(connection).pop(key, None)
+        self._stay(connection)
+
+    def _stay(self, connection: Connection) -> None:
+        """The connection may be silent for as long as one of its places is waited for."""
+        connection.silence_s = max((held.poll_max_s for held in self._own(connection).values()), default=0.0)
+
+    def _ended(self, connection: Connection) -> None:
+        for (queue, _), held in self._held.pop(connection, {}).items():
+            self._spawn(queue, held)
+
+    def _spawn(self, queue: str, held: _Held) -> None:
+        task = asyncio.create_task(self._leave(queue, held), name=f"leave:{queue}")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, queue: str, held: _Held) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._calling.leave(queue, held.place, held.asked)
+        except (CallFailed, TimeoutError) as error:
+            log.debug("http.place_not_left", queue=queue, error=str(error))
+
+    async def close(self) -> None:
+        """Gives up all places, and waits until that is done."""
+        for connection in list(self._held):
+            self._ended(connection)
+        if self._leaving:
+            await asyncio.wait(set(self._leaving))
+
+
+def told(standing: Mapping[str, Any]) -> Response:
+    """The place, by X-Queue."""
+    hints = PollHints(
+        poll_min_ms=round(_seconds(standing["pollMin"]) * 1000), poll_max_ms=round(_seconds(standing["pollMax"]) * 1000)
+    )
+    text = format_xqueue(
+        position=int(standing["position"]),
+        length=int(standing["length"]),
+        limit=standing.get("limit", 0),
+        hints=hints,
+    )
+    headers = {_HEADER: text, "retry-after": str(parse_xqueue(text).poll_min_s)}
+    return result(_nothing("nothing can be leased now: the place in line is kept"), 503, headers=headers)
+
+
+def nothing_now() -> Response:
+    """Nothing, and no place."""
+    return result(_nothing("nothing can be leased now, and no place in line is kept without X-Queue: 0.1"), 503)
+
+
+def _nothing(message: str) -> dict[str, str]:
+    return {"code": "unavailable", "message": message}
+
+
+def _seconds(span: str) -> float:
+    return float(span.removesuffix("s"))
