@@ -192,6 +192,7 @@ class Service:
         return [
             Step("say NOT_SERVING", self._say_not_serving),
             Step("drain delay", lambda: _pause(settings.drain_delay, hurry), settings.drain_delay + _STEP),
+            Step("give up the places of HTTP connections", self._oversight.leave_lines),
             Step("end waits", self._end_waits),
             Step("stop taking calls, let running ones end", lambda: self._stop_server(hurry), grace + _CLEAN_UP),
             Step("close the HTTP port", self._oversight.stop_http),

@@ -50,7 +50,7 @@ _OPEN_DOORS = Doors()
 
 
 class Oversight:
-    """Of one process. Life: `start`; `stop_http`; `finish`."""
+    """Of one process. Life: `start`; `leave_lines`; `stop_http`; `finish`."""
 
     def __init__(self, settings: Settings, *, process: str, is_worker: bool, shared: SharedPlaces | None) -> None:
         self._settings = settings
@@ -119,6 +119,11 @@ class Oversight:
     def _tell(self) -> None:
         if self._metrics is not None:
             self._metrics.is_ready = self._is_serving and self._is_ready
+
+    async def leave_lines(self) -> None:
+        """Gives up the places that belong to connections of the HTTP port."""
+        if self._http is not None:
+            await self._http.leave_lines()
 
     async def stop_http(self) -> None:
         """Closes the HTTP port. Until then it tells that this process is not ready."""

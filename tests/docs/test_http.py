@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,9 @@ BLOCKS = [block for block in blocks_of((ROOT / "docs/http.md").read_text()) if b
 _BLOCK_S = 60
 
 
-def test_every_block_marked_run_prints_what_the_text_says(make_service: Callable[..., ServiceProcess]) -> None:
+def test_every_block_marked_run_prints_what_the_text_says(
+    make_service: Callable[..., ServiceProcess], tmp_path: Path
+) -> None:
     if shutil.which("curl") is None:
         if os.environ.get("CI") == "true":
             pytest.fail("curl is not on the path")
@@ -28,6 +31,7 @@ def test_every_block_marked_run_prints_what_the_text_says(make_service: Callable
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
             env=os.environ | {"HEADWAY_HTTP": url},
+            cwd=tmp_path,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

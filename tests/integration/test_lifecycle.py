@@ -60,6 +60,7 @@ async def test_the_shut_down_goes_in_order(make_service: MakeService) -> None:
     order = [
         "say NOT_SERVING",
         "drain delay",
+        "give up the places of HTTP connections",
         "end waits",
         "stop taking calls",
         "close the HTTP port",

@@ -430,6 +430,11 @@ async def test_a_closed_queue_and_a_paused_one_say_so(http: httpx.AsyncClient, j
     assert reason(await http.get(jobs)) == (409, "QUEUE_DRAINED")
 
 
+async def is_down(http: httpx.AsyncClient) -> bool:
+    """Whether the service has noticed."""
+    return (await http.get("/queues/q/messages?count=1")).status_code == 503
+
+
 async def test_a_store_that_is_down_is_503_and_never_empty(
     make_service: Callable[..., ServiceProcess], store_server: Any
 ) -> None:
@@ -438,8 +443,8 @@ async def test_a_store_that_is_down_is_503_and_never_empty(
         service = await asyncio.to_thread(make_service, **env)
         async with httpx.AsyncClient(base_url=base_url(service), timeout=SLACK_S) as http:
             assert (await http.put("/queues/q")).status_code in (200, 201)
-            await http.post("/queues/q/messages/one", content=b"1")
-            proxy.refuse = True
+            proxy.cut()
+            await eventually(lambda: is_down(http), within=SLACK_S)
             for answer in (
                 await http.get("/queues/q/messages?count=1"),
                 await http.get("/queues/q/messages", headers={"x-queue": "0.1"}),
@@ -450,10 +455,10 @@ async def test_a_store_that_is_down_is_503_and_never_empty(
                 assert answer.status_code == 503, answer.request.method
                 assert answer.json()["reason"] in ("STORE_UNAVAILABLE", "OUTCOME_UNKNOWN")
                 assert answer.headers["retry-after"] == "1"
-            proxy.refuse = False
+            proxy.restore()
 
             async def serves() -> bool:
-                return (await http.get("/queues/q/messages?count=1")).status_code == 200
+                return not await is_down(http)
 
             await eventually(serves, within=20)
 

@@ -71,8 +71,16 @@ class Behind:
     is_operator: Callable[[str], Awaitable[bool]] | None = None
 
 
-def app_of(behind: Behind) -> Starlette:
-    """The ASGI application."""
+@dataclass(frozen=True, slots=True)
+class Application:
+    """The ASGI application, and the door that is to be closed before calls end."""
+
+    app: Starlette
+    jobs: Jobs | None
+
+
+def application(behind: Behind) -> Application:
+    """Of these doors."""
     incoming = Incoming(max(behind.most_bytes, behind.most_connections * SHARE_BYTES))
     jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
 
@@ -100,7 +108,7 @@ def app_of(behind: Behind) -> Starlette:
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there
-    return app
+    return Application(app, jobs)
 
 
 def _middleware(behind: Behind, routes: Sequence[BaseRoute]) -> list[Middleware]:

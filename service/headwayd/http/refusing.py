@@ -36,4 +36,4 @@ def refused_at_once(status: int, message: str, *, retry_s: int) -> bytes:
 
 
 def _body(status: int, message: str) -> bytes:
-    return json.dumps({"code": _CODES[status], "message": message}).encode()
+    return json.dumps({"code": _CODES[status], "message": message}).encode() + b"\n"

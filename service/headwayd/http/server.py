@@ -18,7 +18,7 @@ from typing import Any
 import structlog
 import uvicorn
 
-from headwayd.http.doors import Behind, app_of
+from headwayd.http.doors import Behind, application
 from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
@@ -59,8 +59,9 @@ class HttpServer:
     ) -> None:
         self._listen = listen
         self._reuse_port = reuse_port
+        self._application = application(behind)
         config = uvicorn.Config(
-            app_of(behind),
+            self._application.app,
             http=bounded_to(behind.most_connections),
             ws="none",
             lifespan="off",
@@ -94,6 +95,11 @@ class HttpServer:
         finally:
             has_started.cancel()
         return f"{self._scheme}://{self._listen.rpartition(':')[0]}:{port}"
+
+    async def leave_lines(self) -> None:
+        """Gives up the places of its connections. Before calls end: afterwards nobody could."""
+        if self._application.jobs is not None:
+            await self._application.jobs.close()
 
     async def stop(self, within: timedelta) -> None:
         """Takes no more requests, lets those under way end, and closes all connections. Idempotent."""

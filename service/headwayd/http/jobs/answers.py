@@ -46,8 +46,8 @@ _HEADERS = {
 
 
 def result(content: object, status: int = 200, *, headers: Mapping[str, str] | None = None) -> Response:
-    """JSON."""
-    body = json.dumps(content, ensure_ascii=False).encode()
+    """JSON, and a line's end for people at a terminal."""
+    body = json.dumps(content, ensure_ascii=False).encode() + b"\n"
     return bytes_of(body, "application/json", status, headers=headers)
 
 

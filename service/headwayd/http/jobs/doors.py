@@ -73,7 +73,7 @@ class Jobs:
         return [route]
 
     async def close(self) -> None:
-        """Gives up all places."""
+        """Gives up all places, and gives no more."""
         await self._places.close()
 
     async def _make(self, request: Request, named: Named) -> Response:
@@ -130,7 +130,7 @@ class Jobs:
             "lease": span_of(query, "time"),
             "wait": span_of(query, "wait"),
         }
-        if places.may_queue(request):
+        if places.may_queue(request) and not self._places.is_closed:
             get = self._places.get(request, queue, asked, **fields)
         else:
             get = self._calling.call("Get", asked, queue=queue, **fields)

@@ -25,7 +25,7 @@ _TYPE = re.compile(r"[!-~]+/[!-~]+([ \t]*;[ -~]*)?")
 def listed(deliveries: Sequence[Mapping[str, Any]]) -> Response:
     """A list of them, as RQMS has it."""
     items = b",".join(map(_item, deliveries))
-    return bytes_of(b'{"items":[' + items + b"]}", "application/json")
+    return bytes_of(b'{"items":[' + items + b"]}\n", "application/json")
 
 
 def as_it_is(delivery: Mapping[str, Any]) -> Response:

@@ -64,6 +64,7 @@ class Places:
         self._calling = calling
         self._held: dict[Connection, dict[tuple[str, str], _Held]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self.is_closed = False
 
     async def get(self, request: Request, queue: str, asked: Asked, **fields: object) -> dict[str, Any]:
         """The answer of a Get by one who stands in line: deliveries, or a standing. Raises CallFailed; then the place
@@ -130,7 +131,8 @@ class Places:
             log.debug("http.place_not_left", queue=queue, error=str(error))
 
     async def close(self) -> None:
-        """Gives up all places, and waits until that is done."""
+        """Gives up all places, and waits until that is done. Nobody gets one any more."""
+        self.is_closed = True
         for connection in list(self._held):
             self._ended(connection)
         if self._leaving:
