@@ -162,6 +162,29 @@ async def test_a_job_kept_for_a_connection_that_ends_goes_to_the_next(web_servic
         assert answer.headers["headway-attempt"] == "1"
 
 
+@pytest.mark.parametrize("is_later", [False, True], ids=["the first poll", "a later one"])
+@pytest.mark.parametrize("query", ["", "?wait=30"], ids=["at once", "waiting"])
+async def test_whoever_hangs_up_while_it_asks_leaves_nobody_behind(
+    web_service: ServiceProcess, line: Line, *, query: str, is_later: bool
+) -> None:
+    await line.update(poll=polls(1))
+    host, port = base_url(web_service).removeprefix("http://").split(":")
+    request = f"GET /queues/{line.name}/messages{{}} HTTP/1.1\r\nhost: localhost\r\nx-queue: 0.1\r\n\r\n"
+    for pause_s in (0.0, 0.001, 0.002, 0.004, 0.01):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        if is_later:
+            writer.write(request.format("").encode())
+            assert b"x-queue: position=1,length=1," in await reader.readuntil(b'kept"}\n')
+            await asyncio.sleep(1.05)  # until the next poll is in time
+        writer.write(request.format(query).encode())
+        await writer.drain()
+        await asyncio.sleep(pause_s)  # hangs up here and there in the call
+        writer.transport.abort()
+        await stand(line, 0)
+    await line.put(b"job")
+    assert (await line.take_one()).attempt == 1
+
+
 @pytest.mark.parametrize("version", [None, "0", "0.2", "1.0", "0.10", "x", ""])
 async def test_who_does_not_say_this_version_gets_a_plain_503_and_no_place(
     web_service: ServiceProcess, line: Line, version: str | None

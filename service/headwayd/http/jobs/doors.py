@@ -134,7 +134,8 @@ class Jobs:
             get = self._places.get(request, queue, asked, **fields)
         else:
             get = self._calling.call("Get", asked, queue=queue, **fields)
-        answer = await while_there(request, get)
+        # A call that does not wait is seen to its end: who keeps a place for it learns the name of the place.
+        answer = await (while_there(request, get) if "wait" in query else get)
         deliveries = answer.get("deliveries", [])
         if deliveries and connection_of(request.scope).is_over:
             await self._calling.give_back(queue, [each["lease"] for each in deliveries], asked)

@@ -14,7 +14,7 @@ A connection has one place for each queue and caller: what comes by a proxy may 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,8 @@ from headwayd.http.jobs.calling import Calling
 
 _HEADER, _VERSION = "x-queue", "0.1"
 _LEAVE_S = 10.0  # afterwards the place lapses by itself
+# A call that named the place and broke off keeps it a moment later, and then it can be left.
+_AGAIN_S = (0.2, 1.0, 3.0)
 _MOST_PLACES = 100  # of one connection
 _GONE = ("PLACE_LOST", "QUEUE_NOT_FOUND", "QUEUE_DELETED", "QUEUE_DRAINED")
 
@@ -63,6 +65,7 @@ class Places:
     def __init__(self, calling: Calling) -> None:
         self._calling = calling
         self._held: dict[Connection, dict[tuple[str, str], _Held]] = {}
+        self._asking: set[tuple[Connection, tuple[str, str]]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
         self.is_closed = False
 
@@ -74,6 +77,7 @@ class Places:
         held = own.get(key)
         if held is None and len(own) >= _MOST_PLACES:
             raise CallFailed(8, f"a connection has at most {_MOST_PLACES} places")
+        self._asking.add((connection, key))
         try:
             try:
                 answer = await self._get(queue, asked, held, fields)
@@ -85,6 +89,8 @@ class Places:
             if error.why.reason in _GONE:
                 self._forget(connection, key)
             raise
+        finally:
+            self._asking.discard((connection, key))
         if standing := answer.get("standing"):
             self._hold(connection, key, _Held(standing["place"], asked, _seconds(standing["pollMax"])))
         else:
@@ -115,18 +121,22 @@ class Places:
         connection.silence_s = max((held.poll_max_s for held in self._own(connection).values()), default=0.0)
 
     def _ended(self, connection: Connection) -> None:
-        for (queue, _), held in self._held.pop(connection, {}).items():
-            self._spawn(queue, held)
+        for key, held in self._held.pop(connection, {}).items():
+            again_s = _AGAIN_S if (connection, key) in self._asking else ()
+            task = asyncio.create_task(self._leave(key[0], held, again_s), name=f"leave:{key[0]}")
+            self._leaving.add(task)
+            task.add_done_callback(self._leaving.discard)
 
-    def _spawn(self, queue: str, held: _Held) -> None:
-        task = asyncio.create_task(self._leave(queue, held), name=f"leave:{queue}")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
-
-    async def _leave(self, queue: str, held: _Held) -> None:
+    async def _leave(self, queue: str, held: _Held, again_s: Sequence[float]) -> None:
         try:
             async with asyncio.timeout(_LEAVE_S):
-                await self._calling.leave(queue, held.place, held.asked)
+                for pause_s in (0.0, *again_s):
+                    await asyncio.sleep(pause_s)
+                    try:
+                        await self._calling.leave(queue, held.place, held.asked)
+                    except CallFailed as error:
+                        if error.why.reason != "PLACE_LOST":
+                            raise
         except (CallFailed, TimeoutError) as error:
             log.debug("http.place_not_left", queue=queue, error=str(error))
 
