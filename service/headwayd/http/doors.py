@@ -5,6 +5,8 @@
     GET /readyz    200 if this process wants calls and its store can be counted on, else 503
     POST /headway.v1.QueueService/Put and all other calls with one request: see `connecting`
     /queues/QUEUE and below: jobs by verbs, and X-Queue: see `jobs`
+    GET or POST /queues/QUEUE/events: see `events`
+    GET /place.js, /example: see `pages`
 
 Anything else is 404, another method 405.
 """
@@ -23,8 +25,10 @@ from starlette.routing import BaseRoute, Route
 
 from headwayd.http.bodies import SHARE_BYTES, Bodies, Incoming
 from headwayd.http.connecting import Calls, ConnectApp
+from headwayd.http.events import event_routes
 from headwayd.http.guards import Guards
 from headwayd.http.jobs.doors import Jobs
+from headwayd.http.pages import page_routes
 
 # What browsers may send and read beyond what they may anyway.
 _SENT = (
@@ -104,6 +108,8 @@ def application(behind: Behind) -> Application:
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         *_calls(behind, incoming),
+        *(event_routes(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else []),
+        *(page_routes() if behind.calls else []),
         *(jobs.routes if jobs else []),
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))

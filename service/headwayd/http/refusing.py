@@ -15,6 +15,7 @@ _CODES = {
     405: "unimplemented",
     408: "deadline_exceeded",
     413: "invalid_argument",
+    415: "invalid_argument",
     421: "permission_denied",
     503: "resource_exhausted",
 }

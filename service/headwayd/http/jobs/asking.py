@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from headwayd.domain.calls import Asked, CallFailed, Why
-from headwayd.http.jobs.answers import INVALID_ARGUMENT, improper
+from headwayd.http.answers import INVALID_ARGUMENT, improper
 from headwayd.http.jobs.names import Named, NotUtf8
 
 _COUNT = re.compile(r"[0-9]{1,9}")

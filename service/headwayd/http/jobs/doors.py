@@ -20,10 +20,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from headwayd.domain.calls import Asked, CallFailed, Why
+from headwayd.http import answers
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
 from headwayd.http.connection import connection_of
-from headwayd.http.jobs import answers, items, places
+from headwayd.http.jobs import items, places
 from headwayd.http.jobs.asking import (
     Gone,
     asked_by,

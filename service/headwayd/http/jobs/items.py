@@ -12,7 +12,7 @@ from urllib.parse import quote
 from starlette.responses import Response
 
 from headwayd.domain.calls import CallFailed
-from headwayd.http.jobs.answers import bytes_of
+from headwayd.http.answers import bytes_of
 from headwayd.http.jobs.asking import is_json, read_json
 
 # The header of a message in which the type of its payload is kept.

@@ -25,8 +25,8 @@ from starlette.responses import Response
 from headwayd.domain.calls import Asked, CallFailed
 from headwayd.domain.hints import PollHints
 from headwayd.domain.xqueue import format_xqueue, parse_xqueue
+from headwayd.http.answers import result
 from headwayd.http.connection import Connection, connection_of
-from headwayd.http.jobs.answers import result
 from headwayd.http.jobs.calling import Calling
 
 _HEADER, _VERSION = "x-queue", "0.1"

@@ -58,21 +58,27 @@ def bytes_of(
     return Response(body, status, {**_HEADERS, **(headers or {}), "content-type": content_type})
 
 
-def failed(error: CallFailed) -> Response:
-    """The same error."""
+def told_of(error: CallFailed) -> dict[str, Any]:
+    """The same error, as JSON."""
     why = error.why
-    code, status = _CODES[error.code]
-    status = _OF_REASONS.get(why.reason, status)
-    told: dict[str, Any] = {"code": code, "reason": why.reason, "message": error.text}
-    headers: dict[str, str] = {}
+    told: dict[str, Any] = {"code": _CODES[error.code][0], "reason": why.reason, "message": error.text}
     if why.metadata:
         told["metadata"] = dict(why.metadata)
     if why.retry_after_ms is not None:
         told["retry_after"] = why.retry_after_ms / 1000
+    return told
+
+
+def failed(error: CallFailed) -> Response:
+    """The same error, as an answer."""
+    why = error.why
+    status = _OF_REASONS.get(why.reason, _CODES[error.code][1])
+    headers: dict[str, str] = {}
+    if why.retry_after_ms is not None:
         headers["retry-after"] = str(max(1, math.ceil(why.retry_after_ms / 1000)))
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return result(told, status, headers=headers)
+    return result(told_of(error), status, headers=headers)
 
 
 def of_item(status: Mapping[str, Any]) -> CallFailed:
