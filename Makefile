@@ -82,6 +82,7 @@ bench-peers-setup: $(VENV)/.dev-stamp ## install the other queues, and their cli
 
 bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
 	cd tests && ../$(BIN)/python -m bench.watching
+	cd tests && ../$(BIN)/python -m bench.events
 	cd tests && ../$(BIN)/python -m bench.standing
 	cd tests && ../$(BIN)/python -m bench.position
 

@@ -18,6 +18,7 @@ from harness import ServiceProcess, eventually
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message, Progress
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
+from security.callers import PLAIN, write_callers
 from web.conftest import base_url
 from wire.calls import SLACK_S, Line, span
 
@@ -70,7 +71,6 @@ async def test_a_job_is_watched_from_the_line_to_its_result(
     page: Page, line: Line, screenshot: Callable[[str], Path]
 ) -> None:
     await put(line, "first", "second", "third", "fourth")
-    await page.set_viewport_size({"width": 640, "height": 560})
     await page.goto("/example")
     place = await submit(page, line.name, "resize 40 pictures")
     await expect(part(place, "status")).to_have_text(re.compile("you are number 5 of 5"))
@@ -78,8 +78,6 @@ async def test_a_job_is_watched_from_the_line_to_its_result(
     for left in (4, 3, 2, 1):
         await finish(line)
         await expect(part(place, "status")).to_have_text(re.compile(f"you are number {left} of {left}"))
-        if left == 3:
-            await place.screenshot(path=screenshot("place-waiting"))
 
     delivery = await line.take_one(lease_ms=60_000)
     await expect(part(place, "status")).to_have_text("being worked on")
@@ -91,18 +89,47 @@ async def test_a_job_is_watched_from_the_line_to_its_result(
         await expect(place.get_by_role("progressbar")).to_have_attribute("aria-valuenow", str(round(fraction * 100)))
         await expect(part(place, "note")).to_have_text(progress.note)
     await expect(part(place, "fill")).to_have_attribute("style", "width: 65%;")
-    await place.screenshot(path=screenshot("place-working"))
 
     await line.ack(delivery.lease, result=b"40 pictures, 3.1 MB")
     await expect(part(place, "status")).to_have_text("done")
     await expect(part(place, "result")).to_have_text("40 pictures, 3.1 MB")
     await expect(part(place, "bar")).to_be_hidden()
     await expect(place).to_have_attribute("state", "done")
-    await place.screenshot(path=screenshot("place-done"))
-    await page.screenshot(path=screenshot("example"))
 
     await page.reload()
     await expect(part(page.locator("headway-place"), "result")).to_have_text("40 pictures, 3.1 MB")
+
+
+async def test_three_jobs_in_three_states_are_shown_in_light_and_dark(
+    page: Page, line: Line, screenshot: Callable[[str], Path]
+) -> None:
+    """The pictures of docs/pages.md, after some work from which a wait can be expected."""
+    await line.put(*(b"" for _ in range(40)))
+    await page.set_viewport_size({"width": 640, "height": 760})
+    await page.goto("/example")
+    jobs = page.get_by_role("listitem")
+    await submit(page, line.name, "resize 40 pictures")
+    for _ in range(40):
+        await finish(line)
+    await finish(line, b"40 pictures, 3.1 MB")
+    await expect(part(jobs.first, "status")).to_have_text("done")
+    await submit(page, line.name, "render the title")
+    delivery = await line.take_one(lease_ms=60_000)
+    request = pb.ExtendRequest(queue=line.name, leases=[delivery.lease], lease=span(60_000))
+    request.progress.MergeFrom(Progress(fraction=0.65, note="frame 312 of 480"))
+    await line.stub.Extend(request, timeout=SLACK_S)
+    await expect(part(jobs.first, "note")).to_have_text("frame 312 of 480")
+    await line.put(*(b"" for _ in range(411)))
+    await submit(page, line.name, "send the letters")
+    await expect(part(jobs.first, "status")).to_have_text(re.compile(r"^you are number 412 of 412, about"))
+    await expect(page.locator("headway-place[state=done], headway-place[state=waiting]")).to_have_count(2)
+    await page.get_by_label("Queue").fill("example")
+    for colors in ("light", "dark"):
+        await page.emulate_media(color_scheme=colors, reduced_motion="reduce")
+        for job, state in zip(await jobs.all(), ("waiting", "working", "done"), strict=True):
+            if colors == "light":
+                await job.screenshot(path=screenshot(f"place-{state}"))
+        await page.screenshot(path=screenshot(f"example-{colors}"))
 
 
 async def test_an_expected_wait_is_told_once_it_is_known_and_never_falls_below_it(page: Page, line: Line) -> None:
@@ -116,7 +143,7 @@ async def test_an_expected_wait_is_told_once_it_is_known_and_never_falls_below_i
         return "about" in (await part(place, "status").text_content() or "")
 
     await eventually(is_estimated, within=60)
-    await expect(part(place, "status")).to_have_text(re.compile(r"^you are number \d+ of \d+, about \d+ s$"))
+    await expect(part(place, "status")).to_have_text(re.compile(r"^you are number \d+ of \d+, about"))
 
 
 async def test_several_jobs_share_a_stream_and_each_has_its_own_place(page: Page, line: Line) -> None:
@@ -246,6 +273,27 @@ async def test_an_id_that_nobody_knows_is_told(page: Page, line: Line) -> None:
     place = await embed(page, line.name, "nobody")
     await expect(part(place, "status")).to_have_text("nothing is known of it")
     await expect(part(place, "note")).to_have_text("no such message is known")
+
+
+async def test_a_service_that_knows_its_callers_is_brought_a_token(
+    elsewhere: Page, make_service: Callable[..., ServiceProcess], short_dir: Path
+) -> None:
+    file = write_callers(short_dir / "callers.toml", PLAIN.values())
+    service = make_service(HEADWAY_HTTP_LISTEN="127.0.0.1:0", HEADWAY_AUTH_FILE=str(file))
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        create = pb.CreateRequest(queue="q")
+        await QueueServiceStub(channel).Create(create, metadata=PLAIN["admin"].metadata, timeout=SLACK_S)
+    await elsewhere.goto(f"{base_url(service)}/example?queue=q&job=mine")
+    place = elsewhere.locator("headway-place")
+    await expect(part(place, "status")).to_have_text(re.compile("cannot be watched"))
+    await elsewhere.get_by_role("button", name="Submit").click()
+    await expect(elsewhere.get_by_role("alert")).not_to_be_empty()
+    await elsewhere.get_by_text("The service wants to know who I am").click()
+    await elsewhere.get_by_label("Token").fill(PLAIN["producer"].token)
+    await elsewhere.get_by_role("button", name="Submit").click()
+    await expect(part(place.first, "status")).to_have_text("you are number 1 of 1")
+    await place.last.evaluate("(place, token) => { place.token = async () => token }", PLAIN["watcher"].token)
+    await expect(part(place.last, "status")).to_have_text("nothing is known of it")
 
 
 # -- a service that comes and goes, and other sites -------------------------------------------------------------------

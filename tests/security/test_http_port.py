@@ -45,6 +45,22 @@ async def test_calls_need_the_same_credentials_and_roles(service: ServiceProcess
         assert await answer("Describe", OTHERS["admin"]) == (404, "not_found")
 
 
+async def test_events_need_the_same_credentials_and_roles(service: ServiceProcess, name: str) -> None:
+    url = service.addresses[1]
+    async with httpx.AsyncClient(timeout=10) as client:
+        create = f"{url}/headway.v1.QueueService/Create"
+        assert (await client.post(create, json={"queue": name}, headers=headers_of(TEAM["admin"]))).is_success
+
+        async def answer(caller: Caller | None) -> tuple[int, str]:
+            told = await client.get(f"{url}/queues/{name}/events", params={"id": "one"}, headers=headers_of(caller))
+            return told.status_code, "" if told.is_success else told.json()["reason"]
+
+        assert await answer(None) == (401, "UNAUTHENTICATED")
+        assert await answer(TEAM["consumer"]) == (403, "PERMISSION_DENIED")
+        assert await answer(OTHERS["watcher"]) == (404, "QUEUE_NOT_FOUND")
+        assert await answer(TEAM["watcher"]) == (200, "")
+
+
 async def test_metrics_are_for_the_operator_and_probes_for_everybody(service: ServiceProcess, name: str) -> None:
     url = service.addresses[1]
     async with httpx.AsyncClient(timeout=10) as client:

@@ -6,6 +6,7 @@ GET /example       a page that submits a job and watches it
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from importlib.resources import files
 
@@ -41,6 +42,7 @@ def page_routes() -> list[Page]:
 def file_route(path: str, name: str) -> Page:
     """Serves this file of `static` there. Browsers keep it, and ask each time whether it is still the same."""
     content = files("headwayd.http").joinpath("static", name).read_bytes()
+    packed = gzip.compress(content, mtime=0)
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     headers = {
         "cache-control": "no-cache",
@@ -48,12 +50,17 @@ def file_route(path: str, name: str) -> Page:
         "content-type": _TYPES[name.rpartition(".")[2]],
         "etag": tag,
         "referrer-policy": "no-referrer",
+        "vary": "accept-encoding",
         "x-content-type-options": "nosniff",
     }
 
     async def file(request: Request) -> Response:
         if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={"cache-control": "no-cache", "etag": tag})
+            return Response(
+                status_code=304, headers={name: headers[name] for name in ("cache-control", "etag", "vary")}
+            )
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(packed, headers={**headers, "content-encoding": "gzip"})
         return Response(content, headers=headers)
 
     return Page(path, file, methods=["GET"])
