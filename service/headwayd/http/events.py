@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headwayd.domain.calls import Asked, CallFailed
-from headwayd.http.answers import failed, told_of
+from headwayd.http.answers import failed, improper, told_of
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
 from headwayd.http.gathering import gathered, until_gone
@@ -83,7 +83,7 @@ class _Events:
         except (ValueError, RecursionError):
             asked = None
         if not isinstance(asked, dict) or list(asked) != ["ids"] or not _are_texts(asked["ids"]):
-            return refusal(400, 'the body must be {"ids": [TEXT, …]}')
+            return failed(improper("the body", 'must be {"ids": [TEXT, …]}'))
         return list(asked["ids"])
 
     async def _tell(self, request: Request, ids: list[str], send: Send) -> None:
