@@ -3,7 +3,6 @@ package headway
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -14,6 +13,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
@@ -52,10 +52,24 @@ type Config struct {
 	Addresses []string
 	// CallTimeout is how long a call without a deadline may take beyond the wait it asks for. 0: 10 s.
 	CallTimeout time.Duration
-	// Dial are options of gRPC's own, for example interceptors, such as that of package headway.dev/go/headwayotel, or
-	// grpc.WithTransportCredentials in place of plain text.
+	// Dial are options of gRPC's own: interceptors, such as that of package headway.dev/go/headwayotel;
+	// grpc.WithTransportCredentials with credentials.NewTLS in place of plain text; and grpc.WithPerRPCCredentials with
+	// a [Token], which is sent over TLS only.
 	Dial []grpc.DialOption
 }
+
+// Token gives each call and stream its bearer token, and is asked anew for each, so it must be quick. A call for which
+// it fails is not made, and fails with UNAUTHENTICATED.
+type Token func(ctx context.Context) (string, error)
+
+// GetRequestMetadata is what makes it gRPC's PerRPCCredentials.
+func (t Token) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	token, err := t(ctx)
+	return map[string]string{"authorization": "Bearer " + strings.TrimSpace(token)}, err
+}
+
+// RequireTransportSecurity says that [Connect] fails with a token and plain text.
+func (Token) RequireTransportSecurity() bool { return true }
 
 // Connect makes a client. It does not block: the first call opens the connection, and one that is lost is opened again.
 // It fails only for an address or an option that cannot be understood.
@@ -112,13 +126,13 @@ func (c *Client) unary(
 	for failures := 1; ; failures++ {
 		err := Typed(invoke(ctx, method, request, response, conn, options...))
 		failed, is := err.(*Error)
-		if !is || failed.Code != codes.Unavailable {
+		if !is || failed.Code != codes.Unavailable && (failed.Code != codes.Canceled || ctx.Err() != nil) {
 			return err
 		}
 		if failed.OutcomeUnknown() {
 			lost = failed
 		}
-		if !harmless(method, request) || !pause(ctx, failures, failed) {
+		if !harmless(method, request) || !c.pause(ctx, failures, failed) {
 			return cmp.Or(lost, failed)
 		}
 		if put, is := request.(*headwaypb.PutRequest); is && put.OnDuplicate < headwaypb.OnDuplicate_ON_DUPLICATE_KEEP {
@@ -141,17 +155,17 @@ func harmless(method string, request any) bool {
 }
 
 // pause waits after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never shorter than the service
-// asked for. It returns false if ctx ends before that, and at once if no waiting mends such a failure.
-func pause(ctx context.Context, failures int, err error) bool {
-	var failed *Error
-	if !errors.As(err, &failed) || !slices.Contains(passingCodes, failed.Code) {
+// asked for. It returns false if ctx ends before that, and at once if no waiting mends such a failure, or Close was
+// called.
+func (c *Client) pause(ctx context.Context, failures int, err error) bool {
+	failed, is := err.(*Error)
+	if !is || !slices.Contains(passingCodes, failed.Code) || c.Conn.GetState() == connectivity.Shutdown {
 		return false
 	}
 	span := min(5*time.Second, 100*time.Millisecond<<min(failures-1, 16))
 	select {
 	case <-time.After(max(span/2+rand.N(span/2), failed.RetryAfter)):
-		return true
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -83,6 +84,46 @@ func TestACancelledCallIsCancelled(t *testing.T) {
 	}}
 	if _, err := connect(t, s).Queues.Put(ctx, asking(&headwaypb.Message{})); !canceled(err) {
 		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestWhatOnlyTheServiceCancelledIsMadeAgain(t *testing.T) {
+	s := &service{}
+	s.put = func(context.Context, *headwaypb.PutRequest) (*headwaypb.PutResponse, error) {
+		if len(requests[*headwaypb.PutRequest](s)) == 1 {
+			return nil, status.Error(codes.Canceled, "") // as gRPC ends what a process that goes down has not begun
+		}
+		return puts(&headwaypb.PutResult{}), nil
+	}
+	if _, err := connect(t, s).Queues.Put(t.Context(), asking(&headwaypb.Message{Id: "a"})); err != nil {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestACallOnAClosedClientFailsAtOnce(t *testing.T) {
+	client := connect(t, &service{})
+	_ = client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if _, err := client.Queues.Put(ctx, asking(&headwaypb.Message{Id: "a"})); !canceled(err) || ctx.Err() != nil {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestATokenIsAskedForEachCallAndNotSentInPlainText(t *testing.T) {
+	tokens := []string{"two", "one\n"}
+	token := Token(func(context.Context) (string, error) {
+		last := len(tokens) - 1
+		defer func() { tokens = tokens[:last] }()
+		return tokens[last], nil
+	})
+	for _, wanted := range []string{"Bearer one", "Bearer two"} {
+		if told, err := token.GetRequestMetadata(t.Context()); err != nil || told["authorization"] != wanted {
+			t.Errorf("told %v, %v", told, err)
+		}
+	}
+	if _, err := Connect(Config{Dial: []grpc.DialOption{grpc.WithPerRPCCredentials(token)}}); err == nil {
+		t.Error("a token may go in plain text")
 	}
 }
 

@@ -14,3 +14,6 @@
 //
 // What the service promises to its callers is told in docs/protocol.md of the repository.
 package headway
+
+// Version is the version of the client, and of the schema it was made from.
+const Version = "0.1.0"

@@ -32,12 +32,12 @@ type Error struct {
 	Violations []*errdetails.BadRequest_FieldViolation
 }
 
-var (
-	// The codes that say, without a reason of ours, that no answer came; so does CANCELLED, which no waiting mends.
-	lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Unknown, codes.Internal}
-	// Those of failures that may pass: the service is away or busy, or a foreign client holds a role.
-	passingCodes = append([]codes.Code{codes.ResourceExhausted, codes.FailedPrecondition}, lostCodes...)
-)
+// The codes that say, without a reason of ours, that no answer came. CANCELLED, if it was not cancelled here, is
+// gRPC's word in a service that goes down, or that has no room for the call.
+var lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.Unknown, codes.Internal}
+
+// Those of failures that may pass: the service is away or busy, or a foreign client holds a role.
+var passingCodes = append([]codes.Code{codes.ResourceExhausted, codes.FailedPrecondition}, lostCodes...)
 
 // Is tells whether err is an [*Error] with this reason.
 func Is(err error, reason headwaypb.ErrorReason) bool {
@@ -48,7 +48,7 @@ func Is(err error, reason headwaypb.ErrorReason) bool {
 // OutcomeUnknown tells that the call may or may not have taken effect: the service says so, or its answer did not come.
 // It is safe to make it again with the same ids and leases.
 func (e *Error) OutcomeUnknown() bool {
-	lost := e.Reason == 0 && (e.Code == codes.Canceled || slices.Contains(lostCodes, e.Code))
+	lost := e.Reason == 0 && slices.Contains(lostCodes, e.Code)
 	return lost || e.Reason == headwaypb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
 }
 

@@ -132,7 +132,7 @@ func (q *Queue) slot(ctx, idle context.Context, handle Handler, o Options) error
 			failures = 0
 		case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
 			return nil
-		case !pause(idle, failures, err) && idle.Err() == nil:
+		case !q.client.pause(idle, failures, err) && idle.Err() == nil:
 			return err
 		}
 	}
@@ -156,8 +156,7 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 		for failures := 1; len(left) > 0; failures++ {
 			messages := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(left)), Attended: o.Attended}
 			subject := &headwaypb.WatchPositionRequest_Messages{Messages: messages}
-			request := &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject}
-			stream, err := q.client.Queues.WatchPosition(ctx, request)
+			stream, err := q.client.Queues.WatchPosition(ctx, &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject})
 			for err == nil && len(left) > 0 {
 				var answer *headwaypb.WatchPositionResponse
 				if answer, err = stream.Recv(); err == nil && news(left, answer) {
@@ -169,7 +168,7 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 			if err == io.EOF { // before the last word on each
 				err = &Error{Code: codes.Unavailable, Text: "the stream ended early"}
 			}
-			if err = Typed(err); err != nil && !pause(ctx, max(1, failures), err) {
+			if err = Typed(err); err != nil && !q.client.pause(ctx, max(1, failures), err) {
 				yield(nil, err)
 				return
 			}

@@ -27,6 +27,10 @@ class Place(Protocol):
     def addresses(self) -> dict[str, str]: ...
     @property
     def direct(self) -> str: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+    @property
+    def files(self) -> dict[str, str]: ...
     async def fault(self, kind: str, about: str, queue: str) -> None: ...
 
 
@@ -45,6 +49,7 @@ class Player:
         self._queue = f"{scenario.id}-{uuid.uuid4().hex[:8]}"
         self._variables: Json = {"queue": self._queue, "at.direct": scene.direct}
         self._variables |= {f"at.{name}": address for name, address in scene.addresses.items()}
+        self._variables |= {f"file.{name}": path for name, path in scene.files.items()}
         self._clients: list[str] = []
         self._opened: dict[str, str] = {}  # handle → RPC
         self._started: dict[str, tuple[Json, Asked]] = {}
@@ -99,8 +104,9 @@ class Player:
     async def _connect(self, name: str, step: Json) -> None:
         addresses = step.get("to") or list(self._scene.addresses.values())
         self._clients.append(self._named(name))
-        ask = self._driver.ask
-        await ask("connect", client=self._named(name), addresses=addresses, options=step.get("options", {})).answer()
+        told = self._scene.options | step.get("options", {})
+        options = {key: value for key, value in told.items() if value is not None}  # null: without it
+        await self._driver.ask("connect", client=self._named(name), addresses=addresses, options=options).answer()
 
     async def _heard(self, kind: str, step: Json) -> None:
         event = await self._driver.event(kind, self._named(step[kind]))

@@ -10,17 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.securing import Credentials
 from harness import FaultProxy, ServiceProcess, StoreServer
 from harness.stores import free_port
 from wire.calls import Keys
 
-KINDS = ("shared", "proxied", "own", "fragile")
+KINDS = ("shared", "proxied", "own", "fragile", "secured")
 _PREFIX = "__conformance__"
 
 
 @dataclass(slots=True)
 class Scene:
-    """What one scenario has: the addresses of its services by their names, and the faults that it may order."""
+    """What one scenario has: the addresses of its services by their names, and the faults that it may order.
+
+    options: what its clients connect with, if a step does not say otherwise; files: what else there is, by name.
+    """
 
     addresses: dict[str, str]
     keys: Callable[[str], Keys]
@@ -29,6 +33,9 @@ class Scene:
     store: StoreServer | None = None
     store_proxy: FaultProxy | None = None
     direct: str = ""  # of another service on the same store, or of the same past its proxy
+    options: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    credentials: Credentials | None = None
 
     async def fault(self, kind: str, about: str, queue: str) -> None:
         """Does what a scenario's fault says. Raises KeyError for what this scene does not have."""
@@ -64,6 +71,11 @@ class Scene:
     async def _start(self, name: str, _: str) -> None:
         """On the same address as before."""
         await asyncio.to_thread(self.services[name].start)
+
+    async def _token(self, caller: str, _: str) -> None:
+        """The clients' file holds this caller's token from now on."""
+        assert self.credentials is not None
+        self.credentials.give(Path(self.options["token_file"]), caller)
 
     async def _take_role(self, role: str, queue: str) -> None:
         """As a foreign client that holds a role and does not give it back."""
@@ -106,6 +118,7 @@ class Stage:
         self._stack = AsyncExitStack()
         self._count = 0
         self._fragile: Scene | None = None
+        self._secured: tuple[ServiceProcess, Credentials] | None = None
 
     async def __aenter__(self) -> Stage:
         self._store = self._make_store()
@@ -119,7 +132,8 @@ class Stage:
     @asynccontextmanager
     async def scene(self, kind: str, options: dict[str, Any]) -> AsyncIterator[Scene]:
         """One scenario's: "shared" the service of all; "proxied" the same behind a proxy; "own" services of its own,
-        named by `services`, with `settings`; "fragile" one whose store can be troubled."""
+        named by `services`, with `settings`; "fragile" one whose store can be troubled; "secured" one that wants TLS, a
+        certificate and a token."""
         if kind == "shared":
             yield Scene({"service": self.service.address}, self._keys)
         elif kind == "proxied":
@@ -132,6 +146,16 @@ class Stage:
                 yield scene
             finally:
                 await scene.fault("store", "works", "")
+        elif kind == "secured":
+            service, credentials = await self._secured_service()
+            yield Scene(
+                {"service": service.address},
+                self._keys,
+                direct=service.address,
+                options=credentials.options(),
+                files=credentials.files,
+                credentials=credentials,
+            )
         else:
             async with self._own_services(options) as services:
                 addresses = {name: each.address for name, each in services.items()}
@@ -157,6 +181,12 @@ class Stage:
             self._fragile = Scene(addresses, lambda name: Keys(client, _PREFIX, name), store=store, store_proxy=proxy)
         return self._fragile
 
+    async def _secured_service(self) -> tuple[ServiceProcess, Credentials]:
+        if self._secured is None:
+            credentials = Credentials(self._new_folder("credentials"))
+            self._secured = (await self._make_service(self._store.url, credentials.settings), credentials)
+        return self._secured
+
     def _keys(self, queue: str) -> Keys:
         return Keys(self._redis, _PREFIX, queue)
 
@@ -166,8 +196,8 @@ class Stage:
         self._stack.callback(store.stop)
         return store
 
-    async def _make_service(self, url: str) -> ServiceProcess:
-        service = self._service(url, {})
+    async def _make_service(self, url: str, settings: dict[str, str] | None = None) -> ServiceProcess:
+        service = self._service(url, settings or {})
         self._stack.callback(service.stop)
         await asyncio.to_thread(service.start)
         return service

@@ -25,9 +25,6 @@ SCENARIOS = read_scenarios()
 # Reason → why no client can meet it.
 NEVER_MET = {
     "UNSPECIFIED": "never sent",
-    "UNAUTHENTICATED": "belongs to calls that this version does not serve",
-    "PERMISSION_DENIED": "belongs to calls that this version does not serve",
-    "QUOTA_EXCEEDED": "belongs to calls that this version does not serve",
     "NOT_IMPLEMENTED": "every call and field of the schema that the clients are made from is served",
 }
 
@@ -121,6 +118,8 @@ class Nowhere:
     def __init__(self) -> None:
         self.addresses = dict.fromkeys(("service", "one", "two"), "127.0.0.1:1")
         self.direct = "127.0.0.1:1"
+        self.options: dict[str, Any] = {}
+        self.files = dict.fromkeys(("other_ca", "known.cert", "known.key", "unknown.token"), "no file")
 
     async def fault(self, kind: str, about: str, queue: str) -> None:
         pass

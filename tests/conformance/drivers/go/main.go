@@ -5,6 +5,8 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -33,7 +36,7 @@ type request struct {
 	Attended                                                                          bool
 	Result                                                                            []byte
 	Request                                                                           json.RawMessage
-	Options                                                                           map[string]float64
+	Options                                                                           options
 	TimeoutMs                                                                         *float64 `json:"timeout_ms"`
 	WaitMs                                                                            *float64 `json:"wait_ms"`
 	LeaseMs                                                                           *float64 `json:"lease_ms"`
@@ -47,6 +50,13 @@ type request struct {
 	}
 
 	client *headway.Client // the one that is named
+}
+
+// options are those of connect. The files are PEM; a CA: by TLS; a token's file is read for each call.
+type options struct {
+	CallTimeoutMs *float64 `json:"call_timeout_ms"`
+	CA, Cert, Key string
+	TokenFile     string `json:"token_file"`
 }
 
 // handle is something that stays open over many requests.
@@ -143,11 +153,30 @@ func (d *driver) hello(context.Context, *request) object {
 }
 
 func (d *driver) connect(_ context.Context, asked *request) object {
-	timeout := asked.Options["call_timeout_ms"]
-	config := headway.Config{Addresses: asked.Addresses, CallTimeout: span(&timeout)}
-	config.Dial = []grpc.DialOption{headwayotel.Inject()}
+	config := headway.Config{Addresses: asked.Addresses, CallTimeout: span(asked.Options.CallTimeoutMs)}
+	config.Dial = append(asked.Options.secured(), headwayotel.Inject())
 	d.clients.Store(asked.Client, must(headway.Connect(config)))
 	return nil
+}
+
+func (o options) secured() []grpc.DialOption {
+	dial := []grpc.DialOption{}
+	if o.CA != "" {
+		trusted := &tls.Config{RootCAs: x509.NewCertPool()}
+		trusted.RootCAs.AppendCertsFromPEM(must(os.ReadFile(o.CA)))
+		if o.Cert != "" {
+			trusted.Certificates = []tls.Certificate{must(tls.LoadX509KeyPair(o.Cert, o.Key))}
+		}
+		dial = append(dial, grpc.WithTransportCredentials(credentials.NewTLS(trusted)))
+	}
+	if o.TokenFile != "" {
+		token := headway.Token(func(context.Context) (string, error) {
+			text, err := os.ReadFile(o.TokenFile)
+			return string(text), err
+		})
+		dial = append(dial, grpc.WithPerRPCCredentials(token))
+	}
+	return dial
 }
 
 func (d *driver) disconnect(_ context.Context, asked *request) object {

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -90,6 +91,16 @@ class CoreClient:
 
     async def close(self) -> None:
         await self.connection.close()
+
+
+class Bearer(grpc.AuthMetadataPlugin):
+    """What gives each call its token, as gRPC has it."""
+
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
+
+    def __call__(self, _: grpc.AuthMetadataContext, tell: grpc.AuthMetadataPluginCallback) -> None:
+        tell((("authorization", f"Bearer {self._token()}"),), None)
 
 
 Client = headway.Client | CoreClient
@@ -266,12 +277,15 @@ class Driver:
         return {"language": "python", "version": version("headway"), "features": features}
 
     async def connect(self, request: Json) -> None:
-        timeout_ms = request.get("options", {}).get("call_timeout_ms", 10_000)
-        target, call_timeout = ",".join(request["addresses"]), timedelta(milliseconds=timeout_ms)
+        options = request.get("options", {})
+        call_timeout = timedelta(milliseconds=options.get("call_timeout_ms", 10_000))
+        target, credentials, token = ",".join(request["addresses"]), _credentials(options), _token(options)
+        if self._is_core and credentials is not None and token is not None:
+            credentials = grpc.composite_channel_credentials(credentials, grpc.metadata_call_credentials(Bearer(token)))
         self._clients[request["client"]] = (
-            CoreClient(Connection(target, call_timeout=call_timeout))
+            CoreClient(Connection(target, credentials=credentials, call_timeout=call_timeout))
             if self._is_core
-            else headway.connect(target, call_timeout=call_timeout)
+            else headway.connect(target, credentials=credentials, token=token, call_timeout=call_timeout)
         )
 
     async def disconnect(self, request: Json) -> None:
@@ -402,6 +416,19 @@ class Driver:
 
     def _queue(self, request: Json) -> Queue:
         return self._clients[request["client"]].queue(request["queue"])
+
+
+def _credentials(options: Json) -> grpc.ChannelCredentials | None:
+    """TLS by the files of a connect's options; None: plain text."""
+    if "ca" not in options:
+        return None
+    ca, key, cert = (Path(options[name]).read_bytes() if name in options else None for name in ("ca", "key", "cert"))
+    return grpc.ssl_channel_credentials(ca, key, cert)
+
+
+def _token(options: Json) -> Callable[[], str] | None:
+    """Reads the token's file whenever it is called."""
+    return (lambda: Path(options["token_file"]).read_text().strip()) if "token_file" in options else None
 
 
 def _span(request: Json, name: str) -> timedelta | None:
