@@ -10,9 +10,12 @@ import dev.headway.v1.PutResult;
 import dev.headway.v1.QueueServiceGrpc;
 import io.grpc.CallOptions;
 import io.grpc.Channel;
+import io.grpc.ChannelCredentials;
 import io.grpc.ClientCall;
+import io.grpc.Context;
+import io.grpc.Grpc;
+import io.grpc.InsecureChannelCredentials;
 import io.grpc.ManagedChannel;
-import io.grpc.ManagedChannelBuilder;
 import io.grpc.MethodDescriptor;
 import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
@@ -42,13 +45,13 @@ import java.util.stream.Stream;
 public final class Headway extends Channel implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("dev.headway");
 
-    // They do no harm when done twice, and the second answer says the same.
-    private static final Set<String> REPEATABLE = Set.of(
-            "Create", "Describe", "List", "Update", "Peek", "Ack", "Extend",
-            "Check", "GetServerInfo", "ListDead", "Pause", "Resume");
+    // They do no harm when done twice. A Delay that was done answers STALE or GONE.
+    private static final Set<String> REPEATABLE = Set.of(("Ack Check Create Delay Describe Extend GetServerInfo List "
+            + "ListDead Pause Peek Resume Update").split(" "));
 
     // What does not pass by itself; with any other code the service is away, or busy.
-    private static final Set<Code> LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED);
+    private static final Set<Code> LASTING = Set.of(
+            Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED);
 
     final ScheduledThreadPoolExecutor extenders = new ScheduledThreadPoolExecutor(16); // threads, when needed
     private final Duration callTimeout;
@@ -56,17 +59,29 @@ public final class Headway extends Channel implements AutoCloseable {
     private final AtomicInteger turn = new AtomicInteger();
 
     /**
-     * A client of the service at these addresses.
+     * A client of the service at these addresses, in plain text.
      *
      * @param callTimeout how long a call may take beyond what it asks the service to wait
+     * @param addresses see the other constructor
+     */
+    public Headway(Duration callTimeout, String... addresses) {
+        this(callTimeout, InsecureChannelCredentials.create(), addresses);
+    }
+
+    /**
+     * A client of the service at these addresses, by TLS, with a token, or both.
+     *
+     * @param callTimeout how long a call may take beyond what it asks the service to wait
+     * @param credentials as gRPC has them: {@code TlsChannelCredentials}, and {@code CompositeChannelCredentials} of
+     *     them and {@code CallCredentials}, which give each call its bearer token
      * @param addresses each {@code host:port}, where a host may be a DNS name with many addresses, or another gRPC
      *     target; none: those of the environment's {@code HEADWAY_ADDRESS}, comma separated, else {@code
      *     127.0.0.1:7420}
      */
-    public Headway(Duration callTimeout, String... addresses) {
+    public Headway(Duration callTimeout, ChannelCredentials credentials, String... addresses) {
         this.callTimeout = callTimeout;
         var told = System.getenv().getOrDefault("HEADWAY_ADDRESS", "127.0.0.1:7420").split(",");
-        channels = Stream.of(addresses.length == 0 ? told : addresses).map(Headway::channel).toList();
+        channels = Stream.of(addresses.length == 0 ? told : addresses).map(each -> channel(each, credentials)).toList();
         extenders.setRemoveOnCancelPolicy(true);
     }
 
@@ -127,10 +142,9 @@ public final class Headway extends Channel implements AutoCloseable {
                 return ClientCalls.blockingUnaryCall(this, rpc, options, failures == 0 ? request : again);
             } catch (StatusRuntimeException thrown) {
                 var error = HeadwayException.from(thrown);
-                if (again == null || error.code() != Code.UNAVAILABLE || options.getDeadline().isExpired()) {
-                    throw error;
-                }
-                pause(failures, error);
+                // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
+                boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.code() == Code.CANCELLED);
+                pause(isSafe ? options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) : 0, failures, error);
             }
         }
     }
@@ -138,15 +152,18 @@ public final class Headway extends Channel implements AutoCloseable {
     /**
      * Waits before the next try, doubling from 0.1 s to 3.2 s and never less than the service asks. Then connects at
      * once where a connection failed: gRPC alone waits up to two minutes. Throws what will not pass by itself, and
-     * everything if this thread is interrupted or the connection closed.
+     * everything if that would take too long, this thread is interrupted, its context cancelled, or the connection
+     * closed.
      */
-    void pause(int failures, HeadwayException error) {
-        if (LASTING.contains(error.code()) || Thread.currentThread().isInterrupted() || extenders.isShutdown()) {
+    void pause(long mostNanos, int failures, HeadwayException error) {
+        double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
+        long nanos = Math.max(error.retryAfter().toNanos(), (long) backoff);
+        boolean isEnded = Thread.currentThread().isInterrupted() || Context.current().isCancelled();
+        if (nanos >= mostNanos || isEnded || extenders.isShutdown() || LASTING.contains(error.code())) {
             throw error;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());
-        double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
-        LockSupport.parkNanos(Math.max(error.retryAfter().toNanos(), (long) backoff)); // an interrupt ends it
+        LockSupport.parkNanos(nanos); // an interrupt ends it
         channels.forEach(ManagedChannel::resetConnectBackoff);
     }
 
@@ -185,12 +202,11 @@ public final class Headway extends Channel implements AutoCloseable {
         return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
     }
 
-    private static ManagedChannel channel(String address) {
-        return ManagedChannelBuilder.forTarget(address)
-                .usePlaintext()
+    private static ManagedChannel channel(String address, ChannelCredentials credentials) {
+        return Grpc.newChannelBuilder(address, credentials)
                 .defaultLoadBalancingPolicy("round_robin") // over all that a DNS name has
-                .keepAliveTime(20, TimeUnit.SECONDS) // the service allows pings every 10 s and more
-                .keepAliveTimeout(10, TimeUnit.SECONDS)
+                // The service allows pings every 10 s and more.
+                .keepAliveTime(20, TimeUnit.SECONDS).keepAliveTimeout(10, TimeUnit.SECONDS)
                 .maxInboundMessageSize(64 * 1024 * 1024) // of one answer
                 .build();
     }

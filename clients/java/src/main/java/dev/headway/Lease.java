@@ -26,8 +26,7 @@ public final class Lease implements AutoCloseable {
     private final Delivery delivery;
     private final ExtendRequest extension;
     private final Future<?> extending;
-    private volatile boolean isHeld = true;
-    private volatile boolean isLost;
+    private volatile Settled said = Settled.SETTLED_EXTENDED; // as long as it is held
 
     Lease(Headway headway, String queue, Delivery delivery, Duration span) {
         this.headway = headway;
@@ -54,7 +53,7 @@ public final class Lease implements AutoCloseable {
      * @return true from then on
      */
     public boolean isLost() {
-        return isLost;
+        return said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE;
     }
 
     /**
@@ -105,13 +104,13 @@ public final class Lease implements AutoCloseable {
     public void run(Handler handler) throws Exception {
         try {
             var result = handler.handle(this);
-            if (isHeld || isLost) {
+            if (said == Settled.SETTLED_EXTENDED || isLost()) {
                 ack(result);
             }
         } catch (Throwable error) { // whatever it is, it is this message's failure
             if (!(error instanceof InterruptedException || Thread.currentThread().isInterrupted())) {
                 quietly(() -> delay(null, error.getClass().getName())); // its text may hold secrets
-                isHeld = false; // if that failed it lapses
+                said = isLost() ? said : Settled.SETTLED_UNSPECIFIED; // if that failed it lapses
             }
             throw error;
         } finally {
@@ -124,7 +123,7 @@ public final class Lease implements AutoCloseable {
     public void close() {
         boolean wasInterrupted = Thread.interrupted();
         quietly(() -> delay(DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true)));
-        isHeld = false;
+        said = isLost() ? said : Settled.SETTLED_UNSPECIFIED;
         extending.cancel(false);
         if (wasInterrupted) {
             Thread.currentThread().interrupt();
@@ -138,19 +137,17 @@ public final class Lease implements AutoCloseable {
 
     private synchronized void delay(DelayRequest.Builder told) {
         var request = told.setQueue(extension.getQueue()).addLeases(delivery.getLease()).build();
-        var answer = headway.call(QueueServiceGrpc.getDelayMethod(), request, request, Duration.ZERO);
-        settle(answer.getResults(0).getSettled());
+        settle(headway.call(QueueServiceGrpc.getDelayMethod(), request).getResults(0).getSettled());
     }
 
     /** Notes what the service says. */
-    private void settle(Settled settled) {
-        isHeld = settled == Settled.SETTLED_EXTENDED;
-        if (!isHeld) {
+    private void settle(Settled told) {
+        said = told;
+        if (told != Settled.SETTLED_EXTENDED) {
             extending.cancel(false);
         }
-        boolean isStale = settled == Settled.SETTLED_STALE;
-        isLost = isStale || settled == Settled.SETTLED_GONE;
-        if (isLost) {
+        if (isLost()) {
+            boolean isStale = told == Settled.SETTLED_STALE;
             var error = Status.newBuilder().setCode((isStale ? Code.FAILED_PRECONDITION : Code.NOT_FOUND).value());
             error.setReason(isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE);
             throw HeadwayException.from(error.setMessage("the lease has no say any more").build());
@@ -159,7 +156,7 @@ public final class Lease implements AutoCloseable {
 
     private synchronized void quietly(Runnable call) {
         try {
-            if (isHeld) {
+            if (said == Settled.SETTLED_EXTENDED) {
                 call.run();
             }
         } catch (HeadwayException error) {

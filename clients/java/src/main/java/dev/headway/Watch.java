@@ -1,6 +1,7 @@
 package dev.headway;
 
-import dev.headway.v1.QueueServiceGrpc;
+import static dev.headway.v1.QueueServiceGrpc.newBlockingStub;
+
 import dev.headway.v1.WatchPositionRequest;
 import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Context;
@@ -53,8 +54,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
             try {
                 if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
                     request.getMessagesBuilder().clearIds().addAllIds(left);
-                    var stub = QueueServiceGrpc.newBlockingStub(headway);
-                    context.run(() -> stream = stub.watchPosition(request.build()));
+                    context.run(() -> stream = newBlockingStub(headway).watchPosition(request.build()));
                 } else {
                     ready = stream.next();
                     left.remove(ready.getFinished().getId()); // empty unless it is a last word
@@ -63,7 +63,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
             } catch (StatusRuntimeException thrown) {
                 stream = null;
                 if (!context.isCancelled()) {
-                    headway.pause(failures++, HeadwayException.from(thrown));
+                    headway.pause(Long.MAX_VALUE, failures++, HeadwayException.from(thrown));
                 }
             }
         }

@@ -17,13 +17,18 @@ import dev.headway.driver.Handles.Working;
 import dev.headway.v1.AdminServiceGrpc;
 import dev.headway.v1.QueueServiceGrpc;
 import io.grpc.CallOptions;
+import io.grpc.ChannelCredentials;
+import io.grpc.CompositeChannelCredentials;
+import io.grpc.InsecureChannelCredentials;
 import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
+import io.grpc.TlsChannelCredentials;
 import io.grpc.stub.ClientCalls;
 import io.opentelemetry.api.trace.propagation.W3CTraceContextPropagator;
 import io.opentelemetry.context.Context;
 import io.opentelemetry.context.propagation.TextMapGetter;
 import java.io.BufferedReader;
+import java.io.File;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.IOException;
@@ -174,11 +179,30 @@ public final class Driver {
         return told;
     }
 
-    private void connect(JsonObject request) {
+    private void connect(JsonObject request) throws IOException {
         var addresses = request.getAsJsonArray("addresses").asList().stream().map(JsonElement::getAsString);
         var options = Json.has(request, "options") ? request.getAsJsonObject("options") : new JsonObject();
         var timeout = Json.span(options, "call_timeout_ms", Duration.ofSeconds(10));
-        clients.put(request.get("client").getAsString(), new Headway(timeout, addresses.toArray(String[]::new)));
+        var headway = new Headway(timeout, credentials(options), addresses.toArray(String[]::new));
+        clients.put(request.get("client").getAsString(), headway);
+    }
+
+    private static ChannelCredentials credentials(JsonObject options) throws IOException {
+        if (!options.has("ca")) {
+            return InsecureChannelCredentials.create();
+        }
+        var tls = TlsChannelCredentials.newBuilder().trustManager(file(options, "ca"));
+        if (options.has("cert")) {
+            tls.keyManager(file(options, "cert"), file(options, "key"));
+        }
+        if (!options.has("token_file")) {
+            return tls.build();
+        }
+        return CompositeChannelCredentials.create(tls.build(), new Bearer(file(options, "token_file").toPath()));
+    }
+
+    private static File file(JsonObject options, String name) {
+        return new File(options.get(name).getAsString());
     }
 
     private void disconnect(String client) {
