@@ -1,10 +1,18 @@
 /** The client: the generated stubs over a dependable transport, and handles for queues. Knows neither Node nor browser. */
-import { createClient, type Client as Stub, type Transport } from "@connectrpc/connect";
+import { createClient, type Interceptor, type Client as Stub, type Transport } from "@connectrpc/connect";
 import { AdminService } from "./gen/headway/v1/admin_service_pb.js";
 import { QueueService } from "./gen/headway/v1/queue_service_pb.js";
 import type { Lease } from "./lease.js";
 import { Queue } from "./queue.js";
 import { dependable } from "./transport.js";
+
+/** Gives each call its bearer token, asked for anew: an interceptor for `connect`, or for a transport of your own. */
+export function bearer(token: () => string | Promise<string>): Interceptor {
+  return (next) => async (request) => {
+    request.header.set("authorization", `Bearer ${(await token()).trim()}`);
+    return next(request);
+  };
+}
 
 /** One connection to the service and all that it can do. `close` it, or declare it with `await using`. */
 export class Client implements AsyncDisposable {
@@ -42,7 +50,5 @@ export class Client implements AsyncDisposable {
     this.transport.close?.();
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.close();
-  }
+  readonly [Symbol.asyncDispose] = this.close;
 }

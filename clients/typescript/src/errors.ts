@@ -68,8 +68,8 @@ function codeOf(failed: ConnectError, signal?: AbortSignal): Code {
   if (failed.metadata.has("grpc-status") || failed.code === Code.DeadlineExceeded) {
     return failed.code; // the service's own word
   }
-  // Node's errors of sockets and of HTTP/2 have codes in capitals, such as ECONNRESET or ERR_HTTP2_STREAM_ERROR.
-  const isNodes = /^E[A-Z]+/.test(String((failed.cause as { code?: unknown } | undefined)?.code));
+  // Node's errors of sockets, TLS and HTTP/2 have codes in capitals: ECONNRESET, CERT_HAS_EXPIRED, ERR_HTTP2_PING_CANCEL.
+  const isNodes = /^[A-Z]+[A-Z_\d]+$/.test(String((failed.cause as { code?: unknown } | undefined)?.code));
   const isBroken = isNodes || [Code.Aborted, Code.Canceled].includes(failed.code);
   const isTorn = /^http\/2 |^protocol error: missing/.test(failed.rawMessage);
   return signal?.aborted ? Code.Canceled : isBroken || isTorn ? Code.Unavailable : failed.code;

@@ -1,3 +1,3 @@
 /** Headway for TypeScript. See README.md. */
 export * from "./browser.js";
-export { type ConnectOptions, connect } from "./node.js";
+export { type ConnectOptions, connect, type SecureOptions } from "./node.js";

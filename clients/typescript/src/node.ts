@@ -1,5 +1,6 @@
 /** Connects from Node: one HTTP/2 session to each address, and whose turn it is. */
-import { Code, type Transport } from "@connectrpc/connect";
+import type { SecureContextOptions } from "node:tls";
+import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
 import { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
@@ -8,50 +9,52 @@ import { HeadwayError } from "./errors.js";
  * Where to connect, `host:port` or `https://host:port` (unset: HEADWAY_ADDRESS, comma separated, else 127.0.0.1:7420),
  * and how many milliseconds a call may take beyond the `wait` that it asks for (unset: 10,000).
  */
-export type ConnectOptions = { addresses?: readonly string[]; callTimeoutMs?: number };
+export type ConnectOptions = { addresses?: readonly string[]; callTimeoutMs?: number } & SecureOptions;
+
+/**
+ * Node's own options of TLS: the authorities to trust (`ca`; unset: Node's) and a certificate to show; with them a
+ * `host:port` is https. And Connect's interceptors, such as `bearer`.
+ */
+export type SecureOptions = { tls?: SecureContextOptions; interceptors?: Interceptor[] };
 
 /**
  * A client for the service at these addresses. Connects with the first call, so it does not fail.
  *
  * Calls go to all addresses in turn; those that cannot be reached are passed over.
  */
-export function connect({ addresses, callTimeoutMs }: ConnectOptions = {}): Client {
+export function connect({ addresses, callTimeoutMs, tls, interceptors }: ConnectOptions = {}): Client {
   const given = addresses ?? (process.env.HEADWAY_ADDRESS || "127.0.0.1:7420").split(",");
-  const urls = given.map((each) => each.trim()).map((each) => (each.includes("://") ? each : `http://${each}`));
-  return new Client(new Hosts(urls), callTimeoutMs);
+  const hosts = given.map((each) => {
+    const baseUrl = each.includes("://") ? each.trim() : `${tls ? "https" : "http"}://${each.trim()}`;
+    const sessionManager = new Http2SessionManager(baseUrl, KEEPALIVE, { ...SESSION, ...tls }); // connects when it is used
+    return { manager: sessionManager, transport: createGrpcTransport({ baseUrl, sessionManager, interceptors }) };
+  });
+  return new Client(new Hosts(hosts), callTimeoutMs);
 }
 
 // The service allows pings every 10 s and more.
 const KEEPALIVE = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory: 64 }; // batches of megabytes
 
-/** A transport to several hosts in turn: Connect has none. */
+/** A transport to several hosts in turn: Connect has none. Without any it is closed. */
 class Hosts implements Transport {
-  readonly #hosts: { manager: Http2SessionManager; transport: Transport }[]; // none: it is closed
   #turn = 0;
 
-  constructor(urls: readonly string[]) {
-    this.#hosts = urls.map((baseUrl) => {
-      const manager = new Http2SessionManager(baseUrl, KEEPALIVE, SESSION); // connects when it is used
-      return { manager, transport: createGrpcTransport({ baseUrl, sessionManager: manager }) };
-    });
-  }
+  constructor(readonly hosts: { manager: Http2SessionManager; transport: Transport }[]) {}
 
   unary: Transport["unary"] = async (method, ...rest) => this.#next().unary(method, ...rest);
 
   stream: Transport["stream"] = async (method, ...rest) => this.#next().stream(method, ...rest);
 
   close(): void {
-    for (const { manager } of this.#hosts.splice(0)) {
-      manager.abort();
-    }
+    this.hosts.splice(0).forEach(({ manager }) => void manager.abort());
   }
 
   /** The next in turn of those that are connected, or of all if none is; the others are tried behind the scenes. */
   #next(): Transport {
-    const connected = this.#hosts.filter(({ manager }) => ["open", "idle", "verifying"].includes(manager.state()));
-    void Promise.all(this.#hosts.map(({ manager }) => manager.connect())); // what fails is told to whose call needs it
-    const hosts = connected.length > 0 ? connected : this.#hosts;
+    const connected = this.hosts.filter(({ manager }) => ["open", "idle", "verifying"].includes(manager.state()));
+    void Promise.all(this.hosts.map(({ manager }) => manager.connect())); // what fails is told to whose call needs it
+    const hosts = connected.length > 0 ? connected : this.hosts;
     const host = hosts[this.#turn++ % hosts.length];
     if (host === undefined) {
       throw new HeadwayError("the client is closed", Code.Canceled);

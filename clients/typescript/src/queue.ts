@@ -36,9 +36,7 @@ export class Queue {
   /** Puts a batch, in order; one result each, with `error` set if it was refused. Throws if all were for one reason. */
   async put(messages: MessageInitShape<typeof MessageSchema>[], options: CallOptions = {}): Promise<PutResult[]> {
     const traced = await currentHeaders();
-    const made = messages.map((each) =>
-      each.headers?.traceparent ? each : { ...each, headers: { ...each.headers, ...traced } },
-    );
+    const made = messages.map((m) => (m.headers?.traceparent ? m : { ...m, headers: { ...m.headers, ...traced } }));
     const request = { queue: this.name, messages: made, wait: span(options.waitMs) };
     return (await this.client.queues.put(request, { signal: options.signal })).results;
   }

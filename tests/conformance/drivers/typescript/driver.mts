@@ -4,7 +4,17 @@ import { createInterface } from "node:readline";
 import { create, type DescMessage, fromJson, type JsonValue, type Message, toJson } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { createWritableIterable, type WritableIterable } from "@connectrpc/connect/protocol";
-import { type Client, Code, connect, ErrorReason, HeadwayError, type Lease, type Queue } from "@headway/client";
+import {
+  bearer,
+  type Client,
+  Code,
+  connect,
+  ErrorReason,
+  HeadwayError,
+  type Lease,
+  type Queue,
+  type SecureOptions,
+} from "@headway/client";
 import * as v1 from "@headway/client/v1";
 import { context, createTraceState, propagation, ROOT_CONTEXT, trace } from "@opentelemetry/api";
 import { AsyncLocalStorageContextManager } from "@opentelemetry/context-async-hooks";
@@ -149,7 +159,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
     features: "call stream lease work watch trace".split(" "),
   }),
   connect: ({ client, addresses, options }) => {
-    clients.set(client, connect({ addresses, callTimeoutMs: options?.call_timeout_ms }));
+    clients.set(client, connect({ addresses, callTimeoutMs: options?.call_timeout_ms, ...secured(options ?? {}) }));
     return {};
   },
   disconnect: async ({ client }) => {
@@ -328,6 +338,15 @@ function errorOf(error: unknown): Line {
     violations: isOurs ? error.violations.map(({ field, description }) => ({ field, description })) : [],
     outcome_unknown: isOurs && error.isOutcomeUnknown,
     text: isOurs || isCancelled ? error.message : String((error as Error)?.stack ?? error),
+  };
+}
+
+/** How a connect's options say TLS and a token, whose file is read for each call. */
+function secured({ ca, cert, key, token_file }: Line): SecureOptions {
+  const read = (path: string | undefined) => path && readFileSync(path);
+  return {
+    tls: ca && { ca: read(ca), cert: read(cert), key: read(key) },
+    interceptors: token_file && [bearer(() => readFileSync(token_file, "utf8"))],
   };
 }
 

@@ -38,6 +38,13 @@ class PutTest extends WithService {
     }
 
     @Test
+    void whatOnlyTheServiceCancelledIsMadeAgain() throws Exception {
+        service.puts.add(Status.CANCELLED.asRuntimeException()); // as gRPC ends what a process that goes has not begun
+        service.puts.add(response(PutResult.newBuilder().setId("a")));
+        assertEquals("a", headway.put("q", Duration.ZERO, NAMED).get(0).getId());
+    }
+
+    @Test
     void aLostAnswerIsAnErrorIfAMessageHasNoId() throws Exception {
         service.puts.add(Status.UNAVAILABLE.asRuntimeException());
         var error = assertThrows(HeadwayException.class, () -> headway.put("q", Duration.ZERO, NAMELESS));
