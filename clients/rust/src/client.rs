@@ -1,13 +1,11 @@
 //! The client: one for the service, with its stubs and the calls on them.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::{env, time::Duration};
+use std::{env, hash::BuildHasher, hash::Hasher, hash::RandomState, sync::Arc, time::Duration};
 
-use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::{runtime::Handle, time::Instant, time::sleep, time::timeout_at};
 use tokio_util::task::TaskTracker;
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Response, Status};
+use tonic::service::interceptor::InterceptedService;
+use tonic::{Code, Request, Response, Status, service::Interceptor, transport::Channel, transport::Endpoint};
 
 use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
 use crate::{error::Error, queue::Queue};
@@ -30,14 +28,27 @@ pub trait Call: prost::Message + Clone + 'static {
     const NAME: &'static str;
 
     /// Makes the call, once, by the client's stub.
-    fn send(
-        client: &Client,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Response>, Status>> + Send;
+    fn send(client: &Client, request: Request<Self>) -> impl Future<Output = Answer<Self>> + Send;
 
     /// How long it asks the service to wait.
-    fn wait(&self) -> Option<prost_types::Duration> {
-        None
+    fn wait(&self) -> Option<prost_types::Duration>;
+}
+
+type Answer<R> = Result<Response<<R as Call>::Response>, Status>;
+type Secured = Result<Endpoint, tonic::transport::Error>;
+type Service = InterceptedService<Channel, Token>;
+
+/// What gives each call its token; see [`Client::with_token`].
+#[derive(Clone)]
+pub struct Token(Arc<dyn Fn() -> Option<String> + Send + Sync>);
+
+impl Interceptor for Token {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        let Some(token) = self.0() else { return Ok(request) };
+        let bearer = format!("Bearer {}", token.trim()).parse();
+        let bearer = bearer.map_err(|_| Status::unauthenticated("the token is not of ASCII"))?;
+        request.metadata_mut().insert("authorization", bearer);
+        Ok(request)
     }
 }
 
@@ -49,13 +60,14 @@ pub struct Client {
     /// How often a call is made while the service is UNAVAILABLE, where that is safe: 5.
     pub attempts: u32,
     channel: Channel,
+    service: Service,
     pub(crate) runtime: Handle,
     pub(crate) left_behind: TaskTracker, // as long as its tasks live, `settled` waits
 }
 
-/// A client of the service at these addresses, "host:port" each and commas between them; calls go to all of them.
-/// `None`: those in the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Connects with the first call and not
-/// before.
+/// A client of the service at these addresses, "host:port" each and commas between them, in plain text; calls go to all
+/// of them. `None`: those in the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Connects with the first call and
+/// not before.
 ///
 /// # Errors
 /// INVALID_ARGUMENT without a reason if an address is none.
@@ -63,21 +75,44 @@ pub struct Client {
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn connect(addresses: Option<&str>) -> Result<Client, Error> {
-    let told = env::var("HEADWAY_ADDRESS").ok().filter(|told| !told.is_empty());
-    let told = addresses.or(told.as_deref()).unwrap_or("127.0.0.1:7420");
-    let endpoints = told.split(',').map(|address| endpoint(address.trim())).collect::<Result<Vec<_>, _>>()?;
-    let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
-    Ok(Client { call_timeout: None, attempts: 5, channel, runtime, left_behind: TaskTracker::new() })
+    connect_by("http", addresses, Ok)
 }
 
-fn endpoint(address: &str) -> Result<Endpoint, Status> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).ok().filter(|each| each.uri().port().is_some());
-    let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
-    let endpoint = endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(SILENCE);
-    Ok(endpoint.connect_timeout(SILENCE))
+/// The same by TLS. Each address is an endpoint that `secured` gives its `ClientTlsConfig`, by `Endpoint::tls_config` of
+/// the feature `tls`: whom to trust, and what certificate to show. Without any it is not connected to.
+///
+/// # Errors
+/// INVALID_ARGUMENT without a reason if an address is none, or what `secured` was given cannot be read.
+///
+/// # Panics
+/// Outside of a tokio runtime.
+pub fn connect_tls(addresses: Option<&str>, secured: impl Fn(Endpoint) -> Secured) -> Result<Client, Error> {
+    connect_by("https", addresses, secured)
+}
+
+fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) -> Secured) -> Result<Client, Error> {
+    let told = env::var("HEADWAY_ADDRESS").ok().filter(|told| !told.is_empty());
+    let told = addresses.or(told.as_deref()).unwrap_or("127.0.0.1:7420");
+    let endpoint = |address: &str| {
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{}", address.trim())).ok();
+        let endpoint = endpoint.filter(|each| each.uri().port().is_some()).and_then(|each| secured(each).ok());
+        let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
+        Ok(endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(SILENCE).connect_timeout(SILENCE))
+    };
+    let endpoints = told.split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
+    let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
+    let service = InterceptedService::new(channel.clone(), Token(Arc::new(|| None)));
+    Ok(Client { call_timeout: None, attempts: 5, channel, service, runtime, left_behind: TaskTracker::new() })
 }
 
 impl Client {
+    /// The client with a bearer token for each call and stream. `give` is asked anew for each, so it must be quick;
+    /// where it gives `None` no token is sent. Clones that were made before stay without.
+    pub fn with_token(mut self, give: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        self.service = InterceptedService::new(self.channel.clone(), Token(Arc::new(give)));
+        self
+    }
+
     /// A handle on the queue of this name; calls nothing, and the queue need not exist.
     pub fn queue(&self, name: impl Into<String>) -> Queue {
         Queue { client: self.clone(), name: name.into() }
@@ -85,13 +120,13 @@ impl Client {
 
     /// The stub of the calls of producers, workers and watchers. Its calls have no deadline and are not repeated; their
     /// `Status` becomes an [`Error`] by `From`.
-    pub fn queues(&self) -> QueueServiceClient<Channel> {
-        QueueServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
+    pub fn queues(&self) -> QueueServiceClient<Service> {
+        QueueServiceClient::new(self.service.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
     /// The stub of the calls of operators; see [`Client::queues`].
-    pub fn admin(&self) -> AdminServiceClient<Channel> {
-        AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
+    pub fn admin(&self) -> AdminServiceClient<Service> {
+        AdminServiceClient::new(self.service.clone()).max_decoding_message_size(MAX_RECEIVE_BYTES)
     }
 
     /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made
@@ -113,26 +148,22 @@ impl Client {
 
     /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where
     /// an attempt may have taken effect.
-    pub(crate) async fn repeat<R: Call>(
-        &self,
-        mut request: R,
-        again: Option<fn(&mut R)>,
-    ) -> Result<R::Response, Error> {
-        let wait = request.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
+    pub(crate) async fn repeat<R: Call>(&self, mut asked: R, again: Option<fn(&mut R)>) -> Result<R::Response, Error> {
+        let wait = asked.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
         let deadline = Instant::now() + self.call_timeout.unwrap_or(wait + CALL_TIMEOUT).min(LONGEST_SPAN);
         let mut failures = 0;
         loop {
-            let answer = self.send(&request, deadline).await.map_err(Error::from);
+            let answer = self.send(&asked, deadline).await.map_err(Error::from);
             let Err(error) = &answer else { return answer };
             failures += 1;
             let pause = backoff(failures, error);
             let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
-            if is_over || error.code != Code::Unavailable || !(again.is_some() || error.never_sent) {
+            // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
+            let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled);
+            if is_over || !is_away || !(again.is_some() || error.never_sent) {
                 return answer;
             }
-            if let Some(again) = again.filter(|_| error.outcome_unknown) {
-                again(&mut request);
-            }
+            again.filter(|_| error.outcome_unknown).inspect(|again| again(&mut asked));
             sleep(pause).await;
         }
     }

@@ -8,7 +8,6 @@ use tonic_types::{FieldViolation, StatusExt};
 use crate::v1::ErrorReason;
 
 pub(crate) const DOMAIN: &str = "headway.v1";
-const PREFIX: &str = "ERROR_REASON_";
 
 /// A call, or one message of a batch, that failed.
 #[derive(Debug, thiserror::Error)]
@@ -51,14 +50,11 @@ impl From<Status> for Error {
         use Code::{Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
         let details = status.get_error_details();
         let named = details.error_info().filter(|named| named.domain == DOMAIN);
-        let reason = named.and_then(|named| ErrorReason::from_str_name(&format!("{PREFIX}{}", named.reason)));
+        let reason = named.and_then(|named| ErrorReason::from_str_name(&format!("ERROR_REASON_{}", named.reason)));
         // A status with a source was not sent by the service: the connection failed, or tonic's own clock ran out.
         let cause = std::error::Error::source(&status);
-        let code = match cause {
-            Some(cause) if has::<TimeoutExpired>(cause) => DeadlineExceeded,
-            Some(_) => Unavailable,
-            None => status.code(),
-        };
+        let broken = |cause| if has::<TimeoutExpired>(cause) { DeadlineExceeded } else { Unavailable };
+        let code = cause.map_or(status.code(), broken);
         let reason = reason.unwrap_or_default();
         let never_sent = cause.is_some_and(has::<ConnectError>);
         let is_silent = !never_sent && matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);

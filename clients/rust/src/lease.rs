@@ -1,21 +1,16 @@
 //! A message in my hands: settles it, and keeps its lease alive while I work on it.
 
-use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
-use std::{fmt::Display, thread};
+use std::{fmt::Display, sync::Arc, sync::Weak, thread, time::Duration, time::SystemTime};
 
-use tokio::sync::Mutex;
-use tokio::time::{Instant, interval_at, timeout};
+use tokio::{sync::Mutex, time::Instant, time::interval_at, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 use tracing::warn;
 
-use crate::client::{Call, span};
-use crate::error::{DOMAIN, Error};
-use crate::queue::Queue;
 use crate::v1::{AckRequest, DelayRequest, Delivery, ExtendRequest, Message, Progress};
 use crate::v1::{SettleResult, Settled, delay_request::Available};
+use crate::{client::Call, client::span, error::DOMAIN, error::Error, queue::Queue};
 
 const SHORTEST_POLICY: Duration = Duration::from_secs(1); // no queue's leases last shorter
 const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
@@ -110,15 +105,13 @@ impl Lease {
         if *is_settled {
             return Ok(());
         }
-        let (code, reason, text) =
-            match results(self.queue.client.call(request).await?).first().map(SettleResult::settled) {
-                Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
-                Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
-                _ => {
-                    *is_settled = settles;
-                    return Ok(());
-                }
-            };
+        let said = results(self.queue.client.call(request).await?).first().map(SettleResult::settled);
+        *is_settled = settles && !matches!(said, Some(Settled::Stale | Settled::Gone));
+        let (code, reason, text) = match said {
+            Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
+            Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
+            _ => return Ok(()),
+        };
         self.lost.cancel();
         let told = [("queue".to_owned(), self.queue.name.clone())];
         Err(Status::with_error_details(code, text, ErrorDetails::with_error_info(reason, DOMAIN, told)).into())

@@ -22,10 +22,8 @@ pub mod v1 {
     include!("generated/calls.rs");
 }
 
-pub use client::{Call, Client, connect, span};
-pub use queue::{Queue, Watch};
-pub use v1::{ErrorReason, Message};
-pub use {error::Error, lease::Lease};
+pub use client::{Call, Client, Token, connect, connect_tls, span};
+pub use {error::Error, lease::Lease, queue::Queue, queue::Watch, v1::ErrorReason, v1::Message};
 
 /// The version of this client.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -43,11 +43,10 @@ fn calls(described: &FileDescriptorSet) -> Result<String, Box<dyn Error>> {
             writeln!(text, "    ) -> Result<tonic::Response<{response}>, tonic::Status> {{")?;
             writeln!(text, "        client.{stub}().{}(request).await", snake_case(name))?;
             writeln!(text, "    }}")?;
-            if has_wait(file, &request) {
-                writeln!(text, "    fn wait(&self) -> Option<::prost_types::Duration> {{")?;
-                writeln!(text, "        self.wait")?;
-                writeln!(text, "    }}")?;
-            }
+            let wait = if has_wait(file, &request) { "self.wait" } else { "None" };
+            writeln!(text, "    fn wait(&self) -> Option<::prost_types::Duration> {{")?;
+            writeln!(text, "        {wait}")?;
+            writeln!(text, "    }}")?;
             writeln!(text, "}}")?;
         }
     }

@@ -8,6 +8,9 @@ impl crate::Call for PauseRequest {
     ) -> Result<tonic::Response<PauseResponse>, tonic::Status> {
         client.admin().pause(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for ResumeRequest {
     type Response = ResumeResponse;
@@ -17,6 +20,9 @@ impl crate::Call for ResumeRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<ResumeResponse>, tonic::Status> {
         client.admin().resume(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for PurgeRequest {
@@ -28,6 +34,9 @@ impl crate::Call for PurgeRequest {
     ) -> Result<tonic::Response<PurgeResponse>, tonic::Status> {
         client.admin().purge(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for RepairRequest {
     type Response = RepairResponse;
@@ -37,6 +46,9 @@ impl crate::Call for RepairRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<RepairResponse>, tonic::Status> {
         client.admin().repair(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for CheckRequest {
@@ -48,6 +60,9 @@ impl crate::Call for CheckRequest {
     ) -> Result<tonic::Response<CheckResponse>, tonic::Status> {
         client.admin().check(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for ListDeadRequest {
     type Response = ListDeadResponse;
@@ -57,6 +72,9 @@ impl crate::Call for ListDeadRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<ListDeadResponse>, tonic::Status> {
         client.admin().list_dead(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for GetServerInfoRequest {
@@ -68,6 +86,9 @@ impl crate::Call for GetServerInfoRequest {
     ) -> Result<tonic::Response<GetServerInfoResponse>, tonic::Status> {
         client.admin().get_server_info(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for CreateRequest {
     type Response = CreateResponse;
@@ -77,6 +98,9 @@ impl crate::Call for CreateRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<CreateResponse>, tonic::Status> {
         client.queues().create(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for DescribeRequest {
@@ -88,6 +112,9 @@ impl crate::Call for DescribeRequest {
     ) -> Result<tonic::Response<DescribeResponse>, tonic::Status> {
         client.queues().describe(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for ListRequest {
     type Response = ListResponse;
@@ -98,6 +125,9 @@ impl crate::Call for ListRequest {
     ) -> Result<tonic::Response<ListResponse>, tonic::Status> {
         client.queues().list(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for UpdateRequest {
     type Response = UpdateResponse;
@@ -107,6 +137,9 @@ impl crate::Call for UpdateRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<UpdateResponse>, tonic::Status> {
         client.queues().update(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for CloseRequest {
@@ -170,6 +203,9 @@ impl crate::Call for AckRequest {
     ) -> Result<tonic::Response<AckResponse>, tonic::Status> {
         client.queues().ack(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for DelayRequest {
     type Response = DelayResponse;
@@ -179,6 +215,9 @@ impl crate::Call for DelayRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<DelayResponse>, tonic::Status> {
         client.queues().delay(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }
 impl crate::Call for ExtendRequest {
@@ -190,6 +229,9 @@ impl crate::Call for ExtendRequest {
     ) -> Result<tonic::Response<ExtendResponse>, tonic::Status> {
         client.queues().extend(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for WithdrawRequest {
     type Response = WithdrawResponse;
@@ -200,6 +242,9 @@ impl crate::Call for WithdrawRequest {
     ) -> Result<tonic::Response<WithdrawResponse>, tonic::Status> {
         client.queues().withdraw(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for PeekRequest {
     type Response = PeekResponse;
@@ -209,5 +254,8 @@ impl crate::Call for PeekRequest {
         request: tonic::Request<Self>,
     ) -> Result<tonic::Response<PeekResponse>, tonic::Status> {
         client.queues().peek(request).await
+    }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
     }
 }

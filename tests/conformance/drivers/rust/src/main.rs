@@ -7,12 +7,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use headway::v1::*;
-use headway::{Client, Queue, connect};
+use headway::{Client, Queue, connect, connect_tls};
 use opentelemetry::Context;
 use opentelemetry::trace::{FutureExt, SpanContext, TraceContextExt, TraceFlags};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 use tonic::Status;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use handles::Handle;
 use wire::{Answer, Fault, Schema, bytes, millis, rpc, tell, text};
@@ -81,8 +82,7 @@ impl Driver {
                 Ok(json!({"language": "rust", "version": headway::VERSION, "features": features}))
             }
             "connect" => {
-                let addresses = request["addresses"].as_array().into_iter().flatten();
-                let mut client = connect(Some(&addresses.map(text).collect::<Vec<_>>().join(",")))?;
+                let mut client = connected(request)?;
                 client.call_timeout = millis(&request["options"]["call_timeout_ms"]);
                 self.clients.lock().unwrap().insert(text(&request["client"]).to_owned(), client);
                 done
@@ -212,6 +212,22 @@ impl Driver {
     fn take(&self, request: &Value) -> Result<Arc<Handle>, Fault> {
         self.handles.lock().unwrap().remove(&key(request)).ok_or_else(|| Fault::Own("no such handle".into()))
     }
+}
+
+/// In plain text, or by TLS if the options name an authority; a token's file is read for each call.
+fn connected(request: &Value) -> Result<Client, Fault> {
+    let addresses = request["addresses"].as_array().into_iter().flatten();
+    let addresses = addresses.map(text).collect::<Vec<_>>().join(",");
+    let file = |name: &str| request["options"][name].as_str().map(std::fs::read).transpose();
+    let read = |name| file(name).map_err(|error| Fault::Own(format!("{name}: {error}")));
+    let Some(ca) = read("ca")? else { return Ok(connect(Some(&addresses))?) };
+    let mut tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca));
+    if let (Some(cert), Some(key)) = (read("cert")?, read("key")?) {
+        tls = tls.identity(Identity::from_pem(cert, key));
+    }
+    let client = connect_tls(Some(&addresses), |endpoint| endpoint.tls_config(tls.clone()))?;
+    let Some(path) = request["options"]["token_file"].as_str().map(str::to_owned) else { return Ok(client) };
+    Ok(client.with_token(move || std::fs::read_to_string(&path).ok()))
 }
 
 fn key(request: &Value) -> (String, String) {
