@@ -105,9 +105,11 @@ test-cluster: $(VENV)/.dev-stamp ## Sentinels and a cluster on loopback: primari
 test-image: $(VENV)/.dev-stamp ## build the image without an engine and serve from it; needs buildah and root; one minute
 	$(BIN)/python -m pytest tests/image $(ARGS)
 
-rolling: $(VENV)/.dev-stamp ## three services under load, each restarted ten times: no call fails, no lease is left; two minutes
+rolling: $(VENV)/.dev-stamp ## three services under load, each restarted ten times: no call fails, no lease is left; then with each client; ten minutes
 	HEADWAY_ROLLING_ROUNDS=$${HEADWAY_ROLLING_ROUNDS:-10} \
 		$(BIN)/python -m pytest tests/faults/test_rolling_restart.py --stores=valkey $(ARGS)
+	HEADWAY_ROLLING_ROUNDS=$${HEADWAY_ROLLING_ROUNDS:-2} \
+		$(BIN)/python -m pytest tests/conformance/test_rolling.py --stores=valkey $(ARGS)
 
 truth: $(VENV)/.dev-stamp ## 1,000,000 operations while others watch: every position sent must be the store's; half an hour
 	HEADWAY_TRUTH_OPS=$${HEADWAY_TRUTH_OPS:-1000000} $(BIN)/python -m pytest tests/truth --stores=valkey -s $(ARGS)

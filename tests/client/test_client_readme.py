@@ -27,7 +27,7 @@ def _function(text: str) -> Callable[[headway.Queue], Awaitable[None]]:
 def test_first_look_and_fragments_are_found() -> None:
     assert len(FRAGMENTS) >= 2
     # Programs are files, too; tests/conformance runs them with a real service.
-    files = [(ROOT / f"clients/python/examples/{name}.py").read_text() for name in ("first", "core")]
+    files = [(ROOT / f"clients/python/examples/{name}.py").read_text() for name in ("first", "secure", "core")]
     assert [block.text for block in BLOCKS if block not in FRAGMENTS] == files
 
 

@@ -29,11 +29,12 @@ _TAIL = 4000
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program of a README: its file, how to run it, and a regular expression of what it prints."""
+    """A program of a README: its file, how to run it, a regular expression of what it prints, and on which stage."""
 
     file: Path
     run: tuple[str, ...]
     output: str
+    stage: str
 
     @property
     def name(self) -> str:
@@ -80,7 +81,8 @@ def read(path: Path) -> Language:
         test=tuple(map(tuple, told.get("test", []))),
         test_cwd=ROOT / told.get("test_cwd", "."),
         examples=tuple(
-            Example(ROOT / each["file"], tuple(each["run"]), each["output"]) for each in told.get("examples", [])
+            Example(ROOT / each["file"], tuple(each["run"]), each["output"], each.get("stage", "own"))
+            for each in told.get("examples", [])
         ),
         layer=tuple(told.get("layer", [])),
         blocks_are_run_by=told.get("blocks_are_run_by", ""),

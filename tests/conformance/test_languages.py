@@ -135,8 +135,10 @@ async def test_example_prints_what_the_readme_says(language: str, example: Examp
     client = ready(language)
     # Examples use the same queue, each in its own way.
     settings = {"PRESSURE_PREFIX": f"__example_{uuid.uuid4().hex[:8]}__"}
-    async with stage.scene("own", {"settings": settings}) as scene:
+    async with stage.scene(example.stage, {"settings": settings}) as scene:
+        # What clients are to connect with has the names that the command line gives it.
         env = {"HEADWAY_ADDRESS": scene.addresses["service"]}
+        env |= {f"HEADWAY_{name.upper()}": path for name, path in scene.options.items()}
         printed = await asyncio.to_thread(run, client.command(example.run), cwd=ROOT, env=env)
     whole = example.output.strip().removesuffix(r"\n")
     assert re.fullmatch(whole, printed.strip()), printed

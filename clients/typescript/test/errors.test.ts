@@ -39,9 +39,12 @@ test("a connection that broke is Unavailable and its outcome unknown, unless the
   assert.equal(HeadwayError.from(new ConnectError("read", Code.Internal, {}, [], reset)).code, Code.Unavailable);
 });
 
-test("what the service says stays as it is, also if it is Canceled", () => {
+test("what the service says stays as it is, but Canceled, which gRPC says for it, is Unavailable to who did not cancel", () => {
   const refused = new ConnectError("no room to refuse", Code.Canceled, { "grpc-status": "1" });
-  assert.equal(HeadwayError.from(refused).code, Code.Canceled);
+  assert.equal(HeadwayError.from(refused).code, Code.Unavailable);
+  assert.equal(HeadwayError.from(refused, AbortSignal.abort()).code, Code.Canceled);
+  const aborted = new ConnectError("said for people", Code.Aborted, { "grpc-status": "10" });
+  assert.equal(HeadwayError.from(aborted).code, Code.Aborted);
 });
 
 test("a reason that this client does not know leaves the code to speak", () => {
