@@ -27,14 +27,13 @@ pytestmark = [pytest.mark.any_store, pytest.mark.timeout(3 * BUILD_S)]
 ROUNDS = int(os.environ.get("HEADWAY_ROLLING_ROUNDS", "1"))
 CLIENTS = list(LANGUAGES) if "HEADWAY_ROLLING_ROUNDS" in os.environ else ["go"]
 SERVICES = 3
-SETTLED = ("SETTLED_ACKED", "SETTLED_ALREADY_ACKED")
 PUTTERS = GETTERS = 4
-WAIT = "1s"
-LEASE = "3600s"  # longer than any test: what lapses cannot hide what was left behind
+WAIT_MS = 1000
+LEASE_MS = 3_600_000  # longer than any test: what lapses cannot hide what was left behind
 
 
 class Load:
-    """Puts, describes, gets and acks by a driver, over and over. What fails is noted, and not repeated here."""
+    """Puts, looks, leases and works by a client's layer, over and over. What fails is noted, and not repeated here."""
 
     def __init__(self, driver: DriverProcess, queue: str, addresses: list[str]) -> None:
         self._driver = driver
@@ -47,21 +46,26 @@ class Load:
         self._is_over = asyncio.Event()  # nothing more is put
         self._is_drained = asyncio.Event()  # and nothing is left to work on
 
+    async def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """One operation of the driver."""
+        return await self._driver.ask(op, client=self._queue, queue=self._queue, **fields).answer()
+
     async def call(self, rpc: str, **request: Any) -> dict[str, Any]:
-        """One call by the layer."""
-        asked = self._driver.ask("call", client=self._queue, rpc=rpc, request={"queue": self._queue, **request})
-        response: dict[str, Any] = (await asked.answer())["response"]
+        """One call of the layer."""
+        response: dict[str, Any] = (await self.ask("call", rpc=rpc, request={"queue": self._queue, **request}))[
+            "response"
+        ]
         return response
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """While the block lasts there is load; behind it everything that was put has been worked on."""
-        await self._driver.ask("connect", client=self._queue, addresses=self._addresses, options={}).answer()
+        await self.ask("connect", addresses=self._addresses, options={})
         await self.call("Create", policy={"bound": "500"})
-        await self._driver.ask("work", client=self._queue, handle="w", queue=self._queue, concurrency=2).answer()
+        await self.ask("work", handle="w", concurrency=2, lease_ms=LEASE_MS)
         putting = [asyncio.create_task(self._puts()) for _ in range(PUTTERS)]
         putting.append(asyncio.create_task(self._looks()))
-        getting = [asyncio.create_task(self._gets()) for _ in range(GETTERS)]
+        getting = [asyncio.create_task(self._leases(f"g{number}")) for number in range(GETTERS)]
         working = asyncio.create_task(self._works())
         try:
             yield
@@ -77,7 +81,7 @@ class Load:
 
     async def leave(self) -> None:
         """Ends the client's connection."""
-        await self._driver.ask("disconnect", client=self._queue).answer()
+        await self.ask("disconnect")
 
     async def _noting(self, what: str, work: Awaitable[Any]) -> Any:
         try:
@@ -90,7 +94,7 @@ class Load:
         while not self._is_over.is_set():
             name = f"m{next(self._numbers)}"
             message = {"id": name, "payload": encoded(name.encode())}
-            if await self._noting(f"put {name}", self.call("Put", messages=[message], wait=WAIT)):
+            if await self._noting(f"put {name}", self.ask("put", messages=[message], wait_ms=WAIT_MS)):
                 self.put.add(name)
             await asyncio.sleep(0.002)
 
@@ -99,18 +103,12 @@ class Load:
             await self._noting("describe", self.call("Describe"))
             await asyncio.sleep(0.002)
 
-    async def _gets(self) -> None:
+    async def _leases(self, handle: str) -> None:
         while not self._is_drained.is_set():
-            named = {"attemptId": uuid.uuid4().hex, "maxMessages": 2, "wait": WAIT, "lease": LEASE}
-            got = await self._noting("get", self.call("Get", **named))
-            if not (deliveries := (got or {}).get("deliveries")):
-                continue
-            leases = [each["lease"] for each in deliveries]
-            answer = await self._noting("ack", self.call("Ack", leases=leases))
-            for delivery, result in zip(deliveries, (answer or {}).get("results", ()), strict=False):
-                if result["settled"] not in SETTLED:
-                    self.failures.append(f"ack {delivery['message']['id']}: {result}")
-                self.worked[delivery["message"]["id"]] += 1
+            got = await self._noting("lease", self.ask("lease", handle=handle, wait_ms=WAIT_MS, lease_ms=LEASE_MS))
+            if got is not None and "message" in got:
+                await self._noting("ack", self.ask("lease_end", handle=handle, how="return"))
+                self.worked[got["message"]["id"]] += 1
 
     async def _works(self) -> None:
         """What the layer's worker handles."""
@@ -119,8 +117,7 @@ class Load:
                 event = await self._driver.event("handling", "w")
             except (Mismatch, DriverFailed):
                 continue
-            asked = self._driver.ask("finish", client=self._queue, handle="w", lease=event["lease"], how="return")
-            await self._noting("finish", asked.answer())
+            await self._noting("finish", self.ask("finish", handle="w", lease=event["lease"], how="return"))
             self.worked[event["message"]["id"]] += 1
 
 

@@ -39,9 +39,7 @@ export class Client implements AsyncDisposable {
   }
 
   /** A handle for the queue of this name; it need not be there yet. */
-  queue(name: string): Queue {
-    return new Queue(this, name);
-  }
+  readonly queue = (name: string): Queue => new Queue(this, name);
 
   /** Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. */
   async close(): Promise<void> {

@@ -65,8 +65,8 @@ export class HeadwayError extends Error {
 
 /** The status of a failed call. A connection that broke is Unavailable, whatever the transport says of the stream. */
 function codeOf(failed: ConnectError, signal?: AbortSignal): Code {
-  const isSaid = failed.metadata.has("grpc-status") && failed.code !== Code.Canceled; // which is gRPC's own word
-  if (isSaid || failed.code === Code.DeadlineExceeded) {
+  // Canceled is gRPC's own word, for calls that a service which goes down, or is overrun, has not begun.
+  if ((failed.metadata.has("grpc-status") && failed.code !== Code.Canceled) || failed.code === Code.DeadlineExceeded) {
     return failed.code;
   }
   // Node's errors of sockets, TLS and HTTP/2 have codes in capitals: ECONNRESET, CERT_HAS_EXPIRED, ERR_HTTP2_PING_CANCEL.

@@ -42,9 +42,7 @@ export class Lease {
   }
 
   /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
-  traceContext(): Promise<TraceContext | undefined> {
-    return contextOf(this.message.headers);
-  }
+  readonly traceContext = (): Promise<TraceContext | undefined> => contextOf(this.message.headers);
 
   /** Settles the message for good, with a result (at most 4096 bytes) for watchers. Throws LEASE_STALE, LEASE_GONE. */
   ack(result?: Uint8Array): Promise<SettleResult> {
@@ -60,9 +58,7 @@ export class Lease {
   }
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
-  async progress(fraction: number, note = ""): Promise<void> {
-    await this.#extend({ fraction, note });
-  }
+  readonly progress = (fraction: number, note = ""): Promise<void> => this.#extend({ fraction, note });
 
   /** Gives the message back, unless it is settled: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {

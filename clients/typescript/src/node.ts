@@ -1,4 +1,5 @@
 /** Connects from Node: one HTTP/2 session to each address, and whose turn it is. */
+import type { ClientHttp2Stream } from "node:http2";
 import type { SecureContextOptions } from "node:tls";
 import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
@@ -26,7 +27,7 @@ export function connect({ addresses, callTimeoutMs, tls, interceptors }: Connect
   const given = addresses ?? (process.env.HEADWAY_ADDRESS || "127.0.0.1:7420").split(",");
   const hosts = given.map((each) => {
     const baseUrl = each.includes("://") ? each.trim() : `${tls ? "https" : "http"}://${each.trim()}`;
-    const sessionManager = new Http2SessionManager(baseUrl, KEEPALIVE, { ...SESSION, ...tls }); // connects when it is used
+    const sessionManager = new Sessions(baseUrl, KEEPALIVE, { ...SESSION, ...tls }); // connects when it is used
     return { manager: sessionManager, transport: createGrpcTransport({ baseUrl, sessionManager, interceptors }) };
   });
   return new Client(new Hosts(hosts), callTimeoutMs);
@@ -35,6 +36,15 @@ export function connect({ addresses, callTimeoutMs, tls, interceptors }: Connect
 // The service allows pings every 10 s and more.
 const KEEPALIVE = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory: 64 }; // batches of megabytes
+
+/** Its own kind leaves sessions behind whose late error would end the process (connect-es, issue 1768). */
+class Sessions extends Http2SessionManager {
+  override async request(...asked: Parameters<Http2SessionManager["request"]>): Promise<ClientHttp2Stream> {
+    const stream = await super.request(...asked);
+    void (stream.session?.listenerCount("error") === 1 && stream.session.on("error", () => undefined)); // one: its own
+    return stream;
+  }
+}
 
 /** A transport to several hosts in turn: Connect has none. Without any it is closed. */
 class Hosts implements Transport {
@@ -46,9 +56,7 @@ class Hosts implements Transport {
 
   stream: Transport["stream"] = async (method, ...rest) => this.#next().stream(method, ...rest);
 
-  close(): void {
-    this.hosts.splice(0).forEach(({ manager }) => void manager.abort());
-  }
+  close = (): void => this.hosts.splice(0).forEach(({ manager }) => void manager.abort());
 
   /** The next in turn of those that are connected, or of all if none is; the others are tried behind the scenes. */
   #next(): Transport {

@@ -15,9 +15,8 @@ export function pause(ms: number, signal?: AbortSignal): Promise<boolean> {
 }
 
 /** The milliseconds after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never before it is due. */
-export function backoffMs(failures: number, retryAfterMs = 0): number {
-  return Math.max(Math.min(5_000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), retryAfterMs);
-}
+export const backoffMs = (failures: number, retryAfterMs = 0): number =>
+  Math.max(Math.min(5_000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), retryAfterMs);
 
 /** Tells of what went wrong where nobody waits for it. */
 export const warn = (error: unknown) => console.warn("headway: behind the scenes:", error);

@@ -9,14 +9,13 @@ import { GetRequestSchema, PutRequestSchema } from "./gen/headway/v1/queue_servi
 import { backoffMs, pause } from "./timing.js";
 
 // Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md).
-const SAFE = /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Pause|Resume|ListDead|Check|GetServerInfo)$/;
+const SAFE =
+  /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Put|Pause|Resume|ListDead|Check|GetServerInfo)$/;
 
-/** Whether a call that failed may be made again. A Put that may have happened would meet its own messages. */
-function isSafe(method: DescMethod, request: Message, { isOutcomeUnknown }: HeadwayError): boolean {
-  if (isMessage(request, PutRequestSchema)) {
-    return request.messages.every(({ id }) => id) && (!isOutcomeUnknown || request.onDuplicate === OnDuplicate.KEEP);
-  }
-  return isMessage(request, GetRequestSchema) ? request.attemptId !== "" : SAFE.test(method.name);
+/** Whether a call that failed may be made again: it reads, or names its effect. */
+function isSafe(method: DescMethod, request: Message): boolean {
+  const isUnnamed = isMessage(request, PutRequestSchema) && request.messages.some(({ id }) => !id);
+  return isMessage(request, GetRequestSchema) ? request.attemptId !== "" : SAFE.test(method.name) && !isUnnamed;
 }
 
 /** The transport with HeadwayError, repeats and deadlines: a call without one gets `callTimeoutMs` and its `wait`. */
@@ -35,10 +34,13 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
           const delay = backoffMs(failures, error.retryAfterMs);
           const isAway = error.code === Code.Unavailable;
           lost ??= isAway && error.isOutcomeUnknown ? error : undefined;
-          if (!isAway || !isSafe(method, request, error) || Date.now() + delay >= deadline) {
+          if (!isAway || !isSafe(method, request) || Date.now() + delay >= deadline) {
             throw (isAway && lost) || error;
           }
           await pause(delay, signal);
+          if (lost && isMessage(request, PutRequestSchema)) {
+            request.onDuplicate = Math.max(request.onDuplicate, OnDuplicate.KEEP); // what the first try put stays
+          }
         }
       }
     },

@@ -42,23 +42,25 @@ test("a put without ids, and a get without an attempt, are made once", async () 
   assert.deepEqual(counts, { put: 1, get: 1 });
 });
 
-test("a put with ids whose answer was lost is made again if it may find its own messages there", async () => {
+test("a put with ids whose answer was lost is made again, and finds its own messages there", async () => {
   mock.timers.enable({ apis: ["setTimeout"] });
-  let count = 0;
+  const asked: OnDuplicate[] = [];
   const client = clientOf({
-    put: () => {
-      if (count++ % 2 === 0) {
+    put: ({ onDuplicate }) => {
+      if (asked.push(onDuplicate) % 2 === 1) {
         throw broken();
       }
       return { results: [{ id: "a", deduplicated: true }] };
     },
   });
   const request = { queue: "q", messages: [{ id: "a" }] };
-  const call = client.queues.put({ ...request, onDuplicate: OnDuplicate.KEEP });
+  const call = client.queues.put(request);
   await pass(1_000);
   assert.ok((await call).results[0]?.deduplicated);
-  await assert.rejects(client.queues.put(request), (error: HeadwayError) => error.isOutcomeUnknown);
-  assert.equal(count, 3);
+  assert.deepEqual(asked, [OnDuplicate.UNSPECIFIED, OnDuplicate.KEEP]);
+  const unnamed = client.queues.put({ queue: "q", messages: [{}] });
+  await assert.rejects(unnamed, (error: HeadwayError) => error.isOutcomeUnknown);
+  assert.equal(asked.length, 3);
 });
 
 test("the error of a try that may have happened is not hidden by a later one", async () => {
