@@ -190,3 +190,20 @@ async def test_a_place_nobody_gave_is_lost(line: Line) -> None:
     with refused("PLACE_LOST", NOT_FOUND):
         await line.get(stand=True, place="@" + "A" * 22)
     assert (await line.describe()).counts.consumers_waiting == 0
+
+
+async def test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up(line: Line) -> None:
+    await line.create(poll=polls(60_000, strikes=1))
+    first, second = await poll(line), await poll(line)
+    async with Standing(line, place=first.place) as standing:
+        assert (await standing.position(1)).place == first.place
+        assert (await line.describe()).counts.consumers_waiting == 2
+
+    async def is_first() -> bool:
+        return (await line.describe()).counts.consumers_waiting == 1
+
+    await eventually(is_first, within=5)
+    with refused("PLACE_LOST", NOT_FOUND):
+        await line.get(stand=True, place=first.place)
+    await line.put(b"1")
+    assert payloads((await line.get(stand=True, place=second.place)).deliveries) == [b"1"]

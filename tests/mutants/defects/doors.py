@@ -1,0 +1,69 @@
+"""Defects of the HTTP port's doors, and of who may ask there."""
+
+from __future__ import annotations
+
+from mutants.mutant import LUA, WIRE, Mutant
+
+_GUARDS = "tests/web/test_guards.py::"
+_JOBS = "tests/web/test_jobs.py::"
+_XQUEUE = "tests/web/test_xqueue.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="other-sites-may-ask",
+        defect="A request that a browser says comes from another site is served if it names no origin: a job is taken "
+        "by the address of an image.",
+        file="http/guards.py",
+        old="            return site not in _OWN_SITE\n",
+        new="            return origin is not None and site not in _OWN_SITE\n",
+        test=_GUARDS + "test_a_page_of_another_site_is_refused_and_takes_nothing",
+    ),
+    Mutant(
+        name="any-name-leads-here",
+        defect="A service that knows no callers answers by whatever name it is called.",
+        file="oversight.py",
+        old="return settings.http_hosts if is_open else None",
+        new="return None if is_open else None",
+        test=_GUARDS + "test_where_callers_are_not_known_only_names_that_are_known_lead_here",
+    ),
+    Mutant(
+        name="place-outlives-its-connection",
+        defect="A place is not given up when its connection ends, and keeps its turn until it lapses.",
+        file="http/jobs/places.py",
+        old="            connection.on_end(lambda: self._ended(connection))\n",
+        new="",
+        test=_XQUEUE + "test_the_connections_end_gives_the_place_up_at_once",
+    ),
+    Mutant(
+        name="place-of-all-callers",
+        defect="Callers who share a connection share a place.",
+        file="http/jobs/places.py",
+        old='(queue, request.headers.get("authorization", ""))',
+        new='(queue, "")',
+        test=_XQUEUE + "test_a_place_is_of_one_caller_even_on_one_connection",
+    ),
+    Mutant(
+        name="silent-pollers-cut",
+        defect="A connection that waits for its next poll is closed like any other that is silent.",
+        file="http/protocol.py",
+        old="max(self.config.timeout_keep_alive, self.connection.silence_s)",
+        new="self.config.timeout_keep_alive",
+        test=_XQUEUE + "test_whoever_asks_within_the_window_keeps_the_place",
+    ),
+    Mutant(
+        name="caller-gone-call-goes-on",
+        defect="Who hangs up while its take waits stands on, and is given a job that it does not get.",
+        file="http/jobs/doors.py",
+        old='(while_there(request, get) if "wait" in query else get)',
+        new="get",
+        test=_JOBS + "test_who_hangs_up_while_it_waits_leaves_the_line_and_takes_nothing",
+    ),
+    Mutant(
+        name="stream-too-soon-for-a-place",
+        defect="A stream that comes back to a poller's place is refused before its time, so nobody can leave early.",
+        file=LUA + "get.lua",
+        old="local is_poll = ended == 0 and ARGV[12] == ''",
+        new="local is_poll = ended == 0",
+        test=WIRE + "test_poll.py::test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up",
+    ),
+)
