@@ -177,7 +177,8 @@ class LineModel:
         if keeps is not None and not number:
             number = self.line.get(waiter, 0)
         if place:
-            given.refused, number = self.come_back(place, OVER if ended else self.units())
+            is_poll = not ended and keeps is None
+            given.refused, number = self.come_back(place, self.units() if is_poll else OVER)
             if given.refused:
                 self.commit()
                 return given

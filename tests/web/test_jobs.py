@@ -112,6 +112,13 @@ async def test_an_id_that_is_known_is_409_and_changes_nothing(http: httpx.AsyncC
     assert [each["value"] for each in await take(http, jobs, count=10)] == ["1"]
 
 
+@pytest.mark.parametrize("name", ["events", "messages"])
+async def test_a_job_may_have_the_name_of_a_door(http: httpx.AsyncClient, jobs: str, name: str) -> None:
+    assert (await http.post(f"{jobs}/{name}", content=b"1")).json()["id"] == name
+    assert (await http.put(f"{jobs}/{name}", content=b"2")).json()["id"] == name
+    assert [(each["id"], each["value"]) for each in await take(http, jobs, count=10)] == [(name, "2")]
+
+
 async def test_a_result_goes_to_who_watches(http: httpx.AsyncClient, jobs: str, line: Line) -> None:
     await http.post(f"{jobs}/ada", content=b"1")
     (item,) = await take(http, jobs)
@@ -298,7 +305,9 @@ async def test_a_policy_that_is_none_makes_no_queue(http: httpx.AsyncClient, lin
     assert (await http.get(f"/queues/{line.name}-none/messages")).status_code == 404
 
 
-@pytest.mark.parametrize("name", ["a/b", "ä ö", "..", ".", "a%2Fb", "messages", "a?b#c", "q&x=1", "😀"])
+@pytest.mark.parametrize(
+    "name", ["a/b", "ä ö", "..", ".", "a%2Fb", "messages", "events", "/events", "a?b#c", "q&x=1", "😀"]
+)
 async def test_names_are_one_segment_each_whatever_is_in_them(http: httpx.AsyncClient, line: Line, name: str) -> None:
     queue, path = f"{line.name}{name}", f"/queues/{quote(line.name + name, safe='')}"
     assert (await http.put(path)).json()["name"] == queue

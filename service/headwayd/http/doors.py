@@ -108,9 +108,9 @@ def application(behind: Behind) -> Application:
         Route("/healthz", healthz, methods=["GET"]),
         Route("/readyz", readyz, methods=["GET"]),
         *_calls(behind, incoming),
+        *(jobs.routes if jobs else []),  # first: a message may be named "events"
         *(event_routes(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else []),
         *(page_routes() if behind.calls else []),
-        *(jobs.routes if jobs else []),
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there
