@@ -22,7 +22,7 @@ SCHEMA, VALUES, README = CHART / "values.schema.json", CHART / "values.yaml", CH
 # These follow from other values: the ports, the store, and what is mounted from Secrets.
 NOT_SAID = frozenset(
     "listen http_listen data_dir redis_url redis_server redis_port redis_db redis_password_file "
-    "tls_cert tls_key tls_client_ca auth_file".split()
+    "redis_sentinel_password_file tls_cert tls_key tls_client_ca auth_file".split()
 )
 # The chart counts with them, or says them always.
 REQUIRED = ("insecure", "drain_delay", "shutdown_grace")

@@ -99,6 +99,7 @@ class Service:
             call_timeout=settings.store_timeout,
             demand=Demand(settings.durability, settings.min_replicas),
             password_file=settings.redis_password_file,
+            sentinel_password_file=settings.redis_sentinel_password_file,
         )
         self._oversight = Oversight(settings, process=self.process, is_worker=is_worker, shared=shared)
         self._engine = Engine(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import grpc
 
+import headway
 from harness import WireError, error_of, eventually
 from headway.v1 import message_pb2
 from wire.calls import UNAVAILABLE, Line
@@ -48,6 +49,14 @@ class Books:
         assert said.retry_delay, said
 
 
+@dataclass(slots=True)
+class Patience:
+    """What a caller met who uses the Python client: its longest Put, and the errors of those that failed for good."""
+
+    longest_s: float = 0.0
+    failures: list[headway.HeadwayError] = field(default_factory=list)
+
+
 @asynccontextmanager
 async def load_on(line: Line) -> AsyncIterator[Books]:
     """Loads the queue while the block runs; afterwards everything that is there has been got."""
@@ -63,6 +72,28 @@ async def load_on(line: Line) -> AsyncIterator[Books]:
         books.is_over = True
         await asyncio.wait(producers)
     await _drain(line, books)
+
+
+@asynccontextmanager
+async def patient(queue: headway.Queue) -> AsyncIterator[Patience]:
+    """Puts one after the other by the Python client, which tries again by itself, while the block runs."""
+    patience = Patience()
+
+    async def put() -> None:
+        for number in itertools.count():
+            began = time.monotonic()
+            try:
+                await queue.put(b"", id=f"patient-{number}")
+            except headway.HeadwayError as error:
+                patience.failures.append(error)
+            patience.longest_s = max(patience.longest_s, time.monotonic() - began)
+            await asyncio.sleep(_PAUSE_S)
+
+    putting = asyncio.create_task(put())
+    try:
+        yield patience
+    finally:
+        putting.cancel()
 
 
 async def _produce(line: Line, books: Books, name: str) -> None:

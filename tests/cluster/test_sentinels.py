@@ -9,8 +9,9 @@ from collections.abc import Callable
 import grpc
 import pytest
 
+import headway
 from cluster.conftest import Open, Serve
-from cluster.load import load_on, times_of
+from cluster.load import load_on, patient, times_of
 from harness import StoreServer, error_of, eventually
 from harness.engines import DETECTION_S, SERVICE, SentinelTrio
 from headway.v1 import admin_service_pb2
@@ -34,7 +35,11 @@ async def test_no_acknowledged_message_is_lost_when_the_primary_fails_under_load
     service = await serve(trio.url, HEADWAY_DURABILITY="replicated")
     line = await open_line(service, "jobs")
     assert (await line.create()).queue.durability == "replicated"
-    async with load_on(line) as books:
+    async with (
+        headway.connect(service.address) as client,
+        patient(client.queue("jobs")) as patience,
+        load_on(line) as books,
+    ):
         old = trio.primary
         failed_at = time.monotonic()
         old.kill() if how == "kill" else old.pause()
@@ -44,6 +49,7 @@ async def test_no_acknowledged_message_is_lost_when_the_primary_fails_under_load
         if how == "pause":
             old.resume()
     assert books.lost == set()
+    assert patience.failures == []  # the client's own tries, and calls that wait in the service, are enough
     figure(f"Sentinels, {how}: another primary is named after", f"{named_at - failed_at:.1f} s")
     first = min(at for at in books.accepted.values() if at > named_at)
     figure(f"Sentinels, {how}: first Put accepted after that", f"{first - named_at:.2f} s")

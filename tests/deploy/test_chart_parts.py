@@ -58,6 +58,9 @@ def test_sentinels_and_clusters_are_named_in_a_url_and_the_password_is_a_file() 
         path = settings_of(objects)["HEADWAY_REDIS_PASSWORD_FILE"]
         assert files_of(objects)[path] == ("redis-password", key)
         assert of_kind(objects, "Secret") == []
+    path = settings_of(sentinel)["HEADWAY_REDIS_SENTINEL_PASSWORD_FILE"]
+    assert files_of(sentinel)[path] == ("sentinel-password", "sentinel")
+    assert "HEADWAY_REDIS_SENTINEL_PASSWORD_FILE" not in settings_of(cluster)
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://a:1,b:2/main/0", "rediss+cluster://a:1"])

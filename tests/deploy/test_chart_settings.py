@@ -25,7 +25,8 @@ HELD = {
 }
 # Settings that follow from other values.
 FOLLOWING = frozenset(
-    "listen http_listen data_dir redis_url redis_server redis_port redis_db redis_password_file tls_cert tls_key "
+    "listen http_listen data_dir redis_url redis_server redis_port redis_db redis_password_file "
+    "redis_sentinel_password_file tls_cert tls_key "
     "tls_client_ca auth_file".split()
 )
 

@@ -1,6 +1,7 @@
 """Several store servers that stand in for each other: a primary with replicas that Sentinels watch, and a cluster."""
 
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,47 @@ SERVICE = "queues"
 SLOTS = 16_384
 
 
-def _cluster_port() -> int:
-    """A free port whose bus port, 10,000 above, is a port, too."""
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """TLS with certificates on both sides, of the files in `folder`, and passwords: of the servers, and of the
+    Sentinels. The tests' own clients go in by a port without TLS."""
+
+    folder: Path
+    password: str
+    sentinel_password: str
+
+    def options(self, tls_port: int) -> dict[str, str]:
+        """What servers and Sentinels have in common."""
+        return {
+            "tls-port": str(tls_port),
+            "tls-replication": "yes",
+            "tls-cert-file": str(self.folder / "cert.pem"),
+            "tls-key-file": str(self.folder / "key.pem"),
+            "tls-ca-cert-file": str(self.folder / "ca.pem"),
+        }
+
+    def flags(self, tls_port: int, **more: str) -> tuple[str, ...]:
+        """A server's."""
+        own = {"requirepass": self.password, "masterauth": self.password} | more
+        return tuple(part for name, value in (self.options(tls_port) | own).items() for part in (f"--{name}", value))
+
+    def query(self) -> str:
+        """Of a URL for the service."""
+        return (
+            f"ssl_ca_certs={self.folder}/ca.pem&ssl_certfile={self.folder}/cert.pem&ssl_keyfile={self.folder}/key.pem"
+        )
+
+
+def _server(kind: str, folder: Path, options: tuple[str, ...], fence: Fence | None, **of_fence: str) -> StoreServer:
+    """One of several. Its bus port, if it is a cluster's, is 10,000 above the others', and must be one, too."""
+    port, tls_port = _low_port(), _low_port() if fence else 0
+    password = fence.password if fence else None
+    if fence:
+        options = (*options, *fence.flags(tls_port, **of_fence))
+    return StoreServer(kind, folder, durable=True, options=options, port=port, tls_port=tls_port, password=password)
+
+
+def _low_port() -> int:
     while (port := free_port()) > 55_000:
         pass
     return port
@@ -26,22 +66,28 @@ def _cluster_port() -> int:
 class Sentinel:
     """One Sentinel process."""
 
-    def __init__(self, kind: str, folder: Path, primary: StoreServer) -> None:
+    def __init__(self, kind: str, folder: Path, primary: StoreServer, fence: Fence | None = None) -> None:
         self.port = free_port()
+        self.tls_port = free_port() if fence else 0
+        self.password = fence.sentinel_password if fence else None
         self.log = folder / "sentinel.log"
         folder.mkdir()
         config = folder / "sentinel.conf"
         lines = [f"port {self.port}", "bind 127.0.0.1", f"dir {folder}"]
-        lines += [f"sentinel monitor {SERVICE} 127.0.0.1 {primary.port} 2"]
+        lines += [f"sentinel monitor {SERVICE} 127.0.0.1 {primary.known_port} 2"]
         lines += [f"sentinel down-after-milliseconds {SERVICE} {DETECTION_S * 1000:.0f}"]
         lines += [f"sentinel failover-timeout {SERVICE} 3000", f"sentinel parallel-syncs {SERVICE} 1"]
+        if fence:
+            lines += [f"{name} {value}" for name, value in fence.options(self.tls_port).items()]
+            lines += [f"requirepass {self.password}", f"sentinel sentinel-pass {self.password}"]
+            lines += [f"sentinel auth-pass {SERVICE} {fence.password}"]
         config.write_text("\n".join(lines) + "\n")
         command: list[str | Path] = [program(kind), config, "--sentinel"]
         self._process: subprocess.Popen[bytes] = processes.spawn(command, log=self.log)
 
     def client(self) -> redis.Redis:
         """A raw client."""
-        return redis.Redis(host="127.0.0.1", port=self.port, protocol=2, socket_timeout=5)
+        return redis.Redis(host="127.0.0.1", port=self.port, password=self.password, protocol=2, socket_timeout=5)
 
     def stop(self) -> None:
         """SIGTERM, and reaped."""
@@ -51,23 +97,29 @@ class Sentinel:
 class SentinelTrio:
     """A primary, two replicas, and three Sentinels that agree by two."""
 
-    def __init__(self, kind: str, folder: Path, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, folder: Path, *, options: tuple[str, ...] = (), fence: Fence | None = None) -> None:
         self.servers: list[StoreServer] = []
         self.sentinels: list[Sentinel] = []
         self._kind = kind
         self._folder = folder
         self._options = ("--repl-diskless-sync-delay", "0", *options)
+        self._fence = fence
 
     def start(self) -> None:
         """Returns when replicas follow and Sentinels know each other."""
         for number in range(3):
-            follows = ("--replicaof", "127.0.0.1", str(self.servers[0].port)) if number else ()
+            options = self._options
+            if number:
+                options = (*options, "--replicaof", "127.0.0.1", str(self.servers[0].known_port))
             folder = self._folder / f"server{number}"
             folder.mkdir()
-            server = StoreServer(self._kind, folder, durable=True, options=(*self._options, *follows))
+            server = _server(self._kind, folder, options, self._fence)
             self.servers.append(server)
             server.start()
-        self.sentinels = [Sentinel(self._kind, self._folder / f"sentinel{n}", self.servers[0]) for n in range(3)]
+        self.sentinels = [
+            Sentinel(self._kind, self._folder / f"sentinel{number}", self.servers[0], self._fence)
+            for number in range(3)
+        ]
         eventually_sync(lambda: all(map(self._is_settled, self.sentinels)), within=30)
 
     @staticmethod
@@ -90,7 +142,9 @@ class SentinelTrio:
     @property
     def url(self) -> str:
         """As the service is told."""
-        hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
+        hosts = ",".join(f"127.0.0.1:{sentinel.tls_port or sentinel.port}" for sentinel in self.sentinels)
+        if self._fence:
+            return f"rediss+sentinel://{hosts}/{SERVICE}/0?{self._fence.query()}"
         return f"redis+sentinel://{hosts}/{SERVICE}/0"
 
     @property
@@ -101,25 +155,26 @@ class SentinelTrio:
             with sentinel.client() as client:
                 states.append(client.sentinel_masters()[SERVICE])
         port = max(states, key=lambda state: int(state["config-epoch"]))["port"]
-        return next(server for server in self.servers if server.port == port)
+        return next(server for server in self.servers if server.known_port == port)
 
 
 class ClusterOfSix:
     """Three primaries with a third of the slots each, and a replica of each."""
 
-    def __init__(self, kind: str, folder: Path, *, options: tuple[str, ...] = ()) -> None:
+    def __init__(self, kind: str, folder: Path, *, options: tuple[str, ...] = (), fence: Fence | None = None) -> None:
         self.nodes: list[StoreServer] = []
         self._kind = kind
         self._folder = folder
         enabled = ("--cluster-enabled", "yes", "--cluster-node-timeout", f"{DETECTION_S * 1000:.0f}")
         self._options = (*enabled, "--repl-diskless-sync-delay", "0", *options)
+        self._fence = fence
 
     def start(self) -> None:
         """Returns when all nodes find the cluster well and replicas follow."""
         for number in range(6):
             folder = self._folder / f"node{number}"
             folder.mkdir()
-            node = StoreServer(self._kind, folder, durable=True, options=self._options, port=_cluster_port())
+            node = _server(self._kind, folder, self._options, self._fence, **{"tls-cluster": "yes"})
             self.nodes.append(node)
             node.start()
         for number, node in enumerate(self.nodes):
@@ -128,7 +183,7 @@ class ClusterOfSix:
                 if number < 3:
                     first, last = number * SLOTS // 3, (number + 1) * SLOTS // 3 - 1
                     client.execute_command("CLUSTER", "ADDSLOTSRANGE", first, last)
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].port)
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", self.nodes[0].known_port)
         eventually_sync(lambda: all(self._known_to(node) == 6 for node in self.nodes), within=20)
         for number, node in enumerate(self.nodes[3:]):
             with node.client() as client:
@@ -158,7 +213,8 @@ class ClusterOfSix:
     @property
     def url(self) -> str:
         """As the service is told: two of the nodes."""
-        return f"redis+cluster://127.0.0.1:{self.nodes[0].port},127.0.0.1:{self.nodes[4].port}"
+        hosts = f"127.0.0.1:{self.nodes[0].known_port},127.0.0.1:{self.nodes[4].known_port}"
+        return f"rediss+cluster://{hosts}?{self._fence.query()}" if self._fence else f"redis+cluster://{hosts}"
 
     @staticmethod
     def id_of(node: StoreServer) -> str:

@@ -53,6 +53,8 @@ class StoreServer:
         durable: bool = False,
         options: tuple[str, ...] = (),
         port: int | None = None,
+        tls_port: int = 0,
+        password: str | None = None,
     ) -> None:
         self.kind = kind
         self.folder = folder
@@ -60,6 +62,8 @@ class StoreServer:
         self.options = options
         self.program = program(kind)
         self.port = free_port() if port is None else port
+        self.tls_port = tls_port
+        self.password = password
         self.socket = folder / "s"
         self.log = folder / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -68,6 +72,11 @@ class StoreServer:
     def url(self) -> str:
         """Over TCP."""
         return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def known_port(self) -> int:
+        """By which servers that stand in for each other know it."""
+        return self.tls_port or self.port
 
     @property
     def unix_url(self) -> str:
@@ -126,6 +135,7 @@ class StoreServer:
         return redis.Redis(
             host="127.0.0.1",
             port=self.port,
+            password=self.password,
             protocol=2,
             retry=Retry(NoBackoff(), 0),
             socket_timeout=timeout_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal, get_origin
 
 import pytest
@@ -61,6 +62,7 @@ BAD_TEXTS = {
         "redis+other://a",
     ],
     "redis_password_file": ["", "/nowhere/at/all", "/dev/null"],
+    "redis_sentinel_password_file": ["", "/nowhere/at/all", "/dev/null"],
     "redis_server": ["a b", "a/b", "user@host"],
     "prefix": ["", "{a}", "a\n", "x" * 101],
     "data_dir": ["", "~nobody-of-this-name/data"],
@@ -171,3 +173,11 @@ def test_every_option_that_a_url_may_have_is_one_that_connections_know(url: str)
     at = None if address.kind is Kind.ONE else address.hosts[0]
     source = ConnectionSource(address, call_timeout_s=1.0, at=at)
     assert isinstance(source._class(**source._options), AbstractConnection)
+
+
+def test_a_file_of_a_password_needs_somebody_who_asks_for_it(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    said = "needs Sentinels: name them with redis_url"
+    assert said in refused_line([f"--redis-sentinel-password-file={file}", "--redis-url=redis://a"], {})
+    assert "needs a server: name it with redis_url" in refused_line([f"--redis-password-file={file}"], {})

@@ -104,6 +104,11 @@ says NOT_SERVING and goes on serving, which is what such a hook would wait for.
 - {for: store, secret: {{ .name | quote }}, keys: [{{ .key | quote }}]}
 {{- end }}
 {{- end }}
+{{- with .Values.store.sentinel.passwordSecret }}
+{{- if .name }}
+- {for: sentinels, secret: {{ .name | quote }}, keys: [{{ .key | quote }}]}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/*

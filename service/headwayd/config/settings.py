@@ -101,6 +101,8 @@ class Settings(
             raise ValueError("durability replicated needs a server with replicas: name it with redis_url")
         if self.redis_password_file is not None and self.store_url is None:
             raise ValueError("redis_password_file needs a server: name it with redis_url")
+        if self.redis_sentinel_password_file is not None and "+sentinel://" not in (self.store_url or ""):
+            raise ValueError("redis_sentinel_password_file needs Sentinels: name them with redis_url")
         for outer in ("max_request_bytes", "max_response_bytes"):
             if self.max_message_bytes > getattr(self, outer):
                 raise ValueError(f"max_message_bytes must not exceed {outer}")

@@ -53,6 +53,11 @@ class StoreSettings(BaseSettings):
         "for each connection, so it may be changed while the service runs.",
         unit="file",
     )
+    redis_sentinel_password_file: Path | None = setting(
+        None,
+        "The same for the Sentinels' own password, in place of sentinel_password in the URL.",
+        unit="file",
+    )
     prefix: str = setting(
         "__pressure__",
         "What every key begins with. Clients of the pressure protocol share queues under the same prefix; another "
@@ -92,7 +97,7 @@ class StoreSettings(BaseSettings):
         check_store_url(url.get_secret_value())
         return url
 
-    @field_validator("redis_password_file")
+    @field_validator("redis_password_file", "redis_sentinel_password_file")
     @classmethod
     def _check_password_file(cls, file: Path | None) -> Path | None:
         if file is None:

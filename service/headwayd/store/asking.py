@@ -57,6 +57,7 @@ class Asking:
         call_timeout: timedelta,
         demand: Demand = _ANY,
         password_file: Path | None = None,
+        sentinel_password_file: Path | None = None,
         scripts: Mapping[str, Script] | None = None,
     ) -> None:
         self._prefix = prefix
@@ -69,7 +70,11 @@ class Asking:
         # Channels are one space for all databases of a server.
         self._channels = f"{prefix}:{address.database}" if address.database else prefix
         self._servers = servers_at(
-            address, call_timeout_s=self._timeout_s, min_replicas=demand.waits_for, password_file=password_file
+            address,
+            call_timeout_s=self._timeout_s,
+            min_replicas=demand.waits_for,
+            password_file=password_file,
+            sentinel_password_file=sentinel_password_file,
         )
         self._servers.on_change = self._on_servers_changed
         self._hints = Hints(

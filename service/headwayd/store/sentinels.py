@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +17,10 @@ import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.sentinel import Sentinel
+from redis.credentials import CredentialProvider
 
 from headwayd.store.address import Host, StoreAddress
-from headwayd.store.connections import ConnectionSource, ask, network_options, send
+from headwayd.store.connections import ConnectionSource, ask, network_options, read_password, send
 
 _SWITCH = b"+switch-master"
 _PRIMARY = b"master"
@@ -28,14 +29,31 @@ _ANSWER_S = 0.3
 # How long the others are waited for when one has answered.
 _OTHERS_S = 0.05
 _PAUSE_S = 0.2
+_LOOK_EVERY_S = 0.05
 _PING_EVERY_S = 2.0
 _TROUBLE = (redis_errors.RedisError, OSError, TimeoutError)
 log = structlog.get_logger(__name__)
 
 
-def _sentinel_options(address: StoreAddress) -> dict[str, Any]:
-    shared = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
-    return dict(address.sentinel_options) | shared
+def sentinel_options(address: StoreAddress, password_file: Path | None = None) -> dict[str, Any]:
+    """redis-py's for connections to Sentinels: TLS as for the servers, user and password of their own."""
+    options = {name: value for name, value in address.options.items() if name.startswith("ssl_")}
+    if password_file is None:
+        return options | dict(address.sentinel_options)
+    return options | {"credential_provider": _Passport(address.sentinel_options.get("username"), password_file)}
+
+
+class _Passport(CredentialProvider):
+    """Reads the password for each connection, so that it may be changed while the service runs."""
+
+    def __init__(self, username: str | None, file: Path) -> None:
+        self._username = username
+        self._file = file
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        """As redis-py asks for them."""
+        password = read_password(self._file)
+        return (password,) if self._username is None else (self._username, password)
 
 
 class _Told(NamedTuple):
@@ -49,9 +67,16 @@ class _Told(NamedTuple):
 class SentinelSource(ConnectionSource):
     """Opens connections to the primary of the moment."""
 
-    def __init__(self, address: StoreAddress, *, call_timeout_s: float, password_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        address: StoreAddress,
+        sentinels: Mapping[str, Any],
+        *,
+        call_timeout_s: float,
+        password_file: Path | None = None,
+    ) -> None:
         super().__init__(address, call_timeout_s=call_timeout_s, password_file=password_file)
-        kwargs = network_options(min(_ANSWER_S, call_timeout_s)) | _sentinel_options(address)
+        kwargs = network_options(min(_ANSWER_S, call_timeout_s)) | dict(sentinels)
         if address.is_tls:
             kwargs["ssl"] = True
         self._service = address.service
@@ -116,15 +141,78 @@ class SentinelSource(ConnectionSource):
         await self._sentinels.aclose()
 
 
+class Return:
+    """The return of a primary: however many wait for it, one connection at a time is tried."""
+
+    def __init__(self, source: SentinelSource) -> None:
+        self._source = source
+        self._looking: asyncio.Task[None] | None = None
+        self._waiting_count = 0
+        self._is_switched = asyncio.Event()
+
+    async def within(self, seconds: float) -> bool:
+        """Waits until there is a primary, for so long at most. False if there is none."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look(), name="primary")
+        looking = self._looking
+        self._waiting_count += 1
+        try:
+            await asyncio.wait({looking}, timeout=max(seconds, 0.0))
+        finally:
+            self._waiting_count -= 1
+        return looking.done()
+
+    def look_again(self) -> None:
+        """The primary is another one: whoever is asked just now may be the wrong one, and silent."""
+        self._is_switched.set()
+
+    async def close(self) -> None:
+        """Stops looking."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        """Ends when there is one, or nobody waits any more."""
+        while self._waiting_count:
+            if await self._is_there():
+                return
+            await asyncio.sleep(_LOOK_EVERY_S * (0.5 + random.random()))
+
+    async def _is_there(self) -> bool:
+        self._is_switched.clear()
+        opening = asyncio.create_task(self._source.open())
+        switching = asyncio.create_task(self._is_switched.wait())
+        try:
+            await asyncio.wait({opening, switching}, return_when=asyncio.FIRST_COMPLETED)
+            if not opening.done():
+                return False
+            with contextlib.suppress(*_TROUBLE):
+                await opening.result().disconnect(nowait=True)
+                return True
+            return False
+        finally:
+            opening.cancel()
+            switching.cancel()
+            await asyncio.gather(opening, switching, return_exceptions=True)
+
+
 class SwitchListener:
     """Tells `on_switch` that the primary is another one now: as soon as one Sentinel says so, and after every time in
     which none was heard. Runs from `start` to `close`."""
 
-    def __init__(self, address: StoreAddress, *, call_timeout_s: float, on_switch: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        address: StoreAddress,
+        sentinels: Mapping[str, Any],
+        *,
+        call_timeout_s: float,
+        on_switch: Callable[[], None],
+    ) -> None:
         self._hosts = address.hosts
         self._service = address.service.encode()
         self._class: type[AbstractConnection] = address.options.get("connection_class", Connection)
-        self._options = network_options(call_timeout_s) | _sentinel_options(address)
+        self._options = network_options(call_timeout_s) | dict(sentinels)
         self._call_timeout_s = call_timeout_s
         self._on_switch = on_switch
         self._heard = 0  # how many Sentinels

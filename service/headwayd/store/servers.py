@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.store.address import Host, Kind, StoreAddress
 from headwayd.store.cluster import Cluster
 from headwayd.store.connections import ConnectionSource
 from headwayd.store.link import Argument, Link
 from headwayd.store.scripts import Script
-from headwayd.store.sentinels import SentinelSource, SwitchListener
+from headwayd.store.sentinels import Return, SentinelSource, SwitchListener, sentinel_options
+
+# What a call fails with that found no primary: nothing happened.
+_IS_AWAY = frozenset({"REFUSED", "SILENT", "READONLY"})
+# Between the tries of one call.
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 class Servers(Protocol):
@@ -84,25 +91,58 @@ class OneServer:
 
 
 class SentinelServer(OneServer):
-    """The primary that Sentinels name. After a switch, or a lost answer, every connection is made anew."""
+    """The primary that Sentinels name. After a switch, or a lost answer, every connection is made anew.
+
+    While there is none, calls that did nothing wait for it within their budgets: a failover takes longer than callers
+    go on trying, and whoever waits here goes on the moment it is over.
+    """
 
     def __init__(
-        self, address: StoreAddress, *, call_timeout_s: float, min_replicas: int, password_file: Path | None
+        self,
+        address: StoreAddress,
+        *,
+        call_timeout_s: float,
+        min_replicas: int,
+        password_file: Path | None,
+        sentinel_password_file: Path | None,
     ) -> None:
-        self._named = SentinelSource(address, call_timeout_s=call_timeout_s, password_file=password_file)
+        sentinels = sentinel_options(address, sentinel_password_file)
+        self._named = SentinelSource(address, sentinels, call_timeout_s=call_timeout_s, password_file=password_file)
         super().__init__(
             self._named,
             call_timeout_s=call_timeout_s,
             min_replicas=min_replicas,
             on_doubt=self._drop_connections,
         )
-        self._switches = SwitchListener(address, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
+        self.call = self._call_or_wait
+        self._return = Return(self._named)
+        self._switches = SwitchListener(address, sentinels, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
+
+    async def _call_or_wait(
+        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+    ) -> list[Any]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + budget_s
+        pause_s = _SHORTEST_PAUSE_S
+        while True:
+            left_s = until - loop.time()
+            try:
+                return await self._link.call(script, base_key, channels, arguments, budget_s=left_s)
+            except NotDurable:
+                raise
+            except StoreUnavailable as error:
+                is_away = error.metadata.get("cause") in _IS_AWAY
+                if not is_away or not await self._return.within(until - loop.time() - pause_s):
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _drop_connections(self) -> None:
         self._link.drop_connections()
 
     def _on_switch(self) -> None:
         self._drop_connections()
+        self._return.look_again()
         self.on_change()
 
     async def start(self, *, wait_s: float) -> None:  # noqa: ARG002 - what there is to find is found at each connection
@@ -113,19 +153,29 @@ class SentinelServer(OneServer):
         """Drops the connections to Sentinels, too."""
         await self._switches.close()
         await super().close()
+        await self._return.close()
         await self._named.close()
 
 
 def servers_at(
-    address: StoreAddress, *, call_timeout_s: float, min_replicas: int = 0, password_file: Path | None = None
+    address: StoreAddress,
+    *,
+    call_timeout_s: float,
+    min_replicas: int = 0,
+    password_file: Path | None = None,
+    sentinel_password_file: Path | None = None,
 ) -> Servers:
-    """The servers at this address. `min_replicas` have what is written before it is answered; the password of a file
-    replaces the URL's."""
+    """The servers at this address. `min_replicas` have what is written before it is answered; the passwords of files
+    replace the URL's."""
     if address.kind is Kind.CLUSTER:
         return Cluster(address, call_timeout_s=call_timeout_s, min_replicas=min_replicas, password_file=password_file)
     if address.kind is Kind.SENTINEL:
         return SentinelServer(
-            address, call_timeout_s=call_timeout_s, min_replicas=min_replicas, password_file=password_file
+            address,
+            call_timeout_s=call_timeout_s,
+            min_replicas=min_replicas,
+            password_file=password_file,
+            sentinel_password_file=sentinel_password_file,
         )
     source = ConnectionSource(address, call_timeout_s=call_timeout_s, password_file=password_file)
     return OneServer(source, call_timeout_s=call_timeout_s, min_replicas=min_replicas)
