@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 PATH = Path(__file__).resolve().parent.parent / "helm/headway/dashboard.json"
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _HERE = 'namespace="$namespace", job="$job"'
-_QUEUE = f'{_HERE}, queue=~"$queue"'
+_QUEUE = f'{_HERE}, queue_namespace=~"$queue_namespace", queue=~"$queue"'
+_OF = "queue_namespace, queue"
+_NAME = "{{queue_namespace}}/{{queue}}"
 _COLUMNS, _HEIGHT = 24, 8
 
 
@@ -64,27 +66,27 @@ ROWS: dict[str, list[Panel]] = {
             "Messages",
             "short",
             "By state; the dead wait for somebody to look at them.",
-            {f"max by (queue, state) (headway_queue_messages{{{_QUEUE}}})": "{{queue}} {{state}}"},
+            {f"max by ({_OF}, state) (headway_queue_messages{{{_QUEUE}}})": f"{_NAME} {{{{state}}}}"},
         ),
         Panel(
             "Oldest message",
             "s",
             "How long the one at the head has waited.",
-            {f"max by (queue) (headway_queue_oldest_age_seconds{{{_QUEUE}}})": "{{queue}}"},
+            {f"max by ({_OF}) (headway_queue_oldest_age_seconds{{{_QUEUE}}})": _NAME},
         ),
         Panel(
             "Who waits",
             "short",
             "Consumers for messages, producers for room.",
-            {f"max by (queue, line) (headway_queue_waiters{{{_QUEUE}}})": "{{queue}} {{line}}"},
+            {f"max by ({_OF}, line) (headway_queue_waiters{{{_QUEUE}}})": f"{_NAME} {{{{line}}}}"},
         ),
         Panel(
             "Wait",
             "s",
             "From put to lease.",
             {
-                _percentile(0.5, "headway_wait_seconds", "queue", _QUEUE): "{{queue}} median",
-                _percentile(0.99, "headway_wait_seconds", "queue", _QUEUE): "{{queue}} p99",
+                _percentile(0.5, "headway_wait_seconds", _OF, _QUEUE): f"{_NAME} median",
+                _percentile(0.99, "headway_wait_seconds", _OF, _QUEUE): f"{_NAME} p99",
             },
         ),
         Panel(
@@ -92,8 +94,8 @@ ROWS: dict[str, list[Panel]] = {
             "s",
             "From lease to ack.",
             {
-                _percentile(0.5, "headway_work_seconds", "queue", _QUEUE): "{{queue}} median",
-                _percentile(0.99, "headway_work_seconds", "queue", _QUEUE): "{{queue}} p99",
+                _percentile(0.5, "headway_work_seconds", _OF, _QUEUE): f"{_NAME} median",
+                _percentile(0.99, "headway_work_seconds", _OF, _QUEUE): f"{_NAME} p99",
             },
         ),
         Panel(
@@ -101,8 +103,8 @@ ROWS: dict[str, list[Panel]] = {
             "ops",
             "Messages put and delivered.",
             {
-                _rate("headway_messages_put_total", "queue", _QUEUE): "{{queue}} put",
-                _rate("headway_messages_delivered_total", "queue", _QUEUE): "{{queue}} delivered",
+                _rate("headway_messages_put_total", _OF, _QUEUE): f"{_NAME} put",
+                _rate("headway_messages_delivered_total", _OF, _QUEUE): f"{_NAME} delivered",
             },
         ),
     ],
@@ -111,19 +113,25 @@ ROWS: dict[str, list[Panel]] = {
             "Settled",
             "ops",
             "By how leases ended.",
-            {_rate("headway_messages_settled_total", "queue, how", _QUEUE): "{{queue}} {{how}}"},
+            {_rate("headway_messages_settled_total", f"{_OF}, how", _QUEUE): f"{_NAME} {{{{how}}}}"},
         ),
         Panel(
             "Delivered again",
             "ops",
             "Messages that were delivered before.",
-            {_rate("headway_messages_redelivered_total", "queue", _QUEUE): "{{queue}}"},
+            {_rate("headway_messages_redelivered_total", _OF, _QUEUE): _NAME},
         ),
         Panel(
             "Puts refused",
             "ops",
             "By the reason that callers were told.",
-            {_rate("headway_puts_refused_total", "queue, reason", _QUEUE): "{{queue}} {{reason}}"},
+            {_rate("headway_puts_refused_total", f"{_OF}, reason", _QUEUE): f"{_NAME} {{{{reason}}}}"},
+        ),
+        Panel(
+            "Leases that lapsed",
+            "ops",
+            "Nobody settled them in time: workers died, or take longer than their leases.",
+            {f"max by ({_OF}) (rate(headway_leases_lapsed_total{{{_QUEUE}}}[$__rate_interval]))": _NAME},
         ),
         Panel(
             "Leases given back",
@@ -135,7 +143,7 @@ ROWS: dict[str, list[Panel]] = {
             "Deduplicated",
             "ops",
             "Messages that were there already.",
-            {_rate("headway_messages_deduplicated_total", "queue", _QUEUE): "{{queue}}"},
+            {_rate("headway_messages_deduplicated_total", _OF, _QUEUE): _NAME},
         ),
     ],
     "Is what is told true?": [
@@ -250,5 +258,6 @@ def _variables() -> list[dict[str, Any]]:
         {"type": "datasource", "name": "datasource", "label": "source", "query": "prometheus"},
         found("namespace", "label_values(headway_ready, namespace)"),
         found("job", 'label_values(headway_ready{namespace="$namespace"}, job)'),
+        found("queue_namespace", f"label_values(headway_queue_messages{{{_HERE}}}, queue_namespace)", **several),
         found("queue", f"label_values(headway_queue_messages{{{_HERE}}}, queue)", **several),
     ]

@@ -129,7 +129,7 @@ def test_the_dashboard_arrives_as_it_is_and_its_variables_are_its_own() -> None:
     (found,) = of_kind(rendered("url", "dashboard.enabled=true"), "ConfigMap", "dashboard")
     assert [json.loads(text) for text in found["data"].values()] == [DASHBOARD]
     variables = {each["name"] for each in DASHBOARD["templating"]["list"]}
-    assert variables == {"datasource", "namespace", "job", "queue"}
+    assert variables == {"datasource", "namespace", "job", "queue_namespace", "queue"}
     for each in DASHBOARD["templating"]["list"]:
         if each["type"] == "query":
             metric, label = each["query"].removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)

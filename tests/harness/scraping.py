@@ -7,6 +7,8 @@ from prometheus_client import parser
 from prometheus_client.openmetrics import parser as open_parser
 
 from harness.service import ServiceProcess
+from headwayd.domain.namespaces import DEFAULT
+from headwayd.engine.counting.counts import OTHERS
 
 OPEN = "application/openmetrics-text; version=1.0.0"
 _PATIENCE_S = 10.0
@@ -28,7 +30,9 @@ class Scraped:
                 self.samples[key] = sample.value
 
     def value(self, name: str, **labels: str) -> float:
-        """Of one series; 0 if there is none."""
+        """Of one series; 0 if there is none. A queue is of the default namespace unless another is named."""
+        if "queue" in labels:
+            labels = {"queue_namespace": OTHERS if labels["queue"] == OTHERS else DEFAULT} | labels
         return self.samples.get((f"headway_{name}", frozenset(labels.items())), 0.0)
 
     def has(self, name: str, **labels: str) -> bool:

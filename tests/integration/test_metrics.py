@@ -105,6 +105,28 @@ async def test_a_message_that_comes_back_is_redelivered_only_if_it_had_failed(
     assert told.by("cause", "leases_released_total") == {"stream_ended": 1}
 
 
+async def test_leases_that_lapse_are_counted_and_those_that_are_settled_are_not(
+    watched: ServiceProcess, jobs: Line
+) -> None:
+    await jobs.create(retry=queue_pb2.Retry(max_attempts=2))
+    await jobs.put(*(b"%d" % number for number in range(4)))
+    first, second = await jobs.take(2, lease_ms=60_000)
+    await jobs.take(2, lease_ms=100)
+    await jobs.ack(first.lease)
+    await jobs.delay(second.lease, delay_ms=HOUR_MS)
+    assert [one.attempt for one in await jobs.take(2, lease_ms=100, wait_ms=10_000)] == [2, 2]
+
+    async def are_dead() -> bool:
+        return (await jobs.counts()).dead == 2
+
+    await eventually(are_dead, within=10)
+
+    async def is_counted() -> bool:
+        return (await scrape(watched)).value("leases_lapsed_total", queue="jobs") == 4
+
+    await eventually(is_counted, within=CENSUS_S)
+
+
 async def test_who_waits_and_who_watches_is_told(watched: ServiceProcess, jobs: Line) -> None:
     await jobs.create(bound=1)
     await jobs.put(message_pb2.Message(id="one", payload=b"1"))

@@ -18,6 +18,7 @@ from headwayd.telemetry.metric_names import Kind
 from wire.calls import line_at
 
 MakeService = Callable[..., ServiceProcess]
+JOBS = {"queue_namespace": "default", "queue": "jobs"}
 
 
 class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
@@ -80,9 +81,9 @@ async def test_what_is_sent_is_what_is_scraped(
     def are_sent() -> bool:
         number = receiver.number
         return (
-            number("headway_messages_put_total", queue="jobs") == 3
-            and number("headway_messages_settled_total", queue="jobs", how="acked") == 1
-            and number("headway_queue_messages", queue="jobs", state="waiting") == 2
+            number("headway_messages_put_total", **JOBS) == 3
+            and number("headway_messages_settled_total", **JOBS, how="acked") == 1
+            and number("headway_queue_messages", **JOBS, state="waiting") == 2
             and number("headway_calls_total", method="Put", code="OK") == 1
             and number("headway_ready") == 1
         )
@@ -95,9 +96,7 @@ async def test_what_is_sent_is_what_is_scraped(
             kind = {Kind.COUNTER: "sum", Kind.GAUGE: "gauge", Kind.HISTOGRAM: "histogram"}[metric.kind]
             assert sent[metric.name].WhichOneof("data") == kind, metric.name
     assert sent["headway_messages_put_total"].sum.is_monotonic
-    [waits] = [
-        one for one in sent["headway_wait_seconds"].histogram.data_points if attributes_of(one) == {"queue": "jobs"}
-    ]
+    [waits] = [one for one in sent["headway_wait_seconds"].histogram.data_points if attributes_of(one) == JOBS]
     assert (waits.count, sum(waits.bucket_counts)) == (1, 1)
     assert len(waits.bucket_counts) == len(waits.explicit_bounds) + 1
     assert not waits.HasField("min")
@@ -117,7 +116,7 @@ async def test_the_last_numbers_are_sent_at_the_end(
         await line.put(b"1")
     assert receiver.sent == []
     assert await asyncio.to_thread(service.stop) == 0
-    assert receiver.number("headway_messages_put_total", queue="jobs") == 1
+    assert receiver.number("headway_messages_put_total", **JOBS) == 1
 
 
 async def test_a_receiver_that_is_away_harms_nobody(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from harness import ServiceProcess
+from harness.scraping import Scraped
 from security.authority import Authority
 from security.callers import OTHERS, PLAIN, TEAM, Caller, write_callers
 
@@ -70,10 +71,25 @@ async def test_metrics_are_for_the_operator_and_probes_for_everybody(service: Se
             assert (await client.get(f"{url}/metrics", headers=headers_of(caller))).status_code == 401
         told = await client.get(f"{url}/metrics", headers=headers_of(PLAIN["admin"]))
         assert told.status_code == 200
-        assert f'queue="team/{name}"' in told.text
+        assert f'queue_namespace="team",queue="{name}"' in told.text
         for probe in ("healthz", "readyz"):
             # No name leads astray a page that has no credentials to send.
             assert (await client.get(f"{url}/{probe}", headers={"host": "any.example"})).status_code == 200
+
+
+async def test_queues_of_two_namespaces_never_share_series(service: ServiceProcess, name: str) -> None:
+    """Not even if one is called as the other is in logs."""
+    url = service.addresses[1]
+    async with httpx.AsyncClient(timeout=10) as client:
+        for caller, queue in ((TEAM["admin"], name), (PLAIN["admin"], f"team/{name}")):
+            create = client.post(
+                f"{url}/headway.v1.QueueService/Create", json={"queue": queue}, headers=headers_of(caller)
+            )
+            assert (await create).is_success
+        told = await client.get(f"{url}/metrics", headers=headers_of(PLAIN["admin"]))
+    waiting = Scraped(told.text, is_open=False)
+    for namespace, queue in (("team", name), ("default", f"team/{name}")):
+        assert waiting.has("queue_messages", queue_namespace=namespace, queue=queue, state="waiting")
 
 
 async def test_it_serves_the_same_certificate_and_asks_for_the_same(start: Start, short_dir: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from harness.scraping import Scraped
 from headwayd.domain.histograms import Histogram
+from headwayd.domain.namespaces import DEFAULT
 from headwayd.telemetry import metric_names as names
 from headwayd.telemetry.exposition import END, OPEN_METRICS, PLAIN, content_type_of, text_of
 from headwayd.telemetry.reading import Buckets, Reading, together
@@ -30,9 +31,9 @@ def buckets(*values: float) -> Buckets:
 def test_the_parsers_read_what_was_written(content_type: str) -> None:
     hostile = 'a"b\\c\nd{}=,🐴'
     reading: Reading = {
-        names.MESSAGES_PUT.name: {("jobs",): 3, (hostile,): 2**53},
-        names.PUTS_REFUSED.name: {(hostile, "QUEUE_FULL"): 1},
-        names.WAIT.name: {(hostile,): buckets(0.05, 0.1, 5.0, 99.0)},
+        names.MESSAGES_PUT.name: {(DEFAULT, "jobs"): 3, (DEFAULT, hostile): 2**53},
+        names.PUTS_REFUSED.name: {(DEFAULT, hostile, "QUEUE_FULL"): 1},
+        names.WAIT.name: {(DEFAULT, hostile): buckets(0.05, 0.1, 5.0, 99.0)},
         names.POSITION_LAG.name: {(): buckets()},
         names.READY.name: {(): 1},
     }

@@ -69,6 +69,7 @@ class Counts:
     expired: int = 0
     withdrawn: int = 0
     taken_by_foreign: int = 0
+    lapsed: int = 0
     oldest_age_ms: int | None = None
     put_rate: float = 0.0
     ack_rate: float = 0.0

@@ -35,7 +35,7 @@ def split(queue: str) -> tuple[str, str]:
 
 
 def shown(queue: str) -> str:
-    """For people who see all namespaces, in logs and metrics: `namespace/name`."""
+    """For people who see all namespaces, in logs and traces: `namespace/name`."""
     return queue.replace(SEPARATOR, "/", 1)
 
 

@@ -38,7 +38,7 @@ from headwayd.store.status import Status
 
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _SETTLED = {one.name.encode(): one for one in Settled}
-_POLICY_AT = 29
+_POLICY_AT = 30
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
 # How a message ended, by the mark that scripts leave (lua/include/names.lua).
@@ -73,10 +73,10 @@ def missing(status: bytes, queue: str) -> HeadwayError | None:
 
 def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
     """A queue from the report of lua/include/report.lua."""
-    numbers = [int(value) for value in (report[0], *report[2:23])]
+    numbers = [int(value) for value in (report[0], *report[2:24])]
     now, born, bound, closed, paused, length, leased, delayed, dead, returned, consumers, producers = numbers[:12]
     produced, produced_bytes, consumed, consumed_bytes = numbers[12:16]
-    accepted, acked, expired, withdrawn, foreign, oldest = numbers[16:22]
+    accepted, acked, expired, withdrawn, foreign, lapsed, oldest = numbers[16:23]
     values: dict[str, Any] = {
         field: convert(float(value))
         for (field, convert), value in zip(_POLICY_TYPES.items(), report[_POLICY_AT:], strict=True)
@@ -104,14 +104,15 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
             expired=expired,
             withdrawn=withdrawn,
             taken_by_foreign=foreign,
+            lapsed=lapsed,
             oldest_age_ms=max(0, now - oldest) if oldest else None,
-            put_rate=float(report[23]),
-            ack_rate=float(report[24]),
+            put_rate=float(report[24]),
+            ack_rate=float(report[25]),
         ),
         created_at_ms=born,
         generation=text(report[1]),
-        producer=Role(int(report[25]) == 1, text(report[26])),
-        consumer=Role(int(report[27]) == 1, text(report[28])),
+        producer=Role(int(report[26]) == 1, text(report[27])),
+        consumer=Role(int(report[28]) == 1, text(report[29])),
         durability=durability,
         at_ms=now,
     )

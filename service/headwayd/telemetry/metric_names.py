@@ -39,8 +39,8 @@ class Metric:
     is_of_store: bool = False
 
 
-def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name=f"headway_{name}_total", kind=Kind.COUNTER, text=text, labels=labels)
+def _counter(name: str, text: str, *labels: str, is_of_store: bool = False) -> Metric:
+    return Metric(name=f"headway_{name}_total", kind=Kind.COUNTER, text=text, labels=labels, is_of_store=is_of_store)
 
 
 def _gauge(
@@ -61,25 +61,28 @@ def _histogram(name: str, text: str, *labels: str, unit: str = "s") -> Metric:
     return Metric(name=f"headway_{name}", kind=Kind.HISTOGRAM, text=text, labels=labels, unit=unit)
 
 
+# `namespace` is what Kubernetes has, and a scrape there adds it.
+_OF_QUEUE = ("queue_namespace", "queue")
+
 # The state of queues.
 QUEUE_MESSAGES = _gauge(
     "queue_messages",
     "Messages by state: waiting (the length), leased, delayed, dead.",
-    "queue",
+    *_OF_QUEUE,
     "state",
     is_of_store=True,
 )
 QUEUE_OLDEST_AGE = _gauge(
     "queue_oldest_age_seconds",
     "How long ago the message at the head was put; 0 if none waits.",
-    "queue",
+    *_OF_QUEUE,
     unit="s",
     is_of_store=True,
 )
 QUEUE_WAITERS = _gauge(
     "queue_waiters",
     "Who stands in line: consumers, and producers that are blocked by the bound.",
-    "queue",
+    *_OF_QUEUE,
     "line",
     is_of_store=True,
 )
@@ -91,17 +94,19 @@ STORE_REACHABLE = _gauge(
 )
 
 # What happens to messages, in this process.
-MESSAGES_PUT = _counter("messages_put", "Messages accepted.", "queue")
+MESSAGES_PUT = _counter("messages_put", "Messages accepted.", *_OF_QUEUE)
 MESSAGES_DEDUPLICATED = _counter(
-    "messages_deduplicated", "Messages not accepted anew because their id was known, and KEEP was asked for.", "queue"
+    "messages_deduplicated",
+    "Messages not accepted anew because their id was known, and KEEP was asked for.",
+    *_OF_QUEUE,
 )
-PUTS_REFUSED = _counter("puts_refused", "Messages refused, by the reason of the error.", "queue", "reason")
-MESSAGES_DELIVERED = _counter("messages_delivered", "Leases given.", "queue")
-MESSAGES_REDELIVERED = _counter("messages_redelivered", "Leases given on messages that had failed before.", "queue")
+PUTS_REFUSED = _counter("puts_refused", "Messages refused, by the reason of the error.", *_OF_QUEUE, "reason")
+MESSAGES_DELIVERED = _counter("messages_delivered", "Leases given.", *_OF_QUEUE)
+MESSAGES_REDELIVERED = _counter("messages_redelivered", "Leases given on messages that had failed before.", *_OF_QUEUE)
 MESSAGES_SETTLED = _counter(
     "messages_settled",
     "Leases that callers settled, by how: acked, already_acked, released, delayed, dead, stale, gone.",
-    "queue",
+    *_OF_QUEUE,
     "how",
 )
 LEASES_RELEASED = _counter(
@@ -109,9 +114,15 @@ LEASES_RELEASED = _counter(
     "Leases given back for callers who had gone: call_gone (a Get that was cancelled), stream_ended.",
     "cause",
 )
-WAIT = _histogram("wait_seconds", "From put to the first lease.", "queue")
+LEASES_LAPSED = _counter(
+    "leases_lapsed",
+    "Leases whose time ran out before anybody settled them; of queues with series of their own.",
+    *_OF_QUEUE,
+    is_of_store=True,
+)
+WAIT = _histogram("wait_seconds", "From put to the first lease.", *_OF_QUEUE)
 WORK = _histogram(
-    "work_seconds", "From lease to ack, of those that were leased and acked through the same process.", "queue"
+    "work_seconds", "From lease to ack, of those that were leased and acked through the same process.", *_OF_QUEUE
 )
 
 # Who watches, and how true it is what they are told.

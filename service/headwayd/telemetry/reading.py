@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from headwayd.domain.histograms import Histogram
-from headwayd.domain.namespaces import shown
+from headwayd.domain.namespaces import split
 from headwayd.engine.counting.census import Seen
 from headwayd.engine.counting.counts import OTHERS, Counts, QueueCounts
 from headwayd.telemetry import metric_names as names
@@ -35,17 +35,20 @@ class Buckets(NamedTuple):
         return Buckets(self.bounds, counts, self.total + other.total)
 
 
+Labels = tuple[str, ...]
 Value = float | Buckets
-Series = dict[tuple[str, ...], Value]
+Series = dict[Labels, Value]
 Reading = dict[str, Series]  # by the metric's name, then by the values of its labels
 
 _METRICS: Mapping[str, Metric] = {metric.name: metric for metric in names.ALL}
+_OTHERS: Labels = (OTHERS, OTHERS)  # of whatever namespaces
 _PICK: Mapping[Together, Callable[[float, float], float]] = {Together.MOST: max, Together.LEAST: min}
 
 
 def of_counts(counts: Counts) -> Reading:
     """What this process did."""
-    queues = {**{shown(queue): one for queue, one in counts.own.items()}, OTHERS: counts.others}
+    queues: dict[Labels, QueueCounts] = {split(queue): one for queue, one in counts.own.items()}
+    queues[_OTHERS] = counts.others
     return {
         names.MESSAGES_PUT.name: _each(queues, lambda one: one.put),
         names.MESSAGES_DEDUPLICATED.name: _each(queues, lambda one: one.deduplicated),
@@ -53,16 +56,16 @@ def of_counts(counts: Counts) -> Reading:
         names.MESSAGES_DELIVERED.name: _each(queues, lambda one: one.delivered),
         names.MESSAGES_REDELIVERED.name: _each(queues, lambda one: one.redelivered),
         names.MESSAGES_SETTLED.name: _by_kind(queues, lambda one: one.settled),
-        names.WAIT.name: _histograms((name, one.wait) for name, one in queues.items()),
-        names.WORK.name: _histograms((name, one.work) for name, one in queues.items()),
+        names.WAIT.name: _histograms((labels, one.wait) for labels, one in queues.items()),
+        names.WORK.name: _histograms((labels, one.work) for labels, one in queues.items()),
         names.LEASES_RELEASED.name: {(cause,): number for cause, number in counts.released.items()},
         names.POSITION_LAG.name: {(): Buckets.of(counts.position_lag)},
         names.ETA_ERROR.name: {(): Buckets.of(counts.eta_error)},
-        names.STORE_SECONDS.name: _histograms(counts.store.items()),
+        names.STORE_SECONDS.name: _histograms(((script,), one) for script, one in counts.store.items()),
         names.STORE_TOGETHER.name: {(): Buckets.of(counts.together)},
         names.LOOP_LAG.name: {(): Buckets.of(counts.loop_lag)},
         names.CALLS.name: {key: number for key, number in counts.calls.items() if number},
-        names.CALL_SECONDS.name: _histograms(counts.call_seconds.items()),
+        names.CALL_SECONDS.name: _histograms(((method,), one) for method, one in counts.call_seconds.items()),
         names.STREAMS.name: {(): counts.stream_count},
     }
 
@@ -74,19 +77,21 @@ def of_census(seen: Seen) -> Reading:
         return reading
     messages: Series = {}
     waiters: Series = {}
-    queues = {shown(queue): one for queue, one in seen.queues.items()}
-    for name, one in queues.items():
+    queues = {_OTHERS if queue == OTHERS else split(queue): one for queue, one in seen.queues.items()}
+    for of, one in queues.items():
         messages |= {
-            (name, "waiting"): one.waiting,
-            (name, "leased"): one.leased,
-            (name, "delayed"): one.delayed,
-            (name, "dead"): one.dead,
+            (*of, "waiting"): one.waiting,
+            (*of, "leased"): one.leased,
+            (*of, "delayed"): one.delayed,
+            (*of, "dead"): one.dead,
         }
-        waiters |= {(name, "consumers"): one.consumers, (name, "producers"): one.producers}
+        waiters |= {(*of, "consumers"): one.consumers, (*of, "producers"): one.producers}
     return reading | {
         names.QUEUE_MESSAGES.name: messages,
         names.QUEUE_WAITERS.name: waiters,
-        names.QUEUE_OLDEST_AGE.name: {(name,): one.oldest_age_s for name, one in queues.items()},
+        names.QUEUE_OLDEST_AGE.name: {of: one.oldest_age_s for of, one in queues.items()},
+        # Of the others not all are looked at each time, and a counter must not fall.
+        names.LEASES_LAPSED.name: {of: one.lapsed for of, one in queues.items() if of != _OTHERS},
         names.QUEUES.name: {(): seen.queue_count},
     }
 
@@ -117,14 +122,14 @@ def cumulative(reading: Reading) -> Reading:
     return {name: series for name, series in reading.items() if _METRICS[name].kind is not Kind.GAUGE}
 
 
-def _each(queues: Mapping[str, QueueCounts], number_of: Callable[[QueueCounts], int]) -> Series:
-    return {(name,): number for name, one in queues.items() if (number := number_of(one)) or name != OTHERS}
+def _each(queues: Mapping[Labels, QueueCounts], number_of: Callable[[QueueCounts], int]) -> Series:
+    return {of: number for of, one in queues.items() if (number := number_of(one)) or of != _OTHERS}
 
 
-def _by_kind(queues: Mapping[str, QueueCounts], numbers_of: Callable[[QueueCounts], Mapping[str, int]]) -> Series:
-    return {(name, kind): number for name, one in queues.items() for kind, number in numbers_of(one).items()}
+def _by_kind(queues: Mapping[Labels, QueueCounts], numbers_of: Callable[[QueueCounts], Mapping[str, int]]) -> Series:
+    return {(*of, kind): number for of, one in queues.items() for kind, number in numbers_of(one).items()}
 
 
-def _histograms(each: Iterable[tuple[str, Histogram]]) -> Series:
+def _histograms(each: Iterable[tuple[Labels, Histogram]]) -> Series:
     """Those that have a value: a queue that nobody uses has no histograms."""
-    return {(name,): Buckets.of(histogram) for name, histogram in each if any(histogram.counts)}
+    return {labels: Buckets.of(histogram) for labels, histogram in each if any(histogram.counts)}

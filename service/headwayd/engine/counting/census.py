@@ -36,6 +36,7 @@ class QueueNumbers:
     dead: int = 0
     consumers: int = 0
     producers: int = 0
+    lapsed: int = 0
     oldest_age_s: float = 0.0
 
     @classmethod
@@ -49,6 +50,7 @@ class QueueNumbers:
             dead=counts.dead,
             consumers=counts.consumers_waiting,
             producers=counts.producers_waiting,
+            lapsed=counts.lapsed,
             oldest_age_s=(counts.oldest_age_ms or 0) / 1_000,
         )
 
@@ -60,6 +62,7 @@ class QueueNumbers:
             dead=self.dead + other.dead,
             consumers=self.consumers + other.consumers,
             producers=self.producers + other.producers,
+            lapsed=self.lapsed + other.lapsed,
             oldest_age_s=max(self.oldest_age_s, other.oldest_age_s),
         )
 

@@ -23,6 +23,7 @@ local function lapse(S, most)
   end
   return_to_head(S, back)
   drop_leases(S, tickets, false)
+  redis.call('HINCRBY', K.meta, 'n_lapsed', #tickets)   -- not a part of S: few scripts need it
   return #tickets
 end
 
