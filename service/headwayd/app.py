@@ -159,7 +159,7 @@ class Service:
             has_reflection=settings.reflection,
             tracer=self._traces.jobs if self._traces else None,
         )
-        self._security.on_look(self._server.look_at_streams)
+        self._security.on_look(self._server.look_at_running)
         addresses = await self._server.start()
         doors = Doors(tls=self._security.http_context, is_operator=self._server.is_operator)
         addresses += await self._oversight.start(self._engine, self._store, self._server.bridge, doors=doors)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import grpc
 
+from harness import eventually
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from wire.calls import Line
 
 Metadata = tuple[tuple[str, str], ...]
+_SHORT_LIFE_S = 8  # the service reads a file that has changed within 2 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +96,23 @@ class AsCaller:
     def stream_stream(self, *arguments: object, **options: object) -> object:
         """As a channel's."""
         return self._with_token("stream_stream", *arguments, **options)
+
+
+async def short_lived(path: Path, others: Iterable[Caller], line: Line, channel: grpc.aio.Channel) -> Caller:
+    """An admin of the namespace team with some seconds to live from now on, and known by now: to be asked for when
+    everything is there that takes time. The file is the one that the service reads."""
+    expires = datetime.fromtimestamp(time.time() + _SHORT_LIFE_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    caller = Caller(roles=("admin",), namespace="team", expires_at=expires)
+    write_callers(path, [*others, caller])
+
+    async def is_known() -> bool:
+        try:
+            return bool(await line_of(channel, caller, line.name).describe())
+        except grpc.aio.AioRpcError:
+            return False
+
+    await eventually(is_known, within=_SHORT_LIFE_S)
+    return caller
 
 
 def line_of(channel: grpc.aio.Channel, caller: Caller, name: str) -> Line:

@@ -30,18 +30,21 @@ async def services_of(channel: grpc.aio.Channel, metadata: Metadata = ()) -> set
     return {service.name for service in answer.list_services_response.service}
 
 
-async def test_it_is_off_unless_it_is_asked_for(start: Start, connect: Connect) -> None:
-    async with connect(start().address) as channel:
+@pytest.mark.parametrize("plain", ["false", "true"])
+async def test_it_is_off_unless_it_is_asked_for(start: Start, connect: Connect, plain: str) -> None:
+    async with connect(start(HEADWAY_PLAIN=plain).address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await services_of(channel)
         assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    async with connect(start(HEADWAY_REFLECTION="true").address) as channel:
+    async with connect(start(HEADWAY_REFLECTION="true", HEADWAY_PLAIN=plain).address) as channel:
         assert {"headway.v1.QueueService", "headway.v1.AdminService"} <= await services_of(channel)
 
 
-async def test_it_needs_credentials_where_calls_do(start: Start, connect: Connect, short_dir: Path) -> None:
+@pytest.mark.parametrize("plain", ["false", "true"])
+async def test_it_needs_credentials_where_calls_do(start: Start, connect: Connect, short_dir: Path, plain: str) -> None:
     file = write_callers(short_dir / "callers.toml", TEAM.values())
-    async with connect(start(HEADWAY_REFLECTION="true", HEADWAY_AUTH_FILE=str(file)).address) as channel:
+    service = start(HEADWAY_REFLECTION="true", HEADWAY_PLAIN=plain, HEADWAY_AUTH_FILE=str(file))
+    async with connect(service.address) as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await services_of(channel)
         assert error_of(caught.value).reason == "UNAUTHENTICATED"

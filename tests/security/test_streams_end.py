@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 from harness import ServiceProcess, eventually
 from harness.errors import WireError, error_of
 from headway.v1 import queue_service_pb2
-from security.callers import Caller, line_of, write_callers
+from security.callers import Caller, line_of, short_lived, write_callers
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
 from wire.calls import Line, message
 
@@ -60,12 +59,18 @@ async def end_of(call: Any) -> WireError:
     raise AssertionError("it ended well")
 
 
-async def begin(kind: str, channel: grpc.aio.Channel, name: str, caller: Caller) -> Any:
+async def made(channel: grpc.aio.Channel, name: str) -> Line:
+    """A queue with a message, as its admin sees it."""
     admin = line_of(channel, ADMIN, name)
     await admin.create()
     first = message(b"held")
     first.id = "watched"
     await admin.put(first)
+    return admin
+
+
+async def begin(kind: str, channel: grpc.aio.Channel, name: str, caller: Caller) -> Any:
+    await made(channel, name)
     return await open_stream(kind, line_of(channel, caller, name))
 
 
@@ -73,13 +78,12 @@ async def begin(kind: str, channel: grpc.aio.Channel, name: str, caller: Caller)
 async def test_a_stream_ends_when_its_token_expires(
     start: Start, connect: Connect, short_dir: Path, name: str, kind: str
 ) -> None:
-    expires = datetime.fromtimestamp(time.time() + 8, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    caller = Caller(roles=("admin",), namespace="team", expires_at=expires)
-    file = write_callers(short_dir / "callers.toml", [ADMIN, caller])
+    file = write_callers(short_dir / "callers.toml", [ADMIN])
     service = start(HEADWAY_AUTH_FILE=str(file))
     async with connect(service.address) as channel:
+        caller = await short_lived(file, [ADMIN], await made(channel, name), channel)
         began_at = time.monotonic()
-        said = await end_of(await begin(kind, channel, name, caller))
+        said = await end_of(await open_stream(kind, line_of(channel, caller, name)))
         assert (said.code, said.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
         assert time.monotonic() - began_at < PATIENCE_S
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
+from headwayd.domain.waiting import CutOff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,7 @@ class PutOrder(NamedTuple):
     on_duplicate: OnDuplicate = OnDuplicate.REJECT
     all_or_nothing: bool = False
     producer: str = ""
+    cut_off: CutOff | None = None
 
 
 class PutCode(StrEnum):
@@ -180,6 +182,7 @@ class GetOrder(NamedTuple):
     attempt_id: str = ""  # the same again gives the same leases, while they live
     stands: bool = False  # keep a place in the consumer line if there is nothing to lease
     place: str = ""  # the place that was kept
+    cut_off: CutOff | None = None
 
 
 class Delivery(NamedTuple):

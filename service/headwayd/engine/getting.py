@@ -12,6 +12,7 @@ from headwayd.domain.errors import HeadwayError, QueuePaused, RoleInUse
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder, Settlement
 from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
+from headwayd.domain.waiting import wait_for
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumer, Consumers
 from headwayd.engine.flowing import FlowingGets
@@ -92,7 +93,7 @@ class Getting:
         order = consumer.order
         line = self._consumers.join(consumer, has_tried=True)
         try:
-            await asyncio.wait({consumer.given}, timeout=order.wait_ms / 1000)
+            why_not = await wait_for(consumer.given, order.cut_off, timeout_s=order.wait_ms / 1000)
             if not consumer.given.done():
                 await line.leave(consumer)
         except asyncio.CancelledError:
@@ -106,6 +107,9 @@ class Getting:
                 raise error
             return consumer.given.result()
         consumer.given.cancel()
+        if why_not is not None:
+            self._consumers.give_up(consumer)
+            raise why_not
         if line.trouble is not None:  # a store that is down is never "empty"
             self._consumers.give_up(consumer)
             raise line.trouble

@@ -19,6 +19,7 @@ from headwayd.domain.errors import (
     StoreUnavailable,
 )
 from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
+from headwayd.domain.waiting import wait_for
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
@@ -47,6 +48,7 @@ class _Waiter:
         self.outcomes: list[PutOutcome] = []
         self.last: PutStep | None = None
         self.trouble: StoreUnavailable | None = None
+        self.why_not: HeadwayError | None = None  # waited as long as it was to
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -143,6 +145,8 @@ def _size_if_together(order: PutOrder) -> int | None:
 
 def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
     """What kept the rest from being accepted when time was up."""
+    if waiter.why_not is not None:
+        return waiter.why_not
     if waiter.trouble is not None:
         return waiter.trouble
     if waiter.last is not None and waiter.last.wait is Wait.ROLE:
@@ -240,7 +244,7 @@ class Putting:
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)
         try:
-            await asyncio.wait({waiter.done}, timeout=order.wait_ms / 1000)
+            waiter.why_not = await wait_for(waiter.done, order.cut_off, timeout_s=order.wait_ms / 1000)
             if not waiter.done.done():
                 await line.leave(waiter)
         except asyncio.CancelledError:

@@ -37,6 +37,8 @@ OWN_PACKAGE = "/headway.v1."
 _FIRST_REQUEST_S = 1.0
 # These end work that was begun: they are taken as long as the process lives.
 SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
+# These may wait for as long as they are told to.
+WAITING_METHODS = frozenset({"Get", "Put"})
 # Streams that answer each request with one reply, in order.
 ANSWERING_METHODS = frozenset({"Produce"})
 
@@ -219,6 +221,7 @@ def _handler(way: _Way, method: MethodDescriptor, max_request_bytes: int) -> grp
 def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
     path, behaviour, gate, guard, name = way.path, way.behaviour, way.gate, way.guard, way.name
     is_settling = name in SETTLING_METHODS
+    may_wait = name in WAITING_METHODS
     # Made once: to refuse must cost little, or refusing is all that is done.
     overloaded = Refusal(Overloaded("more calls come than the service can do"))
 
@@ -230,10 +233,8 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
         try:
             if backlog and backlog.must_refuse and not is_settling:
                 await overloaded.end(context)
-            if guard is None:
-                serve = behaviour
-            else:
-                serve = (await guard.caller(context, is_settling=is_settling)).behaviours[path]
+            caller = None if guard is None else await guard.caller(context, is_settling=is_settling)
+            serve = behaviour if caller is None else caller.behaviours[path]
             if type(request) is Undecodable:
                 raise request.error
             gate.admit(is_settling=is_settling)
@@ -242,6 +243,9 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
                     gate.room.take(request.size)
                     size = request.size
                 request = request.request
+            if may_wait and guard is not None and caller is not None and request.HasField("wait"):
+                with guard.watching_wait(context, caller):
+                    return await serve(request, context)
             return await serve(request, context)
         except grpc.aio.AbortError:  # refused above
             raise

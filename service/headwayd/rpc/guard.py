@@ -1,4 +1,5 @@
-"""Who calls: finds the caller of every call by what it brought along, and ends streams whose caller may not any more.
+"""Who calls: finds the caller of every call by what it brought along, and ends streams and waits whose caller may not
+any more.
 
 Finding out costs a digest or a signature, so who was found is remembered by the very text of the credentials: then a
 call costs a look into a table. It is forgotten whenever the same credentials may have come to mean something else.
@@ -10,18 +11,19 @@ import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from grpc.aio import ServicerContext
 
 from headwayd.domain.access import CallerRole, Identity
 from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
 from headwayd.domain.namespaces import DEFAULT
+from headwayd.domain.waiting import CutOff
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.access_port import Access
+from headwayd.rpc.cutting import may_be_cut_off
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.status import abort
-from headwayd.rpc.streams import Stream
 
 Context = ServicerContext[Any, Any]
 # What serves a caller: of each call, by its path, a coroutine function or an async generator function.
@@ -32,6 +34,12 @@ _SCHEME = "bearer"
 _CERTIFICATE = "x509_pem_cert"
 _MOST_KNOWN = 10_000
 _NEVER = float("inf")
+
+
+class Running(Protocol):
+    """What goes on for longer than credentials may hold."""
+
+    def end(self, why: HeadwayError) -> None: ...
 
 
 class Caller:
@@ -66,7 +74,7 @@ class Guard:
         self._version = guarding.access.version
         self._callers: dict[str | bytes, Caller] = {}
         self._quotas: dict[str, Quota] = {}
-        self._streams: dict[Stream, tuple[str | bytes, Caller]] = {}
+        self._running: dict[Running, tuple[str | bytes, Caller]] = {}
 
     async def caller(self, context: Context, *, is_settling: bool = False) -> Caller:
         """Who calls. Raises Unauthenticated, or QuotaExceeded if its namespace calls too often."""
@@ -84,25 +92,32 @@ class Guard:
         return identity.namespace == DEFAULT and bool(identity.roles_on_all("") & CallerRole.ADMIN)
 
     @contextlib.contextmanager
-    def watching(self, stream: Stream, context: Context, caller: Caller) -> Iterator[None]:
-        """Within this block the stream ends soon after its caller may not any more."""
-        self._streams[stream] = self._credentials(context), caller
+    def watching(self, running: Running, context: Context, caller: Caller) -> Iterator[None]:
+        """Within this block the stream, or the wait, ends soon after its caller may not any more."""
+        self._running[running] = self._credentials(context), caller
         try:
             yield
         finally:
-            del self._streams[stream]
+            del self._running[running]
 
-    async def look_at_streams(self) -> None:
-        """Ends every stream whose credentials do not hold any more, or mean another caller. To be called every few
-        seconds."""
-        for stream, (credentials, caller) in tuple(self._streams.items()):
+    @contextlib.contextmanager
+    def watching_wait(self, context: Context, caller: Caller) -> Iterator[None]:
+        """The same for a call that is served within this block, and may wait."""
+        cut_off = CutOff()
+        with self.watching(cut_off, context, caller), may_be_cut_off(cut_off):
+            yield
+
+    async def look_at_running(self) -> None:
+        """Ends every stream and every wait whose credentials do not hold any more, or mean another caller. To be called
+        every few seconds."""
+        for running, (credentials, caller) in tuple(self._running.items()):
             try:
                 now = await self._find(credentials)
             except HeadwayError as error:
-                stream.end(error)
+                running.end(error)
                 continue
             if now.identity != caller.identity:
-                stream.end(PermissionDenied("what the caller may do has changed; ask again"))
+                running.end(PermissionDenied("what the caller may do has changed; ask again"))
 
     def _credentials(self, context: Context) -> str | bytes:
         for key, value in context.invocation_metadata() or ():

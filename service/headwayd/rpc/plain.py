@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from headwayd.rpc.keda import externalscaler_pb2_grpc
@@ -32,6 +33,10 @@ _ADD: Mapping[str, tuple[Callable[..., None], type]] = {
         externalscaler_pb2_grpc.ExternalScalerServicer,
     ),
     "grpc.health.v1.Health": (health_pb2_grpc.add_HealthServicer_to_server, health_pb2_grpc.HealthServicer),
+    "grpc.reflection.v1alpha.ServerReflection": (
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server,
+        reflection_pb2_grpc.ServerReflectionServicer,
+    ),
 }
 
 

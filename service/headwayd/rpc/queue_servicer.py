@@ -20,6 +20,7 @@ from headwayd.rpc.conversion import (
     queue_message,
     withdraw_response,
 )
+from headwayd.rpc.cutting import cut_off_of_this_call
 from headwayd.rpc.deadlines import look_after_wait_ms, store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.engine_port import Engine
@@ -95,7 +96,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         self._engine.check_name(request.queue)
         order = requests.put_order(request, self._limits)
         if order.wait_ms:
-            order = order._replace(wait_ms=wait_within_deadline_ms(order.wait_ms, context))
+            wait_ms = wait_within_deadline_ms(order.wait_ms, context)
+            order = order._replace(wait_ms=wait_ms, cut_off=cut_off_of_this_call())
         outcomes = await self._engine.put(order, budget_s=store_budget_s(context))
         return put_response(outcomes)
 
@@ -105,7 +107,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         order = requests.get_order(request, self._limits)
         if order.wait_ms:
             wait_ms = wait_within_deadline_ms(order.wait_ms, context)
-            order = order._replace(wait_ms=wait_ms, look_ms=look_after_wait_ms(wait_ms, context))
+            look_ms = look_after_wait_ms(wait_ms, context)
+            order = order._replace(wait_ms=wait_ms, look_ms=look_ms, cut_off=cut_off_of_this_call())
         outcome = await self._engine.get(order, budget_s=store_budget_s(context))
         return get_response(outcome)
 

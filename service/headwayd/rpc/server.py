@@ -168,10 +168,11 @@ class RpcServer:
         """Tells whether credentials are the operator's; None = callers are not known."""
         return None if self._guard is None else self._guard.is_operator
 
-    async def look_at_streams(self) -> None:
-        """Ends the streams whose callers may not any more. To be called every few seconds if callers are known."""
+    async def look_at_running(self) -> None:
+        """Ends the streams and the waits whose callers may not any more. To be called every few seconds if callers are
+        known."""
         if self._guard is not None:
-            await self._guard.look_at_streams()
+            await self._guard.look_at_running()
 
     def start_draining(self) -> None:
         """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
