@@ -6,7 +6,7 @@ that fails with the defect every time, not one that happens to.
 
 from __future__ import annotations
 
-from mutants.defects import counting, doors, leases, order, streams, together, waiting
+from mutants.defects import counting, doors, leases, order, rights, streams, together, waiting
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -17,4 +17,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *together.MUTANTS,
     *counting.MUTANTS,
     *doors.MUTANTS,
+    *rights.MUTANTS,
 )

@@ -131,3 +131,30 @@ async def test_a_stream_ends_when_the_key_of_its_token_is_taken_back(
         keys.write_text(key_set(other))
         assert (await end_of(call)).reason == "UNAUTHENTICATED"
         await line.describe()
+
+
+async def test_a_token_that_was_served_is_refused_once_it_has_expired(
+    start: Start, connect: Connect, short_dir: Path, name: str
+) -> None:
+    """Who was found is remembered, but no longer than that."""
+    key, keys = SigningKey(), short_dir / "keys.json"
+    keys.write_text(key_set(key))
+    service = start(
+        HEADWAY_JWT_JWKS=str(keys), HEADWAY_JWT_ISSUER=ISSUER, HEADWAY_JWT_AUDIENCE=AUDIENCE
+    )  # fmt: skip
+    async with connect(service.address) as channel:
+        keeper = Caller(roles=(), token=key.token())
+        await line_of(channel, keeper, name).create()
+        # Clocks may differ by 10 s, so it holds for some seconds yet.
+        line = line_of(channel, Caller(roles=(), token=key.token(exp=time.time() - 6)), name)
+        await line.describe()
+
+        async def is_refused() -> bool:
+            try:
+                await line.describe()
+            except grpc.aio.AioRpcError as error:
+                assert error_of(error).reason == "UNAUTHENTICATED"
+                return True
+            return False
+
+        await eventually(is_refused, within=30)

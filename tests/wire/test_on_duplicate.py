@@ -118,8 +118,9 @@ async def test_keep_leaves_the_old_one_and_says_so(line: Line, state: str) -> No
         (one(b"old"), True),
         (one(b"old", headers={"h": "2"}), True),
         (one(b"old", headers={"h": "1"}, delay=span(1_000), time_to_live=span(LONG_MS)), False),
+        (one(b"old", headers={"h": "1", "traceparent": f"00-{'a' * 32}-{'b' * 16}-01", "tracestate": "v=1"}), False),
     ],
-    ids=["the same", "payload", "no payload", "no headers", "headers", "times only"],
+    ids=["the same", "payload", "no payload", "no headers", "headers", "times only", "another trace"],
 )
 async def test_keep_says_whether_the_body_differs(line: Line, state: str, sent: Message, differs: bool) -> None:
     await line.create(retry=queue_pb2.Retry(max_attempts=1 if state == "dead" else 0))

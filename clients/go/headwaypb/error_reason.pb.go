@@ -89,13 +89,18 @@ const (
 	ErrorReason_ERROR_REASON_NOT_DURABLE ErrorReason = 21
 	// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 22
-	// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened.
+	// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
+	// GetServerInfo names it), unless it is that calls come faster than they are done.
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 23
-	// UNAUTHENTICATED. The caller gave no credentials, or none that hold.
+	// UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
+	// or a Get or Put waited. No metadata.
 	ErrorReason_ERROR_REASON_UNAUTHENTICATED ErrorReason = 24
-	// PERMISSION_DENIED. The caller's role does not allow the call.
+	// PERMISSION_DENIED. The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles`
+	// (those that would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream
+	// was open or a Get or Put waited.
 	ErrorReason_ERROR_REASON_PERMISSION_DENIED ErrorReason = 25
-	// RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Metadata: `quota`.
+	// RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit`
+	// (its number).
 	ErrorReason_ERROR_REASON_QUOTA_EXCEEDED ErrorReason = 26
 	// INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log).
 	ErrorReason_ERROR_REASON_INTERNAL ErrorReason = 27

@@ -378,7 +378,8 @@ type PutResult struct {
 	Deduplicated bool `protobuf:"varint,4,opt,name=deduplicated,proto3" json:"deduplicated,omitempty"`
 	// Why this message was not accepted. Unset: it was.
 	Error *Status `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
-	// True if `deduplicated`, and the message that was kept has another payload or other headers than the one given.
+	// True if `deduplicated`, and the message that was kept has another payload or other headers than the one given. The
+	// headers of a trace, `traceparent` and `tracestate`, are not compared: a repeated put may belong to another trace.
 	BodyDiffers   bool `protobuf:"varint,6,opt,name=body_differs,json=bodyDiffers,proto3" json:"body_differs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

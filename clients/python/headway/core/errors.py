@@ -215,14 +215,16 @@ class StoreFull(Exhausted):
 
 @dataclass(eq=False)
 class Overloaded(Exhausted):
-    """The service has more work than it can take. Nothing happened."""
+    """The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as GetServerInfo
+    names it), unless it is that calls come faster than they are done.
+    """
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_OVERLOADED
 
 
 @dataclass(eq=False)
 class QuotaExceeded(Exhausted):
-    """The caller's namespace has used up a quota. Metadata: `quota`."""
+    """The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit` (its number)."""
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_QUOTA_EXCEEDED
 
@@ -304,7 +306,9 @@ class DeadlineExceeded(HeadwayError):
 
 @dataclass(eq=False)
 class Unauthenticated(HeadwayError):
-    """The caller gave no credentials, or none that hold."""
+    """The caller gave no credentials, or none that hold; or they held no longer while a stream was open or a Get or Put
+    waited. No metadata.
+    """
 
     code: Code = Code.UNAUTHENTICATED
     is_passing = False
@@ -312,7 +316,10 @@ class Unauthenticated(HeadwayError):
 
 @dataclass(eq=False)
 class PermissionDenied(HeadwayError):
-    """The caller's role does not allow the call."""
+    """The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles` (those that
+    would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream was open
+    or a Get or Put waited.
+    """
 
     code: Code = Code.PERMISSION_DENIED
     is_passing = False

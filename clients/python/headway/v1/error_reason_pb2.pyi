@@ -89,13 +89,22 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 22
     """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 23
-    """RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened."""
+    """RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
+    GetServerInfo names it), unless it is that calls come faster than they are done.
+    """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 24
-    """UNAUTHENTICATED. The caller gave no credentials, or none that hold."""
+    """UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
+    or a Get or Put waited. No metadata.
+    """
     ERROR_REASON_PERMISSION_DENIED: _ErrorReason.ValueType  # 25
-    """PERMISSION_DENIED. The caller's role does not allow the call."""
+    """PERMISSION_DENIED. The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles`
+    (those that would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream
+    was open or a Get or Put waited.
+    """
     ERROR_REASON_QUOTA_EXCEEDED: _ErrorReason.ValueType  # 26
-    """RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Metadata: `quota`."""
+    """RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit`
+    (its number).
+    """
     ERROR_REASON_INTERNAL: _ErrorReason.ValueType  # 27
     """INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log)."""
     ERROR_REASON_NOT_IMPLEMENTED: _ErrorReason.ValueType  # 28
@@ -186,13 +195,22 @@ ERROR_REASON_NOT_DURABLE: ErrorReason.ValueType  # 21
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 22
 """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 23
-"""RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened."""
+"""RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
+GetServerInfo names it), unless it is that calls come faster than they are done.
+"""
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 24
-"""UNAUTHENTICATED. The caller gave no credentials, or none that hold."""
+"""UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
+or a Get or Put waited. No metadata.
+"""
 ERROR_REASON_PERMISSION_DENIED: ErrorReason.ValueType  # 25
-"""PERMISSION_DENIED. The caller's role does not allow the call."""
+"""PERMISSION_DENIED. The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles`
+(those that would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream
+was open or a Get or Put waited.
+"""
 ERROR_REASON_QUOTA_EXCEEDED: ErrorReason.ValueType  # 26
-"""RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Metadata: `quota`."""
+"""RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit`
+(its number).
+"""
 ERROR_REASON_INTERNAL: ErrorReason.ValueType  # 27
 """INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log)."""
 ERROR_REASON_NOT_IMPLEMENTED: ErrorReason.ValueType  # 28

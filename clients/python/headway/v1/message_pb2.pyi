@@ -255,7 +255,9 @@ class PutResult(google.protobuf.message.Message):
     deduplicated: builtins.bool
     """True if a message with this id was known and was kept (ON_DUPLICATE_KEEP)."""
     body_differs: builtins.bool
-    """True if `deduplicated`, and the message that was kept has another payload or other headers than the one given."""
+    """True if `deduplicated`, and the message that was kept has another payload or other headers than the one given. The
+    headers of a trace, `traceparent` and `tracestate`, are not compared: a repeated put may belong to another trace.
+    """
     @property
     def error(self) -> Global___Status:
         """Why this message was not accepted. Unset: it was."""

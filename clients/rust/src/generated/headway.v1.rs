@@ -65,13 +65,18 @@ pub enum ErrorReason {
     NotDurable = 21,
     /// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
     ShuttingDown = 22,
-    /// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened.
+    /// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
+    /// GetServerInfo names it), unless it is that calls come faster than they are done.
     Overloaded = 23,
-    /// UNAUTHENTICATED. The caller gave no credentials, or none that hold.
+    /// UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
+    /// or a Get or Put waited. No metadata.
     Unauthenticated = 24,
-    /// PERMISSION_DENIED. The caller's role does not allow the call.
+    /// PERMISSION_DENIED. The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles`
+    /// (those that would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream
+    /// was open or a Get or Put waited.
     PermissionDenied = 25,
-    /// RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Metadata: `quota`.
+    /// RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit`
+    /// (its number).
     QuotaExceeded = 26,
     /// INTERNAL. A defect of the service. Metadata: `incident` (also in the service's log).
     Internal = 27,
@@ -240,7 +245,8 @@ pub struct PutResult {
     /// Why this message was not accepted. Unset: it was.
     #[prost(message, optional, tag = "5")]
     pub error: ::core::option::Option<Status>,
-    /// True if `deduplicated`, and the message that was kept has another payload or other headers than the one given.
+    /// True if `deduplicated`, and the message that was kept has another payload or other headers than the one given. The
+    /// headers of a trace, `traceparent` and `tracestate`, are not compared: a repeated put may belong to another trace.
     #[prost(bool, tag = "6")]
     pub body_differs: bool,
 }

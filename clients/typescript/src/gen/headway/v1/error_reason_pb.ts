@@ -197,28 +197,33 @@ export enum ErrorReason {
   SHUTTING_DOWN = 22,
 
   /**
-   * RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened.
+   * RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
+   * GetServerInfo names it), unless it is that calls come faster than they are done.
    *
    * @generated from enum value: ERROR_REASON_OVERLOADED = 23;
    */
   OVERLOADED = 23,
 
   /**
-   * UNAUTHENTICATED. The caller gave no credentials, or none that hold.
+   * UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
+   * or a Get or Put waited. No metadata.
    *
    * @generated from enum value: ERROR_REASON_UNAUTHENTICATED = 24;
    */
   UNAUTHENTICATED = 24,
 
   /**
-   * PERMISSION_DENIED. The caller's role does not allow the call.
+   * PERMISSION_DENIED. The caller's role does not allow the call. Metadata: `queue` (if the call is about one), `roles`
+   * (those that would allow it, any of them, comma separated). Neither if what the caller may do changed while a stream
+   * was open or a Get or Put waited.
    *
    * @generated from enum value: ERROR_REASON_PERMISSION_DENIED = 25;
    */
   PERMISSION_DENIED = 25,
 
   /**
-   * RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Metadata: `quota`.
+   * RESOURCE_EXHAUSTED. The caller's namespace has used up a quota. Nothing happened. Metadata: `quota` (which), `limit`
+   * (its number).
    *
    * @generated from enum value: ERROR_REASON_QUOTA_EXCEEDED = 26;
    */

@@ -173,7 +173,8 @@ export type PutResult = Message$1<"headway.v1.PutResult"> & {
   error?: Status;
 
   /**
-   * True if `deduplicated`, and the message that was kept has another payload or other headers than the one given.
+   * True if `deduplicated`, and the message that was kept has another payload or other headers than the one given. The
+   * headers of a trace, `traceparent` and `tracestate`, are not compared: a repeated put may belong to another trace.
    *
    * @generated from field: bool body_differs = 6;
    */

@@ -1,0 +1,92 @@
+"""Defects of who may do what: callers who are served what they may not, or for longer than they may."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_SECURITY = "tests/security/"
+_ENDS = _SECURITY + "test_streams_end.py::"
+_WAITS = _SECURITY + "test_waits_end.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="expired-token-remembered",
+        defect="Who was found once is served for ever, though the token has expired.",
+        file="rpc/guard.py",
+        old="caller.expires_at > time.time() and ",
+        new="",
+        test=_ENDS + "test_a_token_that_was_served_is_refused_once_it_has_expired",
+    ),
+    Mutant(
+        name="file-read-for-nobody",
+        defect="A token that was taken back is served as long as it is remembered.",
+        file="rpc/guard.py",
+        old=" and self._version == self._access.version:",
+        new=":",
+        test=_WAITS + "test_a_get_that_settled_tells_that_when_its_wait_is_cut_off",
+    ),
+    Mutant(
+        name="cut-off-stays-in-line",
+        defect="A Get that is cut off stays in line, and is given what nobody is told of.",
+        file="engine/getting.py",
+        old="            self._consumers.give_up(consumer)\n            raise why_not",
+        new="            raise why_not",
+        test=_WAITS + "test_a_get_and_a_put_that_wait_end_when_their_token_expires",
+    ),
+    Mutant(
+        name="namespaces-share-queues",
+        defect="A queue of a namespace is the default namespace's of the same name.",
+        file="engine/guarded.py",
+        old="int(self._identity.roles_on(queue)), self._qualifier + queue",
+        new="int(self._identity.roles_on(queue)), queue",
+        test=_SECURITY + "test_namespaces.py::test_the_same_name_is_another_queue_in_every_namespace",
+    ),
+    Mutant(
+        name="inside-names-told",
+        defect="Errors quote the name that a queue has inside, with its namespace.",
+        file="engine/guarded.py",
+        old="error.text = bare(error.text, own)",
+        new="pass",
+        test=_SECURITY + "test_namespaces.py::test_no_answer_holds_the_name_that_a_queue_has_inside",
+    ),
+    Mutant(
+        name="patterns-mean-nothing",
+        defect="Roles on some queues are roles on all.",
+        file="domain/access.py",
+        old="(grant for grant in self.grants if grant.covers(queue))",
+        new="iter(self.grants)",
+        test="tests/unit/test_access.py::test_roles_of_several_grants_add_up_where_both_cover",
+    ),
+    Mutant(
+        name="anybody-pauses",
+        defect="Whoever has any role on a queue may pause it.",
+        file="engine/guarded.py",
+        old="self._engine.pause(self._own(queue, _ADMIN)",
+        new="self._engine.pause(self._own(queue, _ANY)",
+        test=_SECURITY + "test_rights.py::test_a_role_is_served_what_the_document_allows",
+    ),
+    Mutant(
+        name="schema-for-everybody",
+        defect="Reflection is served without credentials where calls need them.",
+        file="rpc/reflection.py",
+        old="behaviour if guard is None else guarded(behaviour, guard)",
+        new="behaviour",
+        test=_SECURITY + "test_reflection.py::test_it_needs_credentials_where_calls_do",
+    ),
+    Mutant(
+        name="audience-not-checked",
+        defect="A token that was signed for another service is taken.",
+        file="access/signed.py",
+        old='options={"require": ["exp", "iss", "aud"]}',
+        new='options={"require": ["exp", "iss"], "verify_aud": False}',
+        test=_SECURITY + "test_signed.py::test_a_token_that_is_not_sound_is_refused_without_being_quoted",
+    ),
+    Mutant(
+        name="metrics-for-admins-of-a-namespace",
+        defect="The admin of a namespace sees the metrics of all.",
+        file="rpc/guard.py",
+        old="identity.namespace == DEFAULT and ",
+        new="",
+        test=_SECURITY + "test_http_port.py::test_metrics_are_for_the_operator_and_probes_for_everybody",
+    ),
+)
