@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import httpx
@@ -104,3 +104,78 @@ async def test_it_serves_the_same_certificate_and_asks_for_the_same(start: Start
     authority.client("probe.example").configure_cert(context)
     async with httpx.AsyncClient(timeout=10, verify=context) as client:
         assert (await client.get(f"{url}/healthz")).status_code == 200
+
+
+CERTIFICATES = """
+[[certificates]]
+subject = "admin.example"
+grants = [{ roles = ["admin"] }]
+
+[[certificates]]
+subject = "watcher.team.example"
+namespace = "team"
+grants = [{ roles = ["watcher"] }]
+"""
+
+
+NO_PAGE: Mapping[str, str] = {}  # what a browser adds for one
+
+
+class Shown:
+    """Calls of clients that show a certificate, or of a page in their browser."""
+
+    def __init__(self, url: str, authority: Authority) -> None:
+        self._url = url
+        self._authority = authority
+
+    async def code(
+        self, subject: str, call: str, queue: str, caller: Caller | None = None, *, page: Mapping[str, str] = NO_PAGE
+    ) -> int:
+        """The status of one call over a connection of its own."""
+        async with self._client(subject) as client:
+            said = {**headers_of(caller), **page}
+            url = f"{self._url}/headway.v1.QueueService/{call}"
+            return (await client.post(url, json={"queue": queue}, headers=said)).status_code
+
+    async def metrics(self, subject: str) -> int:
+        """Of the metrics."""
+        async with self._client(subject) as client:
+            return (await client.get(f"{self._url}/metrics")).status_code
+
+    def _client(self, subject: str) -> httpx.AsyncClient:
+        context = ssl.create_default_context(cadata=self._authority.pem.decode())
+        self._authority.client(subject).configure_cert(context)
+        return httpx.AsyncClient(timeout=10, verify=context)
+
+
+@pytest.fixture
+def shown(start: Start, short_dir: Path) -> Shown:
+    authority = Authority()
+    file = write_callers(short_dir / "callers.toml", [TEAM["admin"]])
+    file.write_text(file.read_text() + CERTIFICATES)
+    files = {**authority.write_server(short_dir), "HEADWAY_TLS_CLIENT_CA": authority.write(short_dir)}
+    origins = {"HEADWAY_HTTP_ORIGINS": "https://pages.example"}
+    return Shown(start(**HTTP, **files, **origins, HEADWAY_AUTH_FILE=str(file)).addresses[1], authority)
+
+
+async def test_a_certificate_says_who_calls_and_a_token_goes_before_it(shown: Shown, name: str) -> None:
+    assert await shown.code("admin.example", "Create", name) == 200
+    assert await shown.code("nobody.example", "Describe", name) == 401
+    assert await shown.code("watcher.team.example", "Describe", name) == 404  # of another namespace
+    assert await shown.code("watcher.team.example", "Create", name) == 403
+    assert await shown.code("watcher.team.example", "Create", name, TEAM["admin"]) == 200
+    assert await shown.code("watcher.team.example", "Describe", name) == 200
+    assert await shown.metrics("admin.example") == 200
+    for subject in ("watcher.team.example", "nobody.example"):
+        assert await shown.metrics(subject) == 401
+
+
+async def test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_reader(shown: Shown, name: str) -> None:
+    assert await shown.code("admin.example", "Create", name) == 200
+    for page in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}):
+        assert await shown.code("admin.example", "Delete", name, page=page) == 401, page
+    for page in (
+        {"origin": "https://pages.example", "sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-origin"},
+    ):
+        assert await shown.code("admin.example", "Describe", name, page=page) == 200, page

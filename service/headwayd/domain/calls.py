@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+
+_CERTIFICATE: ContextVar[bytes] = ContextVar("certificate", default=b"")
+
+
+@contextlib.contextmanager
+def over_connection_of(certificate: bytes) -> Iterator[None]:
+    """Within this block calls come from who has shown this certificate, in PEM; empty: from who has shown none."""
+    before = _CERTIFICATE.set(certificate)
+    try:
+        yield
+    finally:
+        _CERTIFICATE.reset(before)
+
+
+def certificate_shown() -> bytes:
+    """By whom the call of now comes from; empty if there is none."""
+    return _CERTIFICATE.get()
 
 
 @dataclass(frozen=True, slots=True)

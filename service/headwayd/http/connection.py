@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 from starlette.types import Scope
@@ -17,21 +18,21 @@ class Connection:
     def __init__(self) -> None:
         self.is_over = False
         self.silence_s = 0.0
-        self._on_end: list[Callable[[], None]] = []
+        self._on_end: list[tuple[Context, Callable[[], None]]] = []
 
     def on_end(self, act: Callable[[], None]) -> None:
-        """What is done when it is over; at once, if it is."""
+        """What is done when it is over, in the name of who asks for it now; at once, if it is over."""
         if self.is_over:
             act()
         else:
-            self._on_end.append(act)
+            self._on_end.append((copy_context(), act))
 
     def end(self) -> None:
         """The client has gone, or was sent away."""
         self.is_over = True
         acts, self._on_end = self._on_end, []
-        for act in acts:
-            act()
+        for context, act in acts:
+            context.run(act)
 
     def joined_to(self, state: dict[str, Any]) -> dict[str, Any]:
         """The `state` that each request of this connection is given."""

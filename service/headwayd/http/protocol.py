@@ -1,4 +1,5 @@
-"""What one connection to the HTTP port may do: send a request in good time, and read its answer.
+"""What one connection to the HTTP port may do: send a request in good time, and read its answer. And the certificate
+that was shown on it, if any.
 
 uvicorn 0.54 bounds only how long a connection may be silent after an answer. A client that sends a byte now and then,
 or does not read, would keep its connection for ever, and enough of them would keep everybody else out.
@@ -7,6 +8,7 @@ or does not read, would keep its connection for ever, and enough of them would k
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Any
 
 import structlog
@@ -14,6 +16,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from headwayd.http.certified import CERTIFICATE
 from headwayd.http.connection import Connection
 from headwayd.http.refusing import refused_at_once
 
@@ -43,6 +46,9 @@ class BoundedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The client is there."""
         super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None and (shown := tls.getpeercert(binary_form=True)) is not None:
+            self.app_state = self.app_state | {CERTIFICATE: ssl.DER_cert_to_PEM_cert(shown).encode()}
         if len(self.connections) > self.most:
             log.debug("http.connection_refused", most=self.most)
             transport.write(refused_at_once(503, "there are as many connections as the service takes", retry_s=1))

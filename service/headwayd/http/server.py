@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 import uvicorn
 
+from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
 from headwayd.http.protocol import bounded_to
 
@@ -61,7 +62,7 @@ class HttpServer:
         self._reuse_port = reuse_port
         self._application = application(behind)
         config = uvicorn.Config(
-            self._application.app,
+            Certified(self._application.app, origins=behind.origins),
             http=bounded_to(behind.most_connections),
             ws="none",
             lifespan="off",

@@ -19,9 +19,10 @@ from google.protobuf.message import Message as ProtoMessage
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc.aio import ServicerContext
 
-from headwayd.domain.calls import Asked, CallFailed, Method, Why
+from headwayd.domain.calls import Asked, CallFailed, Method, Why, certificate_shown
 from headwayd.domain.errors import FieldInvalid, Violation
 from headwayd.rpc.decoding import WHOLE_REQUEST
+from headwayd.rpc.guard import CERTIFICATE
 from headwayd.rpc.status import rich_status
 
 _STATUS_KEY = "grpc-status-details-bin"
@@ -146,6 +147,7 @@ class _Context(ServicerContext[Any, Any]):
 
     def __init__(self, asked: Asked) -> None:
         self._asked = asked
+        self._certificate = certificate_shown()
         self._until = None if asked.within_s is None else time.monotonic() + asked.within_s
         self._status = status_pb2.Status(code=code_pb2.INTERNAL, message="it ended without a status")
         self._is_aborted = False
@@ -202,7 +204,7 @@ class _Context(ServicerContext[Any, Any]):
         return None
 
     def auth_context(self) -> Mapping[str, Any]:
-        return {}
+        return {CERTIFICATE: [self._certificate]} if self._certificate else {}
 
     async def read(self) -> NoReturn:
         raise NotImplementedError  # no call with a stream of requests comes here

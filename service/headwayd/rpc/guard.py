@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from grpc.aio import ServicerContext
 
 from headwayd.domain.access import CallerRole, Identity
+from headwayd.domain.calls import certificate_shown
 from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.domain.waiting import CutOff
@@ -31,7 +32,7 @@ Behaviours = Mapping[str, Callable[[Any, Context], Any]]
 
 _HEADER = "authorization"
 _SCHEME = "bearer"
-_CERTIFICATE = "x509_pem_cert"
+CERTIFICATE = "x509_pem_cert"  # as gRPC has it in its auth context
 _MOST_KNOWN = 10_000
 _NEVER = float("inf")
 
@@ -83,10 +84,13 @@ class Guard:
         return caller
 
     async def is_operator(self, authorization: str) -> bool:
-        """Whether these credentials, as a call would bring them along, may see what belongs to no namespace: an admin
-        of all queues of the default namespace."""
+        """Whether these credentials, as a call would bring them along, or without any the certificate that was shown,
+        may see what belongs to no namespace: an admin of all queues of the default namespace."""
+        credentials: str | bytes = authorization
+        if not credentials and self._access.takes_certificates:
+            credentials = certificate_shown() or ""
         try:
-            identity = (await self._find(authorization)).identity
+            identity = (await self._find(credentials)).identity
         except HeadwayError:
             return False
         return identity.namespace == DEFAULT and bool(identity.roles_on_all("") & CallerRole.ADMIN)
@@ -124,7 +128,7 @@ class Guard:
             if key == _HEADER:
                 return value
         if self._access.takes_certificates:
-            for pem in context.auth_context().get(_CERTIFICATE, ()):
+            for pem in context.auth_context().get(CERTIFICATE, ()):
                 return pem
         return ""
 

@@ -89,4 +89,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=_SECURITY + "test_http_port.py::test_metrics_are_for_the_operator_and_probes_for_everybody",
     ),
+    Mutant(
+        name="certificate-for-any-page",
+        defect="A page of somebody else's calls by the certificate that its reader's browser shows.",
+        file="http/certified.py",
+        old='if certificate and self._is_of_another_page(Headers(scope=scope), scope["scheme"]):',
+        new="if False:",
+        test=_SECURITY + "test_http_port.py::"
+        "test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_reader",
+    ),
 )
