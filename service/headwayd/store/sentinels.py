@@ -1,4 +1,4 @@
-"""Finds the primary that Redis Sentinels know under a name, and hears when it is another one.
+"""Finds the primary that Redis Sentinels know under a name, hears when it is another one, and waits for one.
 
 They learn of a switch one after another, up to two seconds apart. So all are asked for each connection, and the one
 that knows the latest is believed; the server found is asked what it is before it is used. All are listened to, too.
