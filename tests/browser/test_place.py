@@ -328,10 +328,14 @@ async def test_a_restart_of_the_service_is_survived(
     async with grpc.aio.insecure_channel(service.address) as channel:
         line = Line(QueueServiceStub(channel), "q")
         await line.create()
-        await put(line, "first", "mine")
-    await elsewhere.goto(f"{url}/example?queue=q&job=mine")
-    place = elsewhere.locator("headway-place")
-    await expect(part(place, "status")).to_have_text("you are number 2 of 2")
+        await put(line, "done", "first", "mine")
+        await elsewhere.goto(f"{url}/example?queue=q&job=mine&job=done")
+        done, place = elsewhere.locator("headway-place").first, elsewhere.locator("headway-place").last
+        await finish(line, b"long ago")
+        await expect(part(done, "result")).to_have_text("long ago")
+        await expect(part(place, "status")).to_have_text(re.compile("you are number 2 of 2"))
+    event_ids: list[str | None] = []
+    elsewhere.on("request", lambda asked: event_ids.append(asked.headers.get("last-event-id")))
     assert await asyncio.to_thread(service.stop) == 0
     await expect(part(place, "connection")).to_have_text("connection lost, trying again")
     service.env["HEADWAY_HTTP_LISTEN"] = address
@@ -343,6 +347,7 @@ async def test_a_restart_of_the_service_is_survived(
         await expect(part(place, "connection")).to_be_hidden()
         await finish(line, b"after all")
         await expect(part(place, "result")).to_have_text("after all")
+    assert all(event_ids), "what had been told to its end was asked for again"
 
 
 @pytest.fixture

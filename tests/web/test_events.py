@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 import httpx
 import pytest
@@ -269,6 +271,26 @@ async def test_a_reader_that_was_slow_gets_the_latest_and_no_backlog(web_service
         writer.close()
     assert told.count(b"event: finished") == len(ids)
     assert told.count(b"event: leased") < len(ids) / 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the timers of connections on Linux only")
+async def test_a_reader_that_vanished_is_noticed(web_service: ServiceProcess) -> None:
+    """Its machine sends nothing any more, not even that it has gone: the service's side asks now and then."""
+    host, _, port = base_url(web_service).removeprefix("http://").rpartition(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    theirs = writer.get_extra_info("sockname")[1]
+
+    def is_asked() -> bool:
+        rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        timers = [row[5] for row in rows if (_port(row[1]), _port(row[2])) == (int(port), theirs)]
+        return [timer.partition(":")[0] for timer in timers] == ["02"]  # keep-alive
+
+    await eventually(is_asked, within=10)
+    writer.close()
+
+
+def _port(address: str) -> int:
+    return int(address.rpartition(":")[2], 16)
 
 
 # -- pages of other sites ---------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -26,6 +27,9 @@ _HEAD_BYTES = 16 * 1024  # of a request
 _BACKLOG = 128
 _START_S = 10.0
 _LAST_ANSWERS_S = 2
+# As at the gRPC port: who says nothing for so long is asked whether it is still there, and is taken to have vanished
+# when nothing comes back for so long, whether it was asked or sent something. A watch must not outlive its watcher.
+_SILENT_S, _ANSWER_S, _ASKED = 20, 5, 2
 log: Any = structlog.get_logger(__name__)
 
 
@@ -119,6 +123,19 @@ def _log_failure(serving: asyncio.Task[None]) -> None:
         log.error("http has ended", exc_info=error)
 
 
+def _notice_vanished(listening: socket.socket) -> None:
+    """For all connections made there: they take these over from it."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        for option, value in (
+            (socket.TCP_KEEPIDLE, _SILENT_S),
+            (socket.TCP_KEEPINTVL, _ANSWER_S),
+            (socket.TCP_KEEPCNT, _ASKED),
+            (socket.TCP_USER_TIMEOUT, (_SILENT_S + _ANSWER_S * _ASKED) * 1_000),
+        ):
+            listening.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
     """Sockets on all addresses of the host, with one port."""
     host, _, text = address.rpartition(":")
@@ -132,6 +149,7 @@ def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if reuse_port:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            _notice_vanished(one)
             try:
                 one.bind((where[0], port, *where[2:]))
             except OSError as error:
