@@ -269,6 +269,35 @@ async def test_texts_can_be_of_another_language(page: Page, line: Line) -> None:
     await expect(part(place, "status")).to_have_text("Platz 1 von 1")
 
 
+async def test_a_job_that_is_put_off_is_told_when_it_joins_the_line(page: Page, line: Line) -> None:
+    await put(line, "mine")
+    place = await embed(page, line.name, "mine")
+    await expect(part(place, "status")).to_have_text("you are number 1 of 1")
+    await line.delay(message_ids=["mine"], delay_ms=600_000)
+    await expect(part(place, "status")).to_have_text(re.compile(r"^joins the line at \d+:\d+"))
+
+
+async def test_an_event_source_of_the_browser_follows_a_job_and_stops_when_all_is_told(page: Page, line: Line) -> None:
+    await put(line, "mine")
+    await page.goto("/example")
+    await page.evaluate(
+        """queue => {
+            window.heard = [];
+            window.source = new EventSource(`/queues/${queue}/events?id=mine`);
+            for (const name of ["position", "leased", "finished"])
+                source.addEventListener(name, event => heard.push(event.type));
+        }""",
+        line.name,
+    )
+    await eventually(lambda: page.evaluate("heard.length === 1"), within=SLACK_S)
+    await finish(line)
+    await eventually(lambda: page.evaluate("source.readyState === EventSource.CLOSED"), within=30)
+    heard = await page.evaluate("heard")
+    assert heard[0] == "position"
+    assert heard.count("finished") == 1
+    assert heard[-1] == "finished"
+
+
 async def test_an_id_that_nobody_knows_is_told(page: Page, line: Line) -> None:
     place = await embed(page, line.name, "nobody")
     await expect(part(place, "status")).to_have_text("nothing is known of it")
@@ -377,8 +406,9 @@ async def test_a_page_of_another_site_needs_two_lines_and_to_be_named(
         (folder / f"{name}.html").write_text(
             f'<!doctype html><script type="module" src="{base_url(service)}/place.js"></script>\n'
             '<headway-place queue="q" message="mine"></headway-place>'
+            f"<script>document.querySelector('headway-place').texts = {{waiting: '{name}: {{position}}'}}</script>"
         )
     await elsewhere.goto(f"{origin}/named.html")
-    await expect(part(elsewhere.locator("headway-place"), "status")).to_have_text("you are number 2 of 2")
+    await expect(part(elsewhere.locator("headway-place"), "status")).to_have_text("named: 2")
     async with elsewhere.expect_event("console", lambda said: "CORS" in said.text):
         await elsewhere.goto(f"{origin}/unnamed.html")

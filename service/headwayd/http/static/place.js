@@ -282,7 +282,15 @@ export class HeadwayPlace extends HTMLElement {
   get texts() { return { ...TEXTS, ...HeadwayPlace.texts, ...this.#texts }; }
   set texts(texts) { (this.#texts = texts), this.#show(); }
 
-  connectedCallback() { this.attributeChangedCallback("queue"); }
+  connectedCallback() {
+    for (const name of ["queue", "message", "attended", "token", "texts"])
+      if (Object.hasOwn(this, name)) { // set before this file was there
+        const given = this[name];
+        delete this[name];
+        this[name] = given;
+      }
+    this.attributeChangedCallback("queue");
+  }
 
   disconnectedCallback() {
     queueMicrotask(() => this.isConnected || (this.#leave(), (this.#watched = {}))); // not if it was only moved
