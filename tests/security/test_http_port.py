@@ -173,7 +173,7 @@ async def test_a_certificate_says_who_calls_and_a_token_goes_before_it(shown: Sh
 async def test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_reader(shown: Shown, name: str) -> None:
     assert await shown.code("admin.example", "Create", name) == 200
     for page in ({"origin": "https://evil.example"}, {"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}):
-        assert await shown.code("admin.example", "Delete", name, page=page) == 401, page
+        assert await shown.code("admin.example", "Delete", name, page=page) == 403, page
     for page in (
         {"origin": "https://pages.example", "sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-origin"},
