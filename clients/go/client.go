@@ -26,7 +26,7 @@ import (
 
 // Calls that only read, or carry what names their effect, beside Put and Get with ids. Never repeated: Close, Delete
 // and Withdraw (the second fails by rule), Purge and Repair (the second's answer tells its own part only).
-const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List ListDead Pause Peek Resume Update"
+const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List ListDead ListLeased Pause Peek Resume Update"
 
 // Client is a connection to the service, safe for concurrent use. Make it with [Connect].
 type Client struct {

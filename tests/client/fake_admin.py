@@ -56,6 +56,15 @@ class FakeAdmin(FakeCore):
         queue = await self.find(request.queue, context)
         return pb.CheckResponse(findings=queue.findings, entries=len(queue.line), counts=queue.state().counts)
 
+    async def ListLeased(self, request: pb.ListLeasedRequest, context: Any) -> pb.ListLeasedResponse:
+        await self.begin("ListLeased", request, context)
+        queue = await self.find(request.queue, context)
+        leased = [
+            pb.LeasedMessage(id=held.message.id, ticket=held.ticket, consumer="me", attempt=held.attempt)
+            for held in list(queue.leased.values())[: request.max_messages]
+        ]
+        return pb.ListLeasedResponse(messages=leased)
+
     async def ListDead(self, request: pb.ListDeadRequest, context: Any) -> pb.ListDeadResponse:
         await self.begin("ListDead", request, context)
         queue = await self.find(request.queue, context)

@@ -41,6 +41,19 @@ async def test_withdraw_tells_what_became_of_each(
     assert not made.line
 
 
+async def test_leased_lists_who_works_on_what(
+    service: FakeService, made: FakeQueue, queue: headway.Queue, command_line: CommandLine
+) -> None:
+    assert (await command_line.run("leased", "q")).code == 7
+    await queue.put(b"x", id="held")
+    await queue.get()
+    listed = await command_line.run("leased", "q", "--most", "5")
+    assert listed.code == 0
+    assert b"held" in listed.out
+    (told,) = _json((await command_line.run("--json", "leased", "q")).out)
+    assert (told["id"], told["consumer"]) == ("held", "me")
+
+
 async def test_postpone_sends_a_span_an_instant_or_nothing(
     service: FakeService, queue: headway.Queue, command_line: CommandLine
 ) -> None:

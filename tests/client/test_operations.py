@@ -26,6 +26,13 @@ async def test_dead_are_listed_through_all_pages(service: FakeService, queue: he
     assert len(service.requests("ListDead")) == 6
 
 
+async def test_leased_tells_who_works_on_what(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
+    await queue.put_many([headway.Message(id=name) for name in "abc"])
+    await queue.get(max_messages=3)
+    assert [(one.id, one.consumer, one.attempt) for one in await queue.leased(2)] == [("a", "me", 1), ("b", "me", 1)]
+    assert [request.max_messages for request in service.requests("ListLeased")] == [2]
+
+
 async def test_redrive_tells_how_far_it_is(service: FakeService, queue: headway.Queue, graves: FakeQueue) -> None:
     told = [(each.redriven, each.remaining) async for each in queue.redrive(rate=7.5)]
     assert told[0] == (0, 5)

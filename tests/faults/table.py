@@ -20,7 +20,7 @@ LEASE = "AAAA"  # replaced by a real one where a test has one
 BUDGET_S = 2.0  # the store's share of a call, at most
 MARGIN_S = 1.0  # for a machine that does other things, too
 
-READS = frozenset({"Describe", "List", "Peek", "ListDead", "Check", "WatchPosition", "WatchQueue"})
+READS = frozenset({"Describe", "List", "Peek", "ListLeased", "ListDead", "Check", "WatchPosition", "WatchQueue"})
 ENDLESS = frozenset({"WatchQueue"})  # of these the first message will do
 # These look first, and have nothing to write to a queue that is empty or is not there.
 LOOKS_FIRST = READS | {"Purge"}
@@ -66,6 +66,7 @@ def requests(queue: str, lease: str, *, id_: str = "known") -> dict[str, ProtoMe
         "Purge": admin_service_pb2.PurgeRequest(queue=f"{queue}-other"),
         "Repair": admin_service_pb2.RepairRequest(queue=queue),
         "Check": admin_service_pb2.CheckRequest(queue=queue),
+        "ListLeased": admin_service_pb2.ListLeasedRequest(queue=queue),
         "ListDead": admin_service_pb2.ListDeadRequest(queue=queue),
         "Redrive": admin_service_pb2.RedriveRequest(queue=queue),
     }

@@ -38,6 +38,7 @@ REQUESTS: dict[str, Callable[[str], ProtoMessage]] = {
     ADMIN_SERVICE + "Purge": lambda queue: admin_service_pb2.PurgeRequest(queue=queue),
     ADMIN_SERVICE + "Repair": lambda queue: admin_service_pb2.RepairRequest(queue=queue),
     ADMIN_SERVICE + "Check": lambda queue: admin_service_pb2.CheckRequest(queue=queue),
+    ADMIN_SERVICE + "ListLeased": lambda queue: admin_service_pb2.ListLeasedRequest(queue=queue),
     ADMIN_SERVICE + "ListDead": lambda queue: admin_service_pb2.ListDeadRequest(queue=queue),
     # A stream, which is done with its first reply where nothing is dead.
     ADMIN_SERVICE + "Redrive": lambda queue: admin_service_pb2.RedriveRequest(queue=queue),

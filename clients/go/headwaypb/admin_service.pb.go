@@ -576,6 +576,217 @@ func (x *CheckResponse) GetCounts() *Counts {
 	return nil
 }
 
+// Asks who works on what.
+type ListLeasedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queue's name.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// At most this many: 1 to `Limits.max_batch_messages`. 0 = 1.
+	MaxMessages   uint32 `protobuf:"varint,2,opt,name=max_messages,json=maxMessages,proto3" json:"max_messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLeasedRequest) Reset() {
+	*x = ListLeasedRequest{}
+	mi := &file_headway_v1_admin_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLeasedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLeasedRequest) ProtoMessage() {}
+
+func (x *ListLeasedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_headway_v1_admin_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLeasedRequest.ProtoReflect.Descriptor instead.
+func (*ListLeasedRequest) Descriptor() ([]byte, []int) {
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ListLeasedRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ListLeasedRequest) GetMaxMessages() uint32 {
+	if x != nil {
+		return x.MaxMessages
+	}
+	return 0
+}
+
+// A message that is being worked on. Its lease's token is its holder's alone.
+type LeasedMessage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The message's id.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Its number in the queue.
+	Ticket uint64 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// Who leased it, as in `GetRequest.consumer`: the service's own name if it gave none. Empty: nobody knows, as after a
+	// lease that lapsed was taken up again.
+	Consumer string `protobuf:"bytes,3,opt,name=consumer,proto3" json:"consumer,omitempty"`
+	// Which delivery this is, as in Delivery.
+	Attempt uint32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Since when, by the store's clock. Unset: nobody knows.
+	LeasedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=leased_at,json=leasedAt,proto3" json:"leased_at,omitempty"`
+	// When the lease lapses, as it stands now.
+	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
+	// How far the work has come. Unset if nothing was told.
+	Progress *Progress `protobuf:"bytes,7,opt,name=progress,proto3" json:"progress,omitempty"`
+	// When it was accepted, as in Delivery.
+	PutAt         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=put_at,json=putAt,proto3" json:"put_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeasedMessage) Reset() {
+	*x = LeasedMessage{}
+	mi := &file_headway_v1_admin_service_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeasedMessage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeasedMessage) ProtoMessage() {}
+
+func (x *LeasedMessage) ProtoReflect() protoreflect.Message {
+	mi := &file_headway_v1_admin_service_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeasedMessage.ProtoReflect.Descriptor instead.
+func (*LeasedMessage) Descriptor() ([]byte, []int) {
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LeasedMessage) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *LeasedMessage) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
+func (x *LeasedMessage) GetConsumer() string {
+	if x != nil {
+		return x.Consumer
+	}
+	return ""
+}
+
+func (x *LeasedMessage) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *LeasedMessage) GetLeasedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeasedAt
+	}
+	return nil
+}
+
+func (x *LeasedMessage) GetLeaseExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpiresAt
+	}
+	return nil
+}
+
+func (x *LeasedMessage) GetProgress() *Progress {
+	if x != nil {
+		return x.Progress
+	}
+	return nil
+}
+
+func (x *LeasedMessage) GetPutAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.PutAt
+	}
+	return nil
+}
+
+// Messages that are being worked on.
+type ListLeasedResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Those whose lease ends first, in this order.
+	Messages      []*LeasedMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListLeasedResponse) Reset() {
+	*x = ListLeasedResponse{}
+	mi := &file_headway_v1_admin_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListLeasedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListLeasedResponse) ProtoMessage() {}
+
+func (x *ListLeasedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_headway_v1_admin_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListLeasedResponse.ProtoReflect.Descriptor instead.
+func (*ListLeasedResponse) Descriptor() ([]byte, []int) {
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ListLeasedResponse) GetMessages() []*LeasedMessage {
+	if x != nil {
+		return x.Messages
+	}
+	return nil
+}
+
 // Asks for a page of dead messages.
 type ListDeadRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -593,7 +804,7 @@ type ListDeadRequest struct {
 
 func (x *ListDeadRequest) Reset() {
 	*x = ListDeadRequest{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[10]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -605,7 +816,7 @@ func (x *ListDeadRequest) String() string {
 func (*ListDeadRequest) ProtoMessage() {}
 
 func (x *ListDeadRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[10]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -618,7 +829,7 @@ func (x *ListDeadRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadRequest) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{10}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListDeadRequest) GetQueue() string {
@@ -672,7 +883,7 @@ type DeadMessage struct {
 
 func (x *DeadMessage) Reset() {
 	*x = DeadMessage{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[11]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +895,7 @@ func (x *DeadMessage) String() string {
 func (*DeadMessage) ProtoMessage() {}
 
 func (x *DeadMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[11]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +908,7 @@ func (x *DeadMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadMessage.ProtoReflect.Descriptor instead.
 func (*DeadMessage) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{11}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DeadMessage) GetMessage() *Message {
@@ -762,7 +973,7 @@ type ListDeadResponse struct {
 
 func (x *ListDeadResponse) Reset() {
 	*x = ListDeadResponse{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[12]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +985,7 @@ func (x *ListDeadResponse) String() string {
 func (*ListDeadResponse) ProtoMessage() {}
 
 func (x *ListDeadResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[12]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +998,7 @@ func (x *ListDeadResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadResponse) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{12}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListDeadResponse) GetMessages() []*DeadMessage {
@@ -821,7 +1032,7 @@ type RedriveRequest struct {
 
 func (x *RedriveRequest) Reset() {
 	*x = RedriveRequest{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[13]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -833,7 +1044,7 @@ func (x *RedriveRequest) String() string {
 func (*RedriveRequest) ProtoMessage() {}
 
 func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[13]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -846,7 +1057,7 @@ func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
 func (*RedriveRequest) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{13}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *RedriveRequest) GetQueue() string {
@@ -892,7 +1103,7 @@ type RedriveResponse struct {
 
 func (x *RedriveResponse) Reset() {
 	*x = RedriveResponse{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[14]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -904,7 +1115,7 @@ func (x *RedriveResponse) String() string {
 func (*RedriveResponse) ProtoMessage() {}
 
 func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[14]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -917,7 +1128,7 @@ func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
 func (*RedriveResponse) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{14}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *RedriveResponse) GetRedriven() uint64 {
@@ -950,7 +1161,7 @@ type GetServerInfoRequest struct {
 
 func (x *GetServerInfoRequest) Reset() {
 	*x = GetServerInfoRequest{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[15]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1173,7 @@ func (x *GetServerInfoRequest) String() string {
 func (*GetServerInfoRequest) ProtoMessage() {}
 
 func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[15]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1186,7 @@ func (x *GetServerInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetServerInfoRequest) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{15}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{18}
 }
 
 // About the service process that answers.
@@ -997,7 +1208,7 @@ type GetServerInfoResponse struct {
 
 func (x *GetServerInfoResponse) Reset() {
 	*x = GetServerInfoResponse{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[16]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1009,7 +1220,7 @@ func (x *GetServerInfoResponse) String() string {
 func (*GetServerInfoResponse) ProtoMessage() {}
 
 func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[16]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1022,7 +1233,7 @@ func (x *GetServerInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetServerInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetServerInfoResponse) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{16}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *GetServerInfoResponse) GetVersion() string {
@@ -1103,7 +1314,7 @@ type Limits struct {
 
 func (x *Limits) Reset() {
 	*x = Limits{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[17]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1115,7 +1326,7 @@ func (x *Limits) String() string {
 func (*Limits) ProtoMessage() {}
 
 func (x *Limits) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[17]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1128,7 +1339,7 @@ func (x *Limits) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Limits.ProtoReflect.Descriptor instead.
 func (*Limits) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{17}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Limits) GetMaxMessageBytes() uint64 {
@@ -1273,7 +1484,7 @@ type Store struct {
 
 func (x *Store) Reset() {
 	*x = Store{}
-	mi := &file_headway_v1_admin_service_proto_msgTypes[18]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +1496,7 @@ func (x *Store) String() string {
 func (*Store) ProtoMessage() {}
 
 func (x *Store) ProtoReflect() protoreflect.Message {
-	mi := &file_headway_v1_admin_service_proto_msgTypes[18]
+	mi := &file_headway_v1_admin_service_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +1509,7 @@ func (x *Store) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Store.ProtoReflect.Descriptor instead.
 func (*Store) Descriptor() ([]byte, []int) {
-	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{18}
+	return file_headway_v1_admin_service_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Store) GetKind() string {
@@ -1386,7 +1597,21 @@ const file_headway_v1_admin_service_proto_rawDesc = "" +
 	"\rCheckResponse\x12\x1a\n" +
 	"\bfindings\x18\x01 \x03(\tR\bfindings\x12\x18\n" +
 	"\aentries\x18\x02 \x01(\x04R\aentries\x12*\n" +
-	"\x06counts\x18\x03 \x01(\v2\x12.headway.v1.CountsR\x06counts\"\x8e\x01\n" +
+	"\x06counts\x18\x03 \x01(\v2\x12.headway.v1.CountsR\x06counts\"L\n" +
+	"\x11ListLeasedRequest\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12!\n" +
+	"\fmax_messages\x18\x02 \x01(\rR\vmaxMessages\"\xd1\x02\n" +
+	"\rLeasedMessage\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06ticket\x18\x02 \x01(\x04R\x06ticket\x12\x1a\n" +
+	"\bconsumer\x18\x03 \x01(\tR\bconsumer\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x127\n" +
+	"\tleased_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\bleasedAt\x12D\n" +
+	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x120\n" +
+	"\bprogress\x18\a \x01(\v2\x14.headway.v1.ProgressR\bprogress\x121\n" +
+	"\x06put_at\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05putAt\"K\n" +
+	"\x12ListLeasedResponse\x125\n" +
+	"\bmessages\x18\x01 \x03(\v2\x19.headway.v1.LeasedMessageR\bmessages\"\x8e\x01\n" +
 	"\x0fListDeadRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\rR\bpageSize\x12\x1d\n" +
@@ -1453,13 +1678,15 @@ const file_headway_v1_admin_service_proto_rawDesc = "" +
 	"durability\x18\x05 \x01(\tR\n" +
 	"durability\x12\x1a\n" +
 	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12\x16\n" +
-	"\x06prefix\x18\a \x01(\tR\x06prefix2\xad\x04\n" +
+	"\x06prefix\x18\a \x01(\tR\x06prefix2\xfa\x04\n" +
 	"\fAdminService\x12<\n" +
 	"\x05Pause\x12\x18.headway.v1.PauseRequest\x1a\x19.headway.v1.PauseResponse\x12?\n" +
 	"\x06Resume\x12\x19.headway.v1.ResumeRequest\x1a\x1a.headway.v1.ResumeResponse\x12<\n" +
 	"\x05Purge\x12\x18.headway.v1.PurgeRequest\x1a\x19.headway.v1.PurgeResponse\x12?\n" +
 	"\x06Repair\x12\x19.headway.v1.RepairRequest\x1a\x1a.headway.v1.RepairResponse\x12<\n" +
-	"\x05Check\x12\x18.headway.v1.CheckRequest\x1a\x19.headway.v1.CheckResponse\x12E\n" +
+	"\x05Check\x12\x18.headway.v1.CheckRequest\x1a\x19.headway.v1.CheckResponse\x12K\n" +
+	"\n" +
+	"ListLeased\x12\x1d.headway.v1.ListLeasedRequest\x1a\x1e.headway.v1.ListLeasedResponse\x12E\n" +
 	"\bListDead\x12\x1b.headway.v1.ListDeadRequest\x1a\x1c.headway.v1.ListDeadResponse\x12D\n" +
 	"\aRedrive\x12\x1a.headway.v1.RedriveRequest\x1a\x1b.headway.v1.RedriveResponse0\x01\x12T\n" +
 	"\rGetServerInfo\x12 .headway.v1.GetServerInfoRequest\x1a!.headway.v1.GetServerInfoResponseB,\n" +
@@ -1477,7 +1704,7 @@ func file_headway_v1_admin_service_proto_rawDescGZIP() []byte {
 	return file_headway_v1_admin_service_proto_rawDescData
 }
 
-var file_headway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_headway_v1_admin_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_headway_v1_admin_service_proto_goTypes = []any{
 	(*PauseRequest)(nil),          // 0: headway.v1.PauseRequest
 	(*PauseResponse)(nil),         // 1: headway.v1.PauseResponse
@@ -1489,59 +1716,70 @@ var file_headway_v1_admin_service_proto_goTypes = []any{
 	(*RepairResponse)(nil),        // 7: headway.v1.RepairResponse
 	(*CheckRequest)(nil),          // 8: headway.v1.CheckRequest
 	(*CheckResponse)(nil),         // 9: headway.v1.CheckResponse
-	(*ListDeadRequest)(nil),       // 10: headway.v1.ListDeadRequest
-	(*DeadMessage)(nil),           // 11: headway.v1.DeadMessage
-	(*ListDeadResponse)(nil),      // 12: headway.v1.ListDeadResponse
-	(*RedriveRequest)(nil),        // 13: headway.v1.RedriveRequest
-	(*RedriveResponse)(nil),       // 14: headway.v1.RedriveResponse
-	(*GetServerInfoRequest)(nil),  // 15: headway.v1.GetServerInfoRequest
-	(*GetServerInfoResponse)(nil), // 16: headway.v1.GetServerInfoResponse
-	(*Limits)(nil),                // 17: headway.v1.Limits
-	(*Store)(nil),                 // 18: headway.v1.Store
-	(*Queue)(nil),                 // 19: headway.v1.Queue
-	(*Roles)(nil),                 // 20: headway.v1.Roles
-	(*Counts)(nil),                // 21: headway.v1.Counts
-	(*Message)(nil),               // 22: headway.v1.Message
-	(*timestamppb.Timestamp)(nil), // 23: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
+	(*ListLeasedRequest)(nil),     // 10: headway.v1.ListLeasedRequest
+	(*LeasedMessage)(nil),         // 11: headway.v1.LeasedMessage
+	(*ListLeasedResponse)(nil),    // 12: headway.v1.ListLeasedResponse
+	(*ListDeadRequest)(nil),       // 13: headway.v1.ListDeadRequest
+	(*DeadMessage)(nil),           // 14: headway.v1.DeadMessage
+	(*ListDeadResponse)(nil),      // 15: headway.v1.ListDeadResponse
+	(*RedriveRequest)(nil),        // 16: headway.v1.RedriveRequest
+	(*RedriveResponse)(nil),       // 17: headway.v1.RedriveResponse
+	(*GetServerInfoRequest)(nil),  // 18: headway.v1.GetServerInfoRequest
+	(*GetServerInfoResponse)(nil), // 19: headway.v1.GetServerInfoResponse
+	(*Limits)(nil),                // 20: headway.v1.Limits
+	(*Store)(nil),                 // 21: headway.v1.Store
+	(*Queue)(nil),                 // 22: headway.v1.Queue
+	(*Roles)(nil),                 // 23: headway.v1.Roles
+	(*Counts)(nil),                // 24: headway.v1.Counts
+	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*Progress)(nil),              // 26: headway.v1.Progress
+	(*Message)(nil),               // 27: headway.v1.Message
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
 }
 var file_headway_v1_admin_service_proto_depIdxs = []int32{
-	19, // 0: headway.v1.PauseResponse.queue:type_name -> headway.v1.Queue
-	19, // 1: headway.v1.ResumeResponse.queue:type_name -> headway.v1.Queue
-	20, // 2: headway.v1.RepairResponse.roles:type_name -> headway.v1.Roles
-	19, // 3: headway.v1.RepairResponse.queue:type_name -> headway.v1.Queue
-	21, // 4: headway.v1.CheckResponse.counts:type_name -> headway.v1.Counts
-	22, // 5: headway.v1.DeadMessage.message:type_name -> headway.v1.Message
-	23, // 6: headway.v1.DeadMessage.died_at:type_name -> google.protobuf.Timestamp
-	23, // 7: headway.v1.DeadMessage.put_at:type_name -> google.protobuf.Timestamp
-	11, // 8: headway.v1.ListDeadResponse.messages:type_name -> headway.v1.DeadMessage
-	17, // 9: headway.v1.GetServerInfoResponse.limits:type_name -> headway.v1.Limits
-	18, // 10: headway.v1.GetServerInfoResponse.store:type_name -> headway.v1.Store
-	23, // 11: headway.v1.GetServerInfoResponse.started_at:type_name -> google.protobuf.Timestamp
-	24, // 12: headway.v1.Limits.max_wait:type_name -> google.protobuf.Duration
-	24, // 13: headway.v1.Limits.max_lease:type_name -> google.protobuf.Duration
-	24, // 14: headway.v1.Limits.max_delay:type_name -> google.protobuf.Duration
-	0,  // 15: headway.v1.AdminService.Pause:input_type -> headway.v1.PauseRequest
-	2,  // 16: headway.v1.AdminService.Resume:input_type -> headway.v1.ResumeRequest
-	4,  // 17: headway.v1.AdminService.Purge:input_type -> headway.v1.PurgeRequest
-	6,  // 18: headway.v1.AdminService.Repair:input_type -> headway.v1.RepairRequest
-	8,  // 19: headway.v1.AdminService.Check:input_type -> headway.v1.CheckRequest
-	10, // 20: headway.v1.AdminService.ListDead:input_type -> headway.v1.ListDeadRequest
-	13, // 21: headway.v1.AdminService.Redrive:input_type -> headway.v1.RedriveRequest
-	15, // 22: headway.v1.AdminService.GetServerInfo:input_type -> headway.v1.GetServerInfoRequest
-	1,  // 23: headway.v1.AdminService.Pause:output_type -> headway.v1.PauseResponse
-	3,  // 24: headway.v1.AdminService.Resume:output_type -> headway.v1.ResumeResponse
-	5,  // 25: headway.v1.AdminService.Purge:output_type -> headway.v1.PurgeResponse
-	7,  // 26: headway.v1.AdminService.Repair:output_type -> headway.v1.RepairResponse
-	9,  // 27: headway.v1.AdminService.Check:output_type -> headway.v1.CheckResponse
-	12, // 28: headway.v1.AdminService.ListDead:output_type -> headway.v1.ListDeadResponse
-	14, // 29: headway.v1.AdminService.Redrive:output_type -> headway.v1.RedriveResponse
-	16, // 30: headway.v1.AdminService.GetServerInfo:output_type -> headway.v1.GetServerInfoResponse
-	23, // [23:31] is the sub-list for method output_type
-	15, // [15:23] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	22, // 0: headway.v1.PauseResponse.queue:type_name -> headway.v1.Queue
+	22, // 1: headway.v1.ResumeResponse.queue:type_name -> headway.v1.Queue
+	23, // 2: headway.v1.RepairResponse.roles:type_name -> headway.v1.Roles
+	22, // 3: headway.v1.RepairResponse.queue:type_name -> headway.v1.Queue
+	24, // 4: headway.v1.CheckResponse.counts:type_name -> headway.v1.Counts
+	25, // 5: headway.v1.LeasedMessage.leased_at:type_name -> google.protobuf.Timestamp
+	25, // 6: headway.v1.LeasedMessage.lease_expires_at:type_name -> google.protobuf.Timestamp
+	26, // 7: headway.v1.LeasedMessage.progress:type_name -> headway.v1.Progress
+	25, // 8: headway.v1.LeasedMessage.put_at:type_name -> google.protobuf.Timestamp
+	11, // 9: headway.v1.ListLeasedResponse.messages:type_name -> headway.v1.LeasedMessage
+	27, // 10: headway.v1.DeadMessage.message:type_name -> headway.v1.Message
+	25, // 11: headway.v1.DeadMessage.died_at:type_name -> google.protobuf.Timestamp
+	25, // 12: headway.v1.DeadMessage.put_at:type_name -> google.protobuf.Timestamp
+	14, // 13: headway.v1.ListDeadResponse.messages:type_name -> headway.v1.DeadMessage
+	20, // 14: headway.v1.GetServerInfoResponse.limits:type_name -> headway.v1.Limits
+	21, // 15: headway.v1.GetServerInfoResponse.store:type_name -> headway.v1.Store
+	25, // 16: headway.v1.GetServerInfoResponse.started_at:type_name -> google.protobuf.Timestamp
+	28, // 17: headway.v1.Limits.max_wait:type_name -> google.protobuf.Duration
+	28, // 18: headway.v1.Limits.max_lease:type_name -> google.protobuf.Duration
+	28, // 19: headway.v1.Limits.max_delay:type_name -> google.protobuf.Duration
+	0,  // 20: headway.v1.AdminService.Pause:input_type -> headway.v1.PauseRequest
+	2,  // 21: headway.v1.AdminService.Resume:input_type -> headway.v1.ResumeRequest
+	4,  // 22: headway.v1.AdminService.Purge:input_type -> headway.v1.PurgeRequest
+	6,  // 23: headway.v1.AdminService.Repair:input_type -> headway.v1.RepairRequest
+	8,  // 24: headway.v1.AdminService.Check:input_type -> headway.v1.CheckRequest
+	10, // 25: headway.v1.AdminService.ListLeased:input_type -> headway.v1.ListLeasedRequest
+	13, // 26: headway.v1.AdminService.ListDead:input_type -> headway.v1.ListDeadRequest
+	16, // 27: headway.v1.AdminService.Redrive:input_type -> headway.v1.RedriveRequest
+	18, // 28: headway.v1.AdminService.GetServerInfo:input_type -> headway.v1.GetServerInfoRequest
+	1,  // 29: headway.v1.AdminService.Pause:output_type -> headway.v1.PauseResponse
+	3,  // 30: headway.v1.AdminService.Resume:output_type -> headway.v1.ResumeResponse
+	5,  // 31: headway.v1.AdminService.Purge:output_type -> headway.v1.PurgeResponse
+	7,  // 32: headway.v1.AdminService.Repair:output_type -> headway.v1.RepairResponse
+	9,  // 33: headway.v1.AdminService.Check:output_type -> headway.v1.CheckResponse
+	12, // 34: headway.v1.AdminService.ListLeased:output_type -> headway.v1.ListLeasedResponse
+	15, // 35: headway.v1.AdminService.ListDead:output_type -> headway.v1.ListDeadResponse
+	17, // 36: headway.v1.AdminService.Redrive:output_type -> headway.v1.RedriveResponse
+	19, // 37: headway.v1.AdminService.GetServerInfo:output_type -> headway.v1.GetServerInfoResponse
+	29, // [29:38] is the sub-list for method output_type
+	20, // [20:29] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_headway_v1_admin_service_proto_init() }
@@ -1557,7 +1795,7 @@ func file_headway_v1_admin_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_headway_v1_admin_service_proto_rawDesc), len(file_headway_v1_admin_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -26,6 +26,7 @@ const (
 	AdminService_Purge_FullMethodName         = "/headway.v1.AdminService/Purge"
 	AdminService_Repair_FullMethodName        = "/headway.v1.AdminService/Repair"
 	AdminService_Check_FullMethodName         = "/headway.v1.AdminService/Check"
+	AdminService_ListLeased_FullMethodName    = "/headway.v1.AdminService/ListLeased"
 	AdminService_ListDead_FullMethodName      = "/headway.v1.AdminService/ListDead"
 	AdminService_Redrive_FullMethodName       = "/headway.v1.AdminService/Redrive"
 	AdminService_GetServerInfo_FullMethodName = "/headway.v1.AdminService/GetServerInfo"
@@ -59,6 +60,10 @@ type AdminServiceClient interface {
 	// meanwhile: about a second per million entries. Errors: QUEUE_NOT_FOUND, TOO_LARGE if the queue has more entries
 	// than `max_entries`.
 	Check(ctx context.Context, in *CheckRequest, opts ...grpc.CallOption) (*CheckResponse, error)
+	// Lists messages that are being worked on, and by whom: those first whose lease ends first.
+	//
+	// Does not block and changes nothing. Errors: QUEUE_NOT_FOUND.
+	ListLeased(ctx context.Context, in *ListLeasedRequest, opts ...grpc.CallOption) (*ListLeasedResponse, error)
 	// Lists dead messages, page by page, in the order they died.
 	//
 	// Does not block. A message that is dead during the whole listing is listed exactly once. A page carries at most
@@ -136,6 +141,16 @@ func (c *adminServiceClient) Check(ctx context.Context, in *CheckRequest, opts .
 	return out, nil
 }
 
+func (c *adminServiceClient) ListLeased(ctx context.Context, in *ListLeasedRequest, opts ...grpc.CallOption) (*ListLeasedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListLeasedResponse)
+	err := c.cc.Invoke(ctx, AdminService_ListLeased_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminServiceClient) ListDead(ctx context.Context, in *ListDeadRequest, opts ...grpc.CallOption) (*ListDeadResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListDeadResponse)
@@ -203,6 +218,10 @@ type AdminServiceServer interface {
 	// meanwhile: about a second per million entries. Errors: QUEUE_NOT_FOUND, TOO_LARGE if the queue has more entries
 	// than `max_entries`.
 	Check(context.Context, *CheckRequest) (*CheckResponse, error)
+	// Lists messages that are being worked on, and by whom: those first whose lease ends first.
+	//
+	// Does not block and changes nothing. Errors: QUEUE_NOT_FOUND.
+	ListLeased(context.Context, *ListLeasedRequest) (*ListLeasedResponse, error)
 	// Lists dead messages, page by page, in the order they died.
 	//
 	// Does not block. A message that is dead during the whole listing is listed exactly once. A page carries at most
@@ -244,6 +263,9 @@ func (UnimplementedAdminServiceServer) Repair(context.Context, *RepairRequest) (
 }
 func (UnimplementedAdminServiceServer) Check(context.Context, *CheckRequest) (*CheckResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Check not implemented")
+}
+func (UnimplementedAdminServiceServer) ListLeased(context.Context, *ListLeasedRequest) (*ListLeasedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListLeased not implemented")
 }
 func (UnimplementedAdminServiceServer) ListDead(context.Context, *ListDeadRequest) (*ListDeadResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListDead not implemented")
@@ -365,6 +387,24 @@ func _AdminService_Check_Handler(srv interface{}, ctx context.Context, dec func(
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdminService_ListLeased_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListLeasedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServiceServer).ListLeased(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AdminService_ListLeased_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServiceServer).ListLeased(ctx, req.(*ListLeasedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AdminService_ListDead_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListDeadRequest)
 	if err := dec(in); err != nil {
@@ -438,6 +478,10 @@ var AdminService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Check",
 			Handler:    _AdminService_Check_Handler,
+		},
+		{
+			MethodName: "ListLeased",
+			Handler:    _AdminService_ListLeased_Handler,
 		},
 		{
 			MethodName: "ListDead",

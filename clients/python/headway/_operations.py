@@ -54,6 +54,13 @@ class Operations:
         request = pb.CheckRequest(queue=self.name, max_entries=max_entries)
         return await self._connection.call(self._connection.admin.Check, request)
 
+    async def leased(self, max_messages: int = _PAGE_SIZE) -> Sequence[pb.LeasedMessage]:
+        """Who works on what: up to so many messages (1 to 1000), those first whose lease ends first. Raises
+        QueueNotFound."""
+        request = pb.ListLeasedRequest(queue=self.name, max_messages=max_messages)
+        response: pb.ListLeasedResponse = await self._connection.call(self._connection.admin.ListLeased, request)
+        return response.messages
+
     async def dead(self, *, without_payloads: bool = False) -> AsyncGenerator[pb.DeadMessage, None]:
         """Yields the dead messages in the order they died, page by page. Raises QueueNotFound."""
         page_token = ""

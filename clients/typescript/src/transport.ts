@@ -10,7 +10,7 @@ import { backoffMs, pause } from "./timing.js";
 
 // Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md).
 const SAFE =
-  /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Put|Pause|Resume|ListDead|Check|GetServerInfo)$/;
+  /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Put|Pause|Resume|ListDead|ListLeased|Check|GetServerInfo)$/;
 
 /** Whether a call that failed may be made again: it reads, or names its effect. */
 function isSafe(method: DescMethod, request: Message): boolean {

@@ -32,6 +32,20 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasedMessage:
+    """A message that is being worked on. `consumer` is "" and `leased_at_ms` None if nobody knows."""
+
+    id: str
+    ticket: int
+    consumer: str
+    attempt: int
+    leased_at_ms: int | None
+    lease_expires_at_ms: int
+    progress: Progress | None
+    put_at_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePlace:
     """Where one message is at one instant. `position` is 0 unless it waits; `attempt` is that of the lease."""
 

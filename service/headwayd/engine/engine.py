@@ -36,7 +36,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.namespaces import split
-from headwayd.domain.places import Progress
+from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.absence import Absence
@@ -400,6 +400,10 @@ class Engine:
     async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked:
         """Whether everything kept of the queue fits together. Raises TooLarge if it has more entries."""
         return await self._store.check(queue, max_entries=max_entries, budget_s=budget_s)
+
+    async def list_leased(self, queue: str, max_messages: int, *, budget_s: float) -> Sequence[LeasedMessage]:
+        """Messages that are being worked on, those first whose lease ends first."""
+        return await self._store.list_leased(queue, max_messages=max_messages, budget_s=budget_s)
 
     async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage:
         """A page of the dead, in the order they died. Raises FieldInvalid for a token that is none."""

@@ -39,7 +39,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.namespaces import bare, qualifier
-from headwayd.domain.places import Progress
+from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander, ToldTurn
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.engine import Engine
@@ -320,6 +320,11 @@ class GuardedEngine:
         """As the engine's."""
         with self._bare:
             return await self._engine.check(self._own(queue, _ADMIN), max_entries, budget_s=budget_s)
+
+    async def list_leased(self, queue: str, max_messages: int, *, budget_s: float) -> Sequence[LeasedMessage]:
+        """As the engine's. It names messages and consumers: not for those who only watch."""
+        with self._bare:
+            return await self._engine.list_leased(self._own(queue, _CONSUMER), max_messages, budget_s=budget_s)
 
     async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage:
         """As the engine's."""

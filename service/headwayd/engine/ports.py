@@ -28,7 +28,7 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.namespaces import DEFAULT
-from headwayd.domain.places import Feed, LineNumbers, Places, Progress
+from headwayd.domain.places import Feed, LeasedMessage, LineNumbers, Places, Progress
 from headwayd.domain.standing import Footings, Standing, Waiter
 
 
@@ -198,6 +198,8 @@ class Store(Protocol):
     async def withdraw(
         self, queue: str, message_ids: Sequence[str], *, budget_s: float
     ) -> Sequence[WithdrawOutcome]: ...
+
+    async def list_leased(self, queue: str, *, max_messages: int, budget_s: float) -> Sequence[LeasedMessage]: ...
 
     async def list_dead(
         self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float

@@ -18,6 +18,14 @@ from headwayd.rpc.validation import Checks
 _MOST_ENTRIES = 2**52  # Lua's numbers are exact up to here
 
 
+def most_leased(request: admin_service_pb2.ListLeasedRequest, limits: Limits) -> int:
+    """How many messages ListLeased lists at most."""
+    checks = Checks(limits)
+    most = checks.count("max_messages", request.max_messages, highest=limits.max_batch_messages, default=1)
+    checks.finish()
+    return most
+
+
 def dead_page(request: admin_service_pb2.ListDeadRequest, limits: Limits) -> tuple[int, str]:
     """How many messages a page of ListDead holds at most, and where it begins, which the store understands."""
     checks = Checks(limits)

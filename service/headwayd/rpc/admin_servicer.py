@@ -12,6 +12,7 @@ from headwayd.rpc import admin_requests
 from headwayd.rpc.conversion import (
     check_response,
     dead_response,
+    leased_response,
     limits_message,
     queue_message,
     roles_message,
@@ -71,6 +72,14 @@ class AdminServicer(admin_service_pb2_grpc.AdminServiceServicer):
         max_entries = admin_requests.max_entries(request)
         checked = await self._engine.check(request.queue, max_entries, budget_s=store_budget_s(context))
         return check_response(checked)
+
+    async def ListLeased(
+        self, request: admin_service_pb2.ListLeasedRequest, context: Context
+    ) -> admin_service_pb2.ListLeasedResponse:
+        """Lists messages that are being worked on, and by whom."""
+        self._engine.check_name(request.queue)
+        most = admin_requests.most_leased(request, self._limits)
+        return leased_response(await self._engine.list_leased(request.queue, most, budget_s=store_budget_s(context)))
 
     async def ListDead(
         self, request: admin_service_pb2.ListDeadRequest, context: Context

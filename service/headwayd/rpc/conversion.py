@@ -24,6 +24,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
+from headwayd.domain.places import LeasedMessage
 from headwayd.domain.standing import GetOutcome, Standing
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
@@ -144,6 +145,27 @@ def withdraw_response(outcomes: Iterable[WithdrawOutcome]) -> queue_service_pb2.
         result = response.results.add(id=outcome.id, withdrawn=outcome.error is None)
         if outcome.error is not None:
             result.error.CopyFrom(item_status(outcome.error))
+    return response
+
+
+def leased_response(messages: Sequence[LeasedMessage]) -> admin_service_pb2.ListLeasedResponse:
+    """Messages that are being worked on, in the order in which their leases end."""
+    response = admin_service_pb2.ListLeasedResponse()
+    for leased in messages:
+        entry = response.messages.add(
+            id=clean_text(leased.id),
+            ticket=leased.ticket,
+            consumer=clean_text(leased.consumer),
+            attempt=leased.attempt,
+            lease_expires_at=timestamp(leased.lease_expires_at_ms),
+        )
+        if leased.leased_at_ms is not None:
+            set_timestamp(entry.leased_at, leased.leased_at_ms)
+        if leased.progress is not None:
+            entry.progress.fraction = leased.progress.fraction
+            entry.progress.note = clean_text(leased.progress.note)
+        if leased.put_at_ms is not None:
+            set_timestamp(entry.put_at, leased.put_at_ms)
     return response
 
 

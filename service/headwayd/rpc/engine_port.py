@@ -30,7 +30,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
-from headwayd.domain.places import Progress
+from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 
@@ -98,6 +98,8 @@ class Engine(Protocol):
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired: ...
 
     async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked: ...
+
+    async def list_leased(self, queue: str, max_messages: int, *, budget_s: float) -> Sequence[LeasedMessage]: ...
 
     async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage: ...
 

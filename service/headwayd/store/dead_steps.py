@@ -1,4 +1,4 @@
-"""What is done with the dead, and with all of a queue at once: looks, moves and checks."""
+"""What is done with the leased and the dead, and with all of a queue at once: looks, moves and checks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from headwayd.domain.errors import FieldInvalid, QueueClosed, TooLarge, Violation
 from headwayd.domain.model import Checked, Counts, DeadPage
+from headwayd.domain.places import LeasedMessage
 from headwayd.engine.ports import RedriveStep
 from headwayd.store import frames, replies
 from headwayd.store.asking import Asking
@@ -31,7 +32,14 @@ def _number_of(page_token: str) -> str:
 
 
 class DeadSteps(Asking):
-    """The part of `engine.ports.Store` for the dead and for checks."""
+    """The part of `engine.ports.Store` for the leased, for the dead, and for checks."""
+
+    async def list_leased(self, queue: str, *, max_messages: int, budget_s: float) -> Sequence[LeasedMessage]:
+        """Messages that are being worked on, those first whose lease ends first."""
+        reply = await self._ask("list_leased", queue, max_messages, budget_s=budget_s)
+        if (error := replies.missing(reply[0], queue)) is not None:
+            raise error
+        return replies.leased_messages(reply)
 
     async def list_dead(
         self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float

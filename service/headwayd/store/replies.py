@@ -33,6 +33,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
+from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.store import frames, tokens
 from headwayd.store.status import Status
 
@@ -213,6 +214,35 @@ def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> Withd
         case _:
             error = MessageNotFound(f"no message {message_id!r} is known", metadata=metadata)
     return WithdrawOutcome(message_id, error)
+
+
+def progress_of(told: bytes) -> Progress | None:
+    """What x:progress keeps: how far, a blank, a note; None if nothing was told."""
+    if not told:
+        return None
+    fraction, _, note = text(told).partition(" ")
+    return Progress(float(fraction), note)
+
+
+def leased_messages(reply: Sequence[Any]) -> list[LeasedMessage]:
+    """The messages of list_leased.lua's reply, which is given from its status on."""
+    generation = text(reply[1])
+    fields = iter(reply[2:])
+    return [
+        LeasedMessage(
+            id=text(given) or text(made) or made_id(generation, int(ticket)),
+            ticket=int(ticket),
+            consumer=text(consumer),
+            attempt=int(failures) + 1,
+            leased_at_ms=int(leased_at) or None,
+            lease_expires_at_ms=int(deadline),
+            progress=progress_of(progress),
+            put_at_ms=int(put_at) or None,
+        )
+        for ticket, failures, put_at, made, deadline, leased_at, consumer, progress, given in zip(
+            *[fields] * 9, strict=True
+        )
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ NAMES = (
     "extend",
     "withdraw",
     "peek",
+    "list_leased",
     "list_dead",
     "redrive",
     "adopt",

@@ -13,11 +13,10 @@ from headwayd.domain.places import (
     LineNumbers,
     MessagePlace,
     Places,
-    Progress,
     Shape,
     Whereabouts,
 )
-from headwayd.store.replies import OUTCOMES, text
+from headwayd.store.replies import OUTCOMES, progress_of, text
 
 NUMBERS = 17
 
@@ -48,13 +47,6 @@ def line_numbers(values: Sequence[Any]) -> LineNumbers:
     )
 
 
-def _progress(told: bytes) -> Progress | None:
-    if not told:
-        return None
-    fraction, _, note = told.partition(b" ")
-    return Progress(float(fraction), text(note))
-
-
 def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
     """The reply of places.lua, from its status on."""
     numbers = line_numbers(reply[1 : 1 + NUMBERS])
@@ -82,7 +74,7 @@ def _place(name: str, row: Sequence[Any]) -> MessagePlace:
         ref=text(ref),
         position=int(position),
         attempt=int(attempt),
-        progress=_progress(progress),
+        progress=progress_of(progress),
         outcome=outcome,
         result=result,
         cause=text(cause),
@@ -119,5 +111,5 @@ def _event(entry: bytes) -> Event:
         case Happening.DEAD:
             return Event(what=what, ref=ref, outcome=Outcome.DEAD, cause=text(more))
         case Happening.PROGRESS:
-            return Event(what=what, ref=ref, progress=_progress(more))
+            return Event(what=what, ref=ref, progress=progress_of(more))
     return Event(what=what, ref=ref)

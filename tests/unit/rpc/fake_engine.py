@@ -34,7 +34,7 @@ from headwayd.domain.model import (
     StoreFacts,
     WithdrawOutcome,
 )
-from headwayd.domain.places import Progress
+from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldOver, ToldStander
 from headwayd.domain.watching import End, Told, ToldFinished, ToldQueue, WatchOrder
 
@@ -182,6 +182,10 @@ class FakeEngine:
     async def check(self, queue: str, max_entries: int, *, budget_s: float) -> Checked:
         default = Checked(findings=["one", "two"], entries=7, counts=Counts(length=3))
         return await self._do("check", (queue, max_entries), budget_s, default)
+
+    async def list_leased(self, queue: str, max_messages: int, *, budget_s: float) -> Sequence[LeasedMessage]:
+        default: Sequence[LeasedMessage] = []
+        return await self._do("list_leased", (queue, max_messages), budget_s, default)
 
     async def list_dead(self, queue: str, page_size: int, page_token: str, *, budget_s: float) -> DeadPage:
         return await self._do("list_dead", (queue, page_size, page_token), budget_s, DeadPage([], ""))

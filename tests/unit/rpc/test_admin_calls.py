@@ -12,6 +12,7 @@ from headway.v1 import admin_service_pb2, message_pb2
 from headwayd.domain.errors import QueueClosed
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import DeadMessage, DeadPage, RedriveOrder, Repaired, Role
+from headwayd.domain.places import LeasedMessage, Progress
 from unit.rpc.calling import AdminStub, answer_of, at
 from unit.rpc.fake_engine import FakeEngine
 
@@ -70,6 +71,34 @@ async def test_list_dead(admin: AdminStub, engine: FakeEngine) -> None:
     bare = await admin.ListDead(admin_service_pb2.ListDeadRequest(queue="q", without_payloads=True), timeout=5)
     assert engine.last == ("q", 100, "")
     assert [entry.message.payload for entry in bare.messages] == [b"", b""]
+
+
+async def test_list_leased(admin: AdminStub, engine: FakeEngine) -> None:
+    leased = LeasedMessage(
+        id="m",
+        ticket=7,
+        consumer="worker",
+        attempt=2,
+        leased_at_ms=1_700_000_000_000,
+        lease_expires_at_ms=1_700_000_030_000,
+        progress=Progress(0.5, "half"),
+        put_at_ms=1_600_000_000_000,
+    )
+    unknown = replace(leased, consumer="", leased_at_ms=None, progress=None, put_at_ms=None)
+    engine.answers["list_leased"] = [leased, unknown]
+    told = await admin.ListLeased(admin_service_pb2.ListLeasedRequest(queue="q", max_messages=5), timeout=5)
+    assert engine.last == ("q", 5)
+    assert told.messages[0] == admin_service_pb2.LeasedMessage(
+        id="m",
+        ticket=7,
+        consumer="worker",
+        attempt=2,
+        leased_at=at(1_700_000_000_000),
+        lease_expires_at=at(1_700_000_030_000),
+        progress=message_pb2.Progress(fraction=0.5, note="half"),
+        put_at=at(1_600_000_000_000),
+    )
+    assert not any(told.messages[1].HasField(name) for name in ("leased_at", "progress", "put_at"))
 
 
 async def test_redrive_streams_how_far_it_is(admin: AdminStub, engine: FakeEngine) -> None:

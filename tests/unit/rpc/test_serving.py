@@ -35,6 +35,7 @@ NAMED = {
     "Purge": admin_service_pb2.PurgeRequest,
     "Repair": admin_service_pb2.RepairRequest,
     "Check": admin_service_pb2.CheckRequest,
+    "ListLeased": admin_service_pb2.ListLeasedRequest,
     "ListDead": admin_service_pb2.ListDeadRequest,
     "Redrive": admin_service_pb2.RedriveRequest,
 }

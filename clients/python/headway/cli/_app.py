@@ -124,6 +124,7 @@ async def _perform(session: Session, action: Callable[[Client, Output], Awaitabl
 from headway.cli import (  # noqa: E402, F401 - each registers its commands with `app`
     _dead,
     _get,
+    _leased,
     _messages,
     _policies,
     _put,

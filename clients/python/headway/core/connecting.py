@@ -35,7 +35,7 @@ _OPTIONS = (
 )
 # Calls that do no harm when made twice: they only read, or name what they do. Never repeated: Close and Delete (the
 # second fails by rule), Purge and Repair (the second's answer tells its own part only).
-_READ = ("Check", "Describe", "GetServerInfo", "List", "ListDead", "Peek")
+_READ = ("Check", "Describe", "GetServerInfo", "List", "ListDead", "ListLeased", "Peek")
 _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "Update", "Withdraw")
 
 _Response = TypeVar("_Response")

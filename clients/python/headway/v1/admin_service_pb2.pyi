@@ -263,6 +263,105 @@ class CheckResponse(google.protobuf.message.Message):
 Global___CheckResponse: typing_extensions.TypeAlias = CheckResponse
 
 @typing.final
+class ListLeasedRequest(google.protobuf.message.Message):
+    """Asks who works on what."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUEUE_FIELD_NUMBER: builtins.int
+    MAX_MESSAGES_FIELD_NUMBER: builtins.int
+    queue: builtins.str
+    """The queue's name."""
+    max_messages: builtins.int
+    """At most this many: 1 to `Limits.max_batch_messages`. 0 = 1."""
+    def __init__(
+        self,
+        *,
+        queue: builtins.str = ...,
+        max_messages: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["max_messages", b"max_messages", "queue", b"queue"]) -> None: ...
+
+Global___ListLeasedRequest: typing_extensions.TypeAlias = ListLeasedRequest
+
+@typing.final
+class LeasedMessage(google.protobuf.message.Message):
+    """A message that is being worked on. Its lease's token is its holder's alone."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    TICKET_FIELD_NUMBER: builtins.int
+    CONSUMER_FIELD_NUMBER: builtins.int
+    ATTEMPT_FIELD_NUMBER: builtins.int
+    LEASED_AT_FIELD_NUMBER: builtins.int
+    LEASE_EXPIRES_AT_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    PUT_AT_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """The message's id."""
+    ticket: builtins.int
+    """Its number in the queue."""
+    consumer: builtins.str
+    """Who leased it, as in `GetRequest.consumer`: the service's own name if it gave none. Empty: nobody knows, as after a
+    lease that lapsed was taken up again.
+    """
+    attempt: builtins.int
+    """Which delivery this is, as in Delivery."""
+    @property
+    def leased_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """Since when, by the store's clock. Unset: nobody knows."""
+
+    @property
+    def lease_expires_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When the lease lapses, as it stands now."""
+
+    @property
+    def progress(self) -> headway.v1.message_pb2.Progress:
+        """How far the work has come. Unset if nothing was told."""
+
+    @property
+    def put_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
+        """When it was accepted, as in Delivery."""
+
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        ticket: builtins.int = ...,
+        consumer: builtins.str = ...,
+        attempt: builtins.int = ...,
+        leased_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        lease_expires_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        progress: headway.v1.message_pb2.Progress | None = ...,
+        put_at: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["lease_expires_at", b"lease_expires_at", "leased_at", b"leased_at", "progress", b"progress", "put_at", b"put_at"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "consumer", b"consumer", "id", b"id", "lease_expires_at", b"lease_expires_at", "leased_at", b"leased_at", "progress", b"progress", "put_at", b"put_at", "ticket", b"ticket"]) -> None: ...
+
+Global___LeasedMessage: typing_extensions.TypeAlias = LeasedMessage
+
+@typing.final
+class ListLeasedResponse(google.protobuf.message.Message):
+    """Messages that are being worked on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MESSAGES_FIELD_NUMBER: builtins.int
+    @property
+    def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___LeasedMessage]:
+        """Those whose lease ends first, in this order."""
+
+    def __init__(
+        self,
+        *,
+        messages: collections.abc.Iterable[Global___LeasedMessage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["messages", b"messages"]) -> None: ...
+
+Global___ListLeasedResponse: typing_extensions.TypeAlias = ListLeasedResponse
+
+@typing.final
 class ListDeadRequest(google.protobuf.message.Message):
     """Asks for a page of dead messages."""
 

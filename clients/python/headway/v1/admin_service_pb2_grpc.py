@@ -60,6 +60,11 @@ class AdminServiceStub(object):
                 request_serializer=headway_dot_v1_dot_admin__service__pb2.CheckRequest.SerializeToString,
                 response_deserializer=headway_dot_v1_dot_admin__service__pb2.CheckResponse.FromString,
                 _registered_method=True)
+        self.ListLeased = channel.unary_unary(
+                '/headway.v1.AdminService/ListLeased',
+                request_serializer=headway_dot_v1_dot_admin__service__pb2.ListLeasedRequest.SerializeToString,
+                response_deserializer=headway_dot_v1_dot_admin__service__pb2.ListLeasedResponse.FromString,
+                _registered_method=True)
         self.ListDead = channel.unary_unary(
                 '/headway.v1.AdminService/ListDead',
                 request_serializer=headway_dot_v1_dot_admin__service__pb2.ListDeadRequest.SerializeToString,
@@ -128,6 +133,15 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListLeased(self, request, context):
+        """Lists messages that are being worked on, and by whom: those first whose lease ends first.
+
+        Does not block and changes nothing. Errors: QUEUE_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListDead(self, request, context):
         """Lists dead messages, page by page, in the order they died.
 
@@ -187,6 +201,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.Check,
                     request_deserializer=headway_dot_v1_dot_admin__service__pb2.CheckRequest.FromString,
                     response_serializer=headway_dot_v1_dot_admin__service__pb2.CheckResponse.SerializeToString,
+            ),
+            'ListLeased': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListLeased,
+                    request_deserializer=headway_dot_v1_dot_admin__service__pb2.ListLeasedRequest.FromString,
+                    response_serializer=headway_dot_v1_dot_admin__service__pb2.ListLeasedResponse.SerializeToString,
             ),
             'ListDead': grpc.unary_unary_rpc_method_handler(
                     servicer.ListDead,
@@ -340,6 +359,33 @@ class AdminService(object):
             '/headway.v1.AdminService/Check',
             headway_dot_v1_dot_admin__service__pb2.CheckRequest.SerializeToString,
             headway_dot_v1_dot_admin__service__pb2.CheckResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListLeased(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/headway.v1.AdminService/ListLeased',
+            headway_dot_v1_dot_admin__service__pb2.ListLeasedRequest.SerializeToString,
+            headway_dot_v1_dot_admin__service__pb2.ListLeasedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -22,6 +22,7 @@ class AdminServiceStub:
     Purge: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.PurgeRequest, headway.v1.admin_service_pb2.PurgeResponse]
     Repair: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.RepairRequest, headway.v1.admin_service_pb2.RepairResponse]
     Check: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.CheckRequest, headway.v1.admin_service_pb2.CheckResponse]
+    ListLeased: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.ListLeasedRequest, headway.v1.admin_service_pb2.ListLeasedResponse]
     ListDead: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.ListDeadRequest, headway.v1.admin_service_pb2.ListDeadResponse]
     Redrive: grpc.UnaryStreamMultiCallable[headway.v1.admin_service_pb2.RedriveRequest, headway.v1.admin_service_pb2.RedriveResponse]
     GetServerInfo: grpc.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.GetServerInfoRequest, headway.v1.admin_service_pb2.GetServerInfoResponse]
@@ -33,6 +34,7 @@ class AdminServiceAsyncStub(AdminServiceStub):
     Purge: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.PurgeRequest, headway.v1.admin_service_pb2.PurgeResponse]  # type: ignore[assignment]
     Repair: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.RepairRequest, headway.v1.admin_service_pb2.RepairResponse]  # type: ignore[assignment]
     Check: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.CheckRequest, headway.v1.admin_service_pb2.CheckResponse]  # type: ignore[assignment]
+    ListLeased: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.ListLeasedRequest, headway.v1.admin_service_pb2.ListLeasedResponse]  # type: ignore[assignment]
     ListDead: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.ListDeadRequest, headway.v1.admin_service_pb2.ListDeadResponse]  # type: ignore[assignment]
     Redrive: grpc.aio.UnaryStreamMultiCallable[headway.v1.admin_service_pb2.RedriveRequest, headway.v1.admin_service_pb2.RedriveResponse]  # type: ignore[assignment]
     GetServerInfo: grpc.aio.UnaryUnaryMultiCallable[headway.v1.admin_service_pb2.GetServerInfoRequest, headway.v1.admin_service_pb2.GetServerInfoResponse]  # type: ignore[assignment]
@@ -43,6 +45,7 @@ class AdminServiceServicer:
     def Purge(self, request: headway.v1.admin_service_pb2.PurgeRequest, context: typing.Any) -> typing.Any: ...
     def Repair(self, request: headway.v1.admin_service_pb2.RepairRequest, context: typing.Any) -> typing.Any: ...
     def Check(self, request: headway.v1.admin_service_pb2.CheckRequest, context: typing.Any) -> typing.Any: ...
+    def ListLeased(self, request: headway.v1.admin_service_pb2.ListLeasedRequest, context: typing.Any) -> typing.Any: ...
     def ListDead(self, request: headway.v1.admin_service_pb2.ListDeadRequest, context: typing.Any) -> typing.Any: ...
     def Redrive(self, request: headway.v1.admin_service_pb2.RedriveRequest, context: typing.Any) -> typing.Any: ...
     def GetServerInfo(self, request: headway.v1.admin_service_pb2.GetServerInfoRequest, context: typing.Any) -> typing.Any: ...

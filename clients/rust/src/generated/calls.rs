@@ -64,6 +64,16 @@ impl crate::Call for CheckRequest {
         None
     }
 }
+impl crate::Call for ListLeasedRequest {
+    type Response = ListLeasedResponse;
+    const NAME: &'static str = "ListLeased";
+    async fn send(
+        client: &crate::Client,
+        request: tonic::Request<Self>,
+    ) -> Result<tonic::Response<ListLeasedResponse>, tonic::Status> {
+        client.admin().list_leased(request).await
+    }
+}
 impl crate::Call for ListDeadRequest {
     type Response = ListDeadResponse;
     const NAME: &'static str = "ListDead";

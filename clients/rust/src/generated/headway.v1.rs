@@ -741,6 +741,52 @@ pub struct CheckResponse {
     #[prost(message, optional, tag = "3")]
     pub counts: ::core::option::Option<Counts>,
 }
+/// Asks who works on what.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListLeasedRequest {
+    /// The queue's name.
+    #[prost(string, tag = "1")]
+    pub queue: ::prost::alloc::string::String,
+    /// At most this many: 1 to `Limits.max_batch_messages`. 0 = 1.
+    #[prost(uint32, tag = "2")]
+    pub max_messages: u32,
+}
+/// A message that is being worked on. Its lease's token is its holder's alone.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LeasedMessage {
+    /// The message's id.
+    #[prost(string, tag = "1")]
+    pub id: ::prost::alloc::string::String,
+    /// Its number in the queue.
+    #[prost(uint64, tag = "2")]
+    pub ticket: u64,
+    /// Who leased it, as in `GetRequest.consumer`: the service's own name if it gave none. Empty: nobody knows, as after a
+    /// lease that lapsed was taken up again.
+    #[prost(string, tag = "3")]
+    pub consumer: ::prost::alloc::string::String,
+    /// Which delivery this is, as in Delivery.
+    #[prost(uint32, tag = "4")]
+    pub attempt: u32,
+    /// Since when, by the store's clock. Unset: nobody knows.
+    #[prost(message, optional, tag = "5")]
+    pub leased_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// When the lease lapses, as it stands now.
+    #[prost(message, optional, tag = "6")]
+    pub lease_expires_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// How far the work has come. Unset if nothing was told.
+    #[prost(message, optional, tag = "7")]
+    pub progress: ::core::option::Option<Progress>,
+    /// When it was accepted, as in Delivery.
+    #[prost(message, optional, tag = "8")]
+    pub put_at: ::core::option::Option<::prost_types::Timestamp>,
+}
+/// Messages that are being worked on.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListLeasedResponse {
+    /// Those whose lease ends first, in this order.
+    #[prost(message, repeated, tag = "1")]
+    pub messages: ::prost::alloc::vec::Vec<LeasedMessage>,
+}
 /// Asks for a page of dead messages.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListDeadRequest {
@@ -1135,6 +1181,33 @@ pub mod admin_service_client {
             let mut req = request.into_request();
             req.extensions_mut()
                 .insert(GrpcMethod::new("headway.v1.AdminService", "Check"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Lists messages that are being worked on, and by whom: those first whose lease ends first.
+        ///
+        /// Does not block and changes nothing. Errors: QUEUE_NOT_FOUND.
+        pub async fn list_leased(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListLeasedRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListLeasedResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/headway.v1.AdminService/ListLeased",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("headway.v1.AdminService", "ListLeased"));
             self.inner.unary(req, path, codec).await
         }
         /// Lists dead messages, page by page, in the order they died.

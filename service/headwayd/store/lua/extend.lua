@@ -31,7 +31,7 @@ end, function(i, ticket, outcome)
     local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
     record.flags = without_flag(record.flags, FLAG.LAPSED)
-    redis.call('HSET', K.lease, ticket, pack_record(record))
+    redis.call('HSET', K.lease, ticket, pack_leased(record, pack_holder(S.now, '')))
     redis.call('HSET', K.body, ticket, element)
     redis.call('ZADD', K.leases, deadline, ticket)
     tell(S, 'L', ticket, record.failures + 1)

@@ -64,7 +64,7 @@ if ARGV[8] ~= '' then
     random = first_random
     if not has_flag(lease.record.flags, FLAG.CLAIMED) then
       lease.record.flags = with_flag(lease.record.flags, FLAG.CLAIMED)
-      redis.call('HSET', K.lease, lease.ticket, pack_record(lease.record))
+      redis.call('HSET', K.lease, lease.ticket, pack_leased(lease.record, lease.record.holder))
     end
     deliver_again(lease.ticket, lease.record, tonumber(lease.deadline), element)
   end
@@ -172,6 +172,7 @@ if #tickets > 0 then
   local deadline_text = text_of(deadline)
   local leases, kept, bodies, counted, counted_bytes = {}, {}, {}, 0, 0
   local is_shared, first_attempt = #ARGV[6] > RANDOM_SIZE, struct.pack('>I4', 1)
+  local holder = pack_holder(S.now, string.sub(ARGV[3], 1, 255))
   local parts = {}   -- of the records of those that were put at the same time
   for i, ticket in ipairs(tickets) do
     local record, element = records[i], elements[i]
@@ -185,14 +186,14 @@ if #tickets > 0 then
         record.flags = with_flag(record.flags, FLAG.COUNTED)
         counted, counted_bytes = counted + 1, counted_bytes + #element
       end
-      packed = pack_record(record)
+      packed = pack_leased(record, holder)
       deliver_again(ticket, record, deadline, element)
     else
       local put_at = put_ats[i]
       parts[put_at] = parts[put_at] or fresh_part(put_at)
       attempt = 1
       counted, counted_bytes = counted + 1, counted_bytes + #element
-      packed = pack_fresh(parts[put_at], own .. first_attempt)
+      packed = pack_fresh(parts[put_at], own .. first_attempt, holder)
       deliver(ticket, attempt, put_at, '', deadline, element)
     end
     leases[2 * i - 1], leases[2 * i] = deadline_text, ticket

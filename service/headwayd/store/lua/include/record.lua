@@ -6,12 +6,14 @@
 --   replays    u32   how often it came back from the dead
 --   nonce      20    of the last lease: 16 random bytes and its attempt (u32); zero bytes if there was none
 --   id         u16 length + bytes: a made id that must outlive its ticket; empty for all others
+--   holder     if HELD, in x:lease alone: u64 ms since when, u8 length + bytes: the consumer's name
 --   error      rest  the reason of the last failure
 local FLAG = {
   COUNTED = 1,   -- its first departure was counted in pressure's consumed stats
   LAPSED = 2,    -- the last lease ran out and was not settled: a late ack is still good
   CLAIMED = 8,   -- the attempt that leased it was asked again: the first asker cannot give the lease back any more
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
+  HELD = 16,     -- it tells by whom: only while it is leased
 }
 local NO_NONCE = string.rep('\0', 20)
 
@@ -28,21 +30,41 @@ local function pack_record(r)
   return struct.pack(RECORD, r.failures, r.put_at, r.expires_at, r.flags, r.replays, r.nonce, #r.id) .. r.id .. r.error
 end
 
+-- Who leases from now on.
+local function pack_holder(now, consumer) return struct.pack('>I8B', now, #consumer) .. consumer end
+
+-- The record of a leased message.
+local function pack_leased(r, holder)
+  if not holder then return pack_record(r) end
+  local flags = with_flag(r.flags, FLAG.HELD)
+  return struct.pack(RECORD, r.failures, r.put_at, r.expires_at, flags, r.replays, r.nonce, #r.id) .. r.id .. holder
+    .. r.error
+end
+
 -- Of a message that is leased for the first time nothing is known but when it was put, and its lease. So its record is
--- put together from two parts, of which the first is the same for all that were put at the same time.
-local FRESH_BYTES, NONCE_AT, NONCE_TO = 47, 26, 45
-local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FLAG.COUNTED, 0) end
-local function pack_fresh(part, nonce) return part .. nonce .. '\0\0' end
+-- put together from three parts: the first is the same for all that were put at the same time, the last for all that
+-- are leased together.
+local FRESH_FLAGS = FLAG.COUNTED + FLAG.HELD
+local FRESH_BYTES, NAME_SIZE_AT, NONCE_AT, NONCE_TO = 56, 56, 26, 45
+local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FRESH_FLAGS, 0) end
+local function pack_fresh(part, nonce, holder) return part .. nonce .. '\0\0' .. holder end
 local function is_fresh(bytes)
-  return #bytes == FRESH_BYTES and string.byte(bytes, 21) == FLAG.COUNTED and string.sub(bytes, 1, 4) == '\0\0\0\0'
+  return string.byte(bytes, 21) == FRESH_FLAGS and string.sub(bytes, 1, 4) == '\0\0\0\0'
+    and string.sub(bytes, 46, 47) == '\0\0' and #bytes == FRESH_BYTES + string.byte(bytes, NAME_SIZE_AT)
 end
 local function nonce_of(bytes) return string.sub(bytes, NONCE_AT, NONCE_TO) end
 
 local function unpack_record(bytes)
   local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)
+  local holder, error_at = nil, id_at + id_length
+  if has_flag(flags, FLAG.HELD) then
+    local holder_at = error_at
+    error_at = holder_at + 9 + string.byte(bytes, holder_at + 8)
+    holder, flags = string.sub(bytes, holder_at, error_at - 1), flags - FLAG.HELD
+  end
   return { failures = failures, put_at = put_at, expires_at = expires_at, flags = flags, replays = replays,
            nonce = nonce, id = string.sub(bytes, id_at, id_at + id_length - 1),
-           error = string.sub(bytes, id_at + id_length) }
+           holder = holder, error = string.sub(bytes, error_at) }
 end
 
 -- A record and an element in one value: u32 length of the record, the record, the element.

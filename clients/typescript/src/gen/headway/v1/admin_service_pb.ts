@@ -8,7 +8,7 @@ import type { GenFile, GenMessage, GenService } from "@bufbuild/protobuf/codegen
 import { fileDesc, messageDesc, serviceDesc } from "@bufbuild/protobuf/codegenv2";
 import type { Duration, Timestamp } from "@bufbuild/protobuf/wkt";
 import { file_google_protobuf_duration, file_google_protobuf_timestamp } from "@bufbuild/protobuf/wkt";
-import type { Message as Message$1 } from "./message_pb.js";
+import type { Message as Message$1, Progress } from "./message_pb.js";
 import { file_headway_v1_message } from "./message_pb.js";
 import type { Counts, Queue, Roles } from "./queue_pb.js";
 import { file_headway_v1_queue } from "./queue_pb.js";
@@ -18,7 +18,7 @@ import type { Message } from "@bufbuild/protobuf";
  * Describes the file headway/v1/admin_service.proto.
  */
 export const file_headway_v1_admin_service: GenFile = /*@__PURE__*/
-  fileDesc("Ch5oZWFkd2F5L3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCmhlYWR3YXkudjEiHQoMUGF1c2VSZXF1ZXN0Eg0KBXF1ZXVlGAEgASgJIjEKDVBhdXNlUmVzcG9uc2USIAoFcXVldWUYASABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIh4KDVJlc3VtZVJlcXVlc3QSDQoFcXVldWUYASABKAkiMgoOUmVzdW1lUmVzcG9uc2USIAoFcXVldWUYASABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIisKDFB1cmdlUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRIMCgRkZWFkGAIgASgIIj8KDVB1cmdlUmVzcG9uc2USDwoHd2FpdGluZxgBIAEoBBIPCgdkZWxheWVkGAIgASgEEgwKBGRlYWQYAyABKAQiNgoNUmVwYWlyUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRIWCg5jb25maXJtX2hvbGRlchgCIAEoCSJ4Cg5SZXBhaXJSZXNwb25zZRIQCghmaW5kaW5ncxgBIAMoCRIQCghyZXBhaXJlZBgCIAEoCBIgCgVyb2xlcxgDIAEoCzIRLmhlYWR3YXkudjEuUm9sZXMSIAoFcXVldWUYBCABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIjIKDENoZWNrUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRITCgttYXhfZW50cmllcxgCIAEoBCJWCg1DaGVja1Jlc3BvbnNlEhAKCGZpbmRpbmdzGAEgAygJEg8KB2VudHJpZXMYAiABKAQSIgoGY291bnRzGAMgASgLMhIuaGVhZHdheS52MS5Db3VudHMiYQoPTGlzdERlYWRSZXF1ZXN0Eg0KBXF1ZXVlGAEgASgJEhEKCXBhZ2Vfc2l6ZRgCIAEoDRISCgpwYWdlX3Rva2VuGAMgASgJEhgKEHdpdGhvdXRfcGF5bG9hZHMYBCABKAgi0gEKC0RlYWRNZXNzYWdlEiQKB21lc3NhZ2UYASABKAsyEy5oZWFkd2F5LnYxLk1lc3NhZ2USEAoIZmFpbHVyZXMYAiABKA0SKwoHZGllZF9hdBgDIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDQoFY2F1c2UYBCABKAkSEgoKbGFzdF9lcnJvchgFIAEoCRIPCgdyZXBsYXlzGAYgASgNEioKBnB1dF9hdBgHIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiVgoQTGlzdERlYWRSZXNwb25zZRIpCghtZXNzYWdlcxgBIAMoCzIXLmhlYWR3YXkudjEuRGVhZE1lc3NhZ2USFwoPbmV4dF9wYWdlX3Rva2VuGAIgASgJIlQKDlJlZHJpdmVSZXF1ZXN0Eg0KBXF1ZXVlGAEgASgJEhMKC21lc3NhZ2VfaWRzGAIgAygJEhAKCHRvX3F1ZXVlGAMgASgJEgwKBHJhdGUYBCABKAEiTQoPUmVkcml2ZVJlc3BvbnNlEhAKCHJlZHJpdmVuGAEgASgEEhEKCXJlbWFpbmluZxgCIAEoBBIVCg1ub3RfZm91bmRfaWRzGAMgAygJIhYKFEdldFNlcnZlckluZm9SZXF1ZXN0Iq8BChVHZXRTZXJ2ZXJJbmZvUmVzcG9uc2USDwoHdmVyc2lvbhgBIAEoCRIiCgZsaW1pdHMYAiABKAsyEi5oZWFkd2F5LnYxLkxpbWl0cxIgCgVzdG9yZRgDIAEoCzIRLmhlYWR3YXkudjEuU3RvcmUSLgoKc3RhcnRlZF9hdBgEIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASDwoHcHJvY2VzcxgFIAEoCSKRBAoGTGltaXRzEhkKEW1heF9tZXNzYWdlX2J5dGVzGAEgASgEEhoKEm1heF9iYXRjaF9tZXNzYWdlcxgCIAEoDRIZChFtYXhfcmVxdWVzdF9ieXRlcxgDIAEoBBIaChJtYXhfcmVzcG9uc2VfYnl0ZXMYBCABKAQSKwoIbWF4X3dhaXQYBSABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SLAoJbWF4X2xlYXNlGAYgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiwKCW1heF9kZWxheRgHIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhITCgttYXhfaGVhZGVycxgIIAEoDRIcChRtYXhfaGVhZGVyX2tleV9ieXRlcxgJIAEoDRIeChZtYXhfaGVhZGVyX3ZhbHVlX2J5dGVzGAogASgNEhoKEm1heF9tZXRhZGF0YV9ieXRlcxgLIAEoDRIZChFtYXhfcnVubmluZ19jYWxscxgMIAEoDRIZChFtYXhfcGVuZGluZ19jYWxscxgNIAEoDRITCgttYXhfc3RyZWFtcxgOIAEoDRIiChptYXhfc3RyZWFtc19wZXJfY29ubmVjdGlvbhgPIAEoDRIXCg9tYXhfY29ubmVjdGlvbnMYECABKA0SGQoRbWF4X3J1bm5pbmdfYnl0ZXMYESABKAQigQEKBVN0b3JlEgwKBGtpbmQYASABKAkSDwoHdmVyc2lvbhgCIAEoCRIRCglyZWFjaGFibGUYAyABKAgSEAoIZW1iZWRkZWQYBCABKAgSEgoKZHVyYWJpbGl0eRgFIAEoCRIQCgh3YXJuaW5ncxgGIAMoCRIOCgZwcmVmaXgYByABKAkyrQQKDEFkbWluU2VydmljZRI8CgVQYXVzZRIYLmhlYWR3YXkudjEuUGF1c2VSZXF1ZXN0GhkuaGVhZHdheS52MS5QYXVzZVJlc3BvbnNlEj8KBlJlc3VtZRIZLmhlYWR3YXkudjEuUmVzdW1lUmVxdWVzdBoaLmhlYWR3YXkudjEuUmVzdW1lUmVzcG9uc2USPAoFUHVyZ2USGC5oZWFkd2F5LnYxLlB1cmdlUmVxdWVzdBoZLmhlYWR3YXkudjEuUHVyZ2VSZXNwb25zZRI/CgZSZXBhaXISGS5oZWFkd2F5LnYxLlJlcGFpclJlcXVlc3QaGi5oZWFkd2F5LnYxLlJlcGFpclJlc3BvbnNlEjwKBUNoZWNrEhguaGVhZHdheS52MS5DaGVja1JlcXVlc3QaGS5oZWFkd2F5LnYxLkNoZWNrUmVzcG9uc2USRQoITGlzdERlYWQSGy5oZWFkd2F5LnYxLkxpc3REZWFkUmVxdWVzdBocLmhlYWR3YXkudjEuTGlzdERlYWRSZXNwb25zZRJECgdSZWRyaXZlEhouaGVhZHdheS52MS5SZWRyaXZlUmVxdWVzdBobLmhlYWR3YXkudjEuUmVkcml2ZVJlc3BvbnNlMAESVAoNR2V0U2VydmVySW5mbxIgLmhlYWR3YXkudjEuR2V0U2VydmVySW5mb1JlcXVlc3QaIS5oZWFkd2F5LnYxLkdldFNlcnZlckluZm9SZXNwb25zZUIsCg5kZXYuaGVhZHdheS52MVABWhhoZWFkd2F5LmRldi9nby9oZWFkd2F5cGJiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headway_v1_message, file_headway_v1_queue]);
+  fileDesc("Ch5oZWFkd2F5L3YxL2FkbWluX3NlcnZpY2UucHJvdG8SCmhlYWR3YXkudjEiHQoMUGF1c2VSZXF1ZXN0Eg0KBXF1ZXVlGAEgASgJIjEKDVBhdXNlUmVzcG9uc2USIAoFcXVldWUYASABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIh4KDVJlc3VtZVJlcXVlc3QSDQoFcXVldWUYASABKAkiMgoOUmVzdW1lUmVzcG9uc2USIAoFcXVldWUYASABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIisKDFB1cmdlUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRIMCgRkZWFkGAIgASgIIj8KDVB1cmdlUmVzcG9uc2USDwoHd2FpdGluZxgBIAEoBBIPCgdkZWxheWVkGAIgASgEEgwKBGRlYWQYAyABKAQiNgoNUmVwYWlyUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRIWCg5jb25maXJtX2hvbGRlchgCIAEoCSJ4Cg5SZXBhaXJSZXNwb25zZRIQCghmaW5kaW5ncxgBIAMoCRIQCghyZXBhaXJlZBgCIAEoCBIgCgVyb2xlcxgDIAEoCzIRLmhlYWR3YXkudjEuUm9sZXMSIAoFcXVldWUYBCABKAsyES5oZWFkd2F5LnYxLlF1ZXVlIjIKDENoZWNrUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRITCgttYXhfZW50cmllcxgCIAEoBCJWCg1DaGVja1Jlc3BvbnNlEhAKCGZpbmRpbmdzGAEgAygJEg8KB2VudHJpZXMYAiABKAQSIgoGY291bnRzGAMgASgLMhIuaGVhZHdheS52MS5Db3VudHMiOAoRTGlzdExlYXNlZFJlcXVlc3QSDQoFcXVldWUYASABKAkSFAoMbWF4X21lc3NhZ2VzGAIgASgNIocCCg1MZWFzZWRNZXNzYWdlEgoKAmlkGAEgASgJEg4KBnRpY2tldBgCIAEoBBIQCghjb25zdW1lchgDIAEoCRIPCgdhdHRlbXB0GAQgASgNEi0KCWxlYXNlZF9hdBgFIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASNAoQbGVhc2VfZXhwaXJlc19hdBgGIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXASJgoIcHJvZ3Jlc3MYByABKAsyFC5oZWFkd2F5LnYxLlByb2dyZXNzEioKBnB1dF9hdBgIIAEoCzIaLmdvb2dsZS5wcm90b2J1Zi5UaW1lc3RhbXAiQQoSTGlzdExlYXNlZFJlc3BvbnNlEisKCG1lc3NhZ2VzGAEgAygLMhkuaGVhZHdheS52MS5MZWFzZWRNZXNzYWdlImEKD0xpc3REZWFkUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRIRCglwYWdlX3NpemUYAiABKA0SEgoKcGFnZV90b2tlbhgDIAEoCRIYChB3aXRob3V0X3BheWxvYWRzGAQgASgIItIBCgtEZWFkTWVzc2FnZRIkCgdtZXNzYWdlGAEgASgLMhMuaGVhZHdheS52MS5NZXNzYWdlEhAKCGZhaWx1cmVzGAIgASgNEisKB2RpZWRfYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg0KBWNhdXNlGAQgASgJEhIKCmxhc3RfZXJyb3IYBSABKAkSDwoHcmVwbGF5cxgGIAEoDRIqCgZwdXRfYXQYByABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wIlYKEExpc3REZWFkUmVzcG9uc2USKQoIbWVzc2FnZXMYASADKAsyFy5oZWFkd2F5LnYxLkRlYWRNZXNzYWdlEhcKD25leHRfcGFnZV90b2tlbhgCIAEoCSJUCg5SZWRyaXZlUmVxdWVzdBINCgVxdWV1ZRgBIAEoCRITCgttZXNzYWdlX2lkcxgCIAMoCRIQCgh0b19xdWV1ZRgDIAEoCRIMCgRyYXRlGAQgASgBIk0KD1JlZHJpdmVSZXNwb25zZRIQCghyZWRyaXZlbhgBIAEoBBIRCglyZW1haW5pbmcYAiABKAQSFQoNbm90X2ZvdW5kX2lkcxgDIAMoCSIWChRHZXRTZXJ2ZXJJbmZvUmVxdWVzdCKvAQoVR2V0U2VydmVySW5mb1Jlc3BvbnNlEg8KB3ZlcnNpb24YASABKAkSIgoGbGltaXRzGAIgASgLMhIuaGVhZHdheS52MS5MaW1pdHMSIAoFc3RvcmUYAyABKAsyES5oZWFkd2F5LnYxLlN0b3JlEi4KCnN0YXJ0ZWRfYXQYBCABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEg8KB3Byb2Nlc3MYBSABKAkikQQKBkxpbWl0cxIZChFtYXhfbWVzc2FnZV9ieXRlcxgBIAEoBBIaChJtYXhfYmF0Y2hfbWVzc2FnZXMYAiABKA0SGQoRbWF4X3JlcXVlc3RfYnl0ZXMYAyABKAQSGgoSbWF4X3Jlc3BvbnNlX2J5dGVzGAQgASgEEisKCG1heF93YWl0GAUgASgLMhkuZ29vZ2xlLnByb3RvYnVmLkR1cmF0aW9uEiwKCW1heF9sZWFzZRgGIAEoCzIZLmdvb2dsZS5wcm90b2J1Zi5EdXJhdGlvbhIsCgltYXhfZGVsYXkYByABKAsyGS5nb29nbGUucHJvdG9idWYuRHVyYXRpb24SEwoLbWF4X2hlYWRlcnMYCCABKA0SHAoUbWF4X2hlYWRlcl9rZXlfYnl0ZXMYCSABKA0SHgoWbWF4X2hlYWRlcl92YWx1ZV9ieXRlcxgKIAEoDRIaChJtYXhfbWV0YWRhdGFfYnl0ZXMYCyABKA0SGQoRbWF4X3J1bm5pbmdfY2FsbHMYDCABKA0SGQoRbWF4X3BlbmRpbmdfY2FsbHMYDSABKA0SEwoLbWF4X3N0cmVhbXMYDiABKA0SIgoabWF4X3N0cmVhbXNfcGVyX2Nvbm5lY3Rpb24YDyABKA0SFwoPbWF4X2Nvbm5lY3Rpb25zGBAgASgNEhkKEW1heF9ydW5uaW5nX2J5dGVzGBEgASgEIoEBCgVTdG9yZRIMCgRraW5kGAEgASgJEg8KB3ZlcnNpb24YAiABKAkSEQoJcmVhY2hhYmxlGAMgASgIEhAKCGVtYmVkZGVkGAQgASgIEhIKCmR1cmFiaWxpdHkYBSABKAkSEAoId2FybmluZ3MYBiADKAkSDgoGcHJlZml4GAcgASgJMvoECgxBZG1pblNlcnZpY2USPAoFUGF1c2USGC5oZWFkd2F5LnYxLlBhdXNlUmVxdWVzdBoZLmhlYWR3YXkudjEuUGF1c2VSZXNwb25zZRI/CgZSZXN1bWUSGS5oZWFkd2F5LnYxLlJlc3VtZVJlcXVlc3QaGi5oZWFkd2F5LnYxLlJlc3VtZVJlc3BvbnNlEjwKBVB1cmdlEhguaGVhZHdheS52MS5QdXJnZVJlcXVlc3QaGS5oZWFkd2F5LnYxLlB1cmdlUmVzcG9uc2USPwoGUmVwYWlyEhkuaGVhZHdheS52MS5SZXBhaXJSZXF1ZXN0GhouaGVhZHdheS52MS5SZXBhaXJSZXNwb25zZRI8CgVDaGVjaxIYLmhlYWR3YXkudjEuQ2hlY2tSZXF1ZXN0GhkuaGVhZHdheS52MS5DaGVja1Jlc3BvbnNlEksKCkxpc3RMZWFzZWQSHS5oZWFkd2F5LnYxLkxpc3RMZWFzZWRSZXF1ZXN0Gh4uaGVhZHdheS52MS5MaXN0TGVhc2VkUmVzcG9uc2USRQoITGlzdERlYWQSGy5oZWFkd2F5LnYxLkxpc3REZWFkUmVxdWVzdBocLmhlYWR3YXkudjEuTGlzdERlYWRSZXNwb25zZRJECgdSZWRyaXZlEhouaGVhZHdheS52MS5SZWRyaXZlUmVxdWVzdBobLmhlYWR3YXkudjEuUmVkcml2ZVJlc3BvbnNlMAESVAoNR2V0U2VydmVySW5mbxIgLmhlYWR3YXkudjEuR2V0U2VydmVySW5mb1JlcXVlc3QaIS5oZWFkd2F5LnYxLkdldFNlcnZlckluZm9SZXNwb25zZUIsCg5kZXYuaGVhZHdheS52MVABWhhoZWFkd2F5LmRldi9nby9oZWFkd2F5cGJiBnByb3RvMw", [file_google_protobuf_duration, file_google_protobuf_timestamp, file_headway_v1_message, file_headway_v1_queue]);
 
 /**
  * Asks for a queue to be paused.
@@ -302,6 +302,126 @@ export const CheckResponseSchema: GenMessage<CheckResponse> = /*@__PURE__*/
   messageDesc(file_headway_v1_admin_service, 9);
 
 /**
+ * Asks who works on what.
+ *
+ * @generated from message headway.v1.ListLeasedRequest
+ */
+export type ListLeasedRequest = Message<"headway.v1.ListLeasedRequest"> & {
+  /**
+   * The queue's name.
+   *
+   * @generated from field: string queue = 1;
+   */
+  queue: string;
+
+  /**
+   * At most this many: 1 to `Limits.max_batch_messages`. 0 = 1.
+   *
+   * @generated from field: uint32 max_messages = 2;
+   */
+  maxMessages: number;
+};
+
+/**
+ * Describes the message headway.v1.ListLeasedRequest.
+ * Use `create(ListLeasedRequestSchema)` to create a new message.
+ */
+export const ListLeasedRequestSchema: GenMessage<ListLeasedRequest> = /*@__PURE__*/
+  messageDesc(file_headway_v1_admin_service, 10);
+
+/**
+ * A message that is being worked on. Its lease's token is its holder's alone.
+ *
+ * @generated from message headway.v1.LeasedMessage
+ */
+export type LeasedMessage = Message<"headway.v1.LeasedMessage"> & {
+  /**
+   * The message's id.
+   *
+   * @generated from field: string id = 1;
+   */
+  id: string;
+
+  /**
+   * Its number in the queue.
+   *
+   * @generated from field: uint64 ticket = 2;
+   */
+  ticket: bigint;
+
+  /**
+   * Who leased it, as in `GetRequest.consumer`: the service's own name if it gave none. Empty: nobody knows, as after a
+   * lease that lapsed was taken up again.
+   *
+   * @generated from field: string consumer = 3;
+   */
+  consumer: string;
+
+  /**
+   * Which delivery this is, as in Delivery.
+   *
+   * @generated from field: uint32 attempt = 4;
+   */
+  attempt: number;
+
+  /**
+   * Since when, by the store's clock. Unset: nobody knows.
+   *
+   * @generated from field: google.protobuf.Timestamp leased_at = 5;
+   */
+  leasedAt?: Timestamp;
+
+  /**
+   * When the lease lapses, as it stands now.
+   *
+   * @generated from field: google.protobuf.Timestamp lease_expires_at = 6;
+   */
+  leaseExpiresAt?: Timestamp;
+
+  /**
+   * How far the work has come. Unset if nothing was told.
+   *
+   * @generated from field: headway.v1.Progress progress = 7;
+   */
+  progress?: Progress;
+
+  /**
+   * When it was accepted, as in Delivery.
+   *
+   * @generated from field: google.protobuf.Timestamp put_at = 8;
+   */
+  putAt?: Timestamp;
+};
+
+/**
+ * Describes the message headway.v1.LeasedMessage.
+ * Use `create(LeasedMessageSchema)` to create a new message.
+ */
+export const LeasedMessageSchema: GenMessage<LeasedMessage> = /*@__PURE__*/
+  messageDesc(file_headway_v1_admin_service, 11);
+
+/**
+ * Messages that are being worked on.
+ *
+ * @generated from message headway.v1.ListLeasedResponse
+ */
+export type ListLeasedResponse = Message<"headway.v1.ListLeasedResponse"> & {
+  /**
+   * Those whose lease ends first, in this order.
+   *
+   * @generated from field: repeated headway.v1.LeasedMessage messages = 1;
+   */
+  messages: LeasedMessage[];
+};
+
+/**
+ * Describes the message headway.v1.ListLeasedResponse.
+ * Use `create(ListLeasedResponseSchema)` to create a new message.
+ */
+export const ListLeasedResponseSchema: GenMessage<ListLeasedResponse> = /*@__PURE__*/
+  messageDesc(file_headway_v1_admin_service, 12);
+
+/**
  * Asks for a page of dead messages.
  *
  * @generated from message headway.v1.ListDeadRequest
@@ -341,7 +461,7 @@ export type ListDeadRequest = Message<"headway.v1.ListDeadRequest"> & {
  * Use `create(ListDeadRequestSchema)` to create a new message.
  */
 export const ListDeadRequestSchema: GenMessage<ListDeadRequest> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 10);
+  messageDesc(file_headway_v1_admin_service, 13);
 
 /**
  * A dead message.
@@ -404,7 +524,7 @@ export type DeadMessage = Message<"headway.v1.DeadMessage"> & {
  * Use `create(DeadMessageSchema)` to create a new message.
  */
 export const DeadMessageSchema: GenMessage<DeadMessage> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 11);
+  messageDesc(file_headway_v1_admin_service, 14);
 
 /**
  * A page of dead messages.
@@ -432,7 +552,7 @@ export type ListDeadResponse = Message<"headway.v1.ListDeadResponse"> & {
  * Use `create(ListDeadResponseSchema)` to create a new message.
  */
 export const ListDeadResponseSchema: GenMessage<ListDeadResponse> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 12);
+  messageDesc(file_headway_v1_admin_service, 15);
 
 /**
  * Asks for dead messages to be put back.
@@ -474,7 +594,7 @@ export type RedriveRequest = Message<"headway.v1.RedriveRequest"> & {
  * Use `create(RedriveRequestSchema)` to create a new message.
  */
 export const RedriveRequestSchema: GenMessage<RedriveRequest> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 13);
+  messageDesc(file_headway_v1_admin_service, 16);
 
 /**
  * How far a redrive is.
@@ -509,7 +629,7 @@ export type RedriveResponse = Message<"headway.v1.RedriveResponse"> & {
  * Use `create(RedriveResponseSchema)` to create a new message.
  */
 export const RedriveResponseSchema: GenMessage<RedriveResponse> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 14);
+  messageDesc(file_headway_v1_admin_service, 17);
 
 /**
  * Asks about the service.
@@ -524,7 +644,7 @@ export type GetServerInfoRequest = Message<"headway.v1.GetServerInfoRequest"> & 
  * Use `create(GetServerInfoRequestSchema)` to create a new message.
  */
 export const GetServerInfoRequestSchema: GenMessage<GetServerInfoRequest> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 15);
+  messageDesc(file_headway_v1_admin_service, 18);
 
 /**
  * About the service process that answers.
@@ -573,7 +693,7 @@ export type GetServerInfoResponse = Message<"headway.v1.GetServerInfoResponse"> 
  * Use `create(GetServerInfoResponseSchema)` to create a new message.
  */
 export const GetServerInfoResponseSchema: GenMessage<GetServerInfoResponse> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 16);
+  messageDesc(file_headway_v1_admin_service, 19);
 
 /**
  * What the service accepts.
@@ -706,7 +826,7 @@ export type Limits = Message<"headway.v1.Limits"> & {
  * Use `create(LimitsSchema)` to create a new message.
  */
 export const LimitsSchema: GenMessage<Limits> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 17);
+  messageDesc(file_headway_v1_admin_service, 20);
 
 /**
  * The store beneath the service.
@@ -769,7 +889,7 @@ export type Store = Message<"headway.v1.Store"> & {
  * Use `create(StoreSchema)` to create a new message.
  */
 export const StoreSchema: GenMessage<Store> = /*@__PURE__*/
-  messageDesc(file_headway_v1_admin_service, 18);
+  messageDesc(file_headway_v1_admin_service, 21);
 
 /**
  * What an operator does to queues and asks of the service.
@@ -838,6 +958,18 @@ export const AdminService: GenService<{
     methodKind: "unary";
     input: typeof CheckRequestSchema;
     output: typeof CheckResponseSchema;
+  },
+  /**
+   * Lists messages that are being worked on, and by whom: those first whose lease ends first.
+   *
+   * Does not block and changes nothing. Errors: QUEUE_NOT_FOUND.
+   *
+   * @generated from rpc headway.v1.AdminService.ListLeased
+   */
+  listLeased: {
+    methodKind: "unary";
+    input: typeof ListLeasedRequestSchema;
+    output: typeof ListLeasedResponseSchema;
   },
   /**
    * Lists dead messages, page by page, in the order they died.

@@ -47,7 +47,7 @@ public final class Headway extends Channel implements AutoCloseable {
 
     // They do no harm when done twice. A Delay that was done answers STALE or GONE.
     private static final Set<String> REPEATABLE = Set.of(("Ack Check Create Delay Describe Extend GetServerInfo List "
-            + "ListDead Pause Peek Resume Update").split(" "));
+            + "ListDead ListLeased Pause Peek Resume Update").split(" "));
 
     // What does not pass by itself; with any other code the service is away, or busy.
     private static final Set<Code> LASTING = Set.of(
