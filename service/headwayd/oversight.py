@@ -102,6 +102,8 @@ class Oversight:
             hosts=_hosts(settings),
             most_connections=self.most_connections,
             is_operator=doors.is_operator,
+            has_dashboard=settings.dashboard,
+            may_act=settings.dashboard_actions,
         )
         self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker, tls=doors.tls)
         return [await self._http.start()]

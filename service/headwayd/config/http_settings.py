@@ -45,6 +45,17 @@ class HttpSettings(BaseSettings):
         shown="(addresses and localhost)",
     )
 
+    dashboard: bool = setting(
+        True,
+        "Serve the dashboard at http_listen, unless http_calls is off: / and /dashboard/. It shows what the caller may "
+        "see.",
+    )
+    dashboard_actions: bool = setting(
+        False,
+        "Let whoever reaches the dashboard pause, purge and redrive there, too, while callers are not known (no "
+        "auth_file, no jwks). Where they are known, their admin role decides.",
+    )
+
     @field_validator("http_listen")
     @classmethod
     def _check_http_listen(cls, address: str | None) -> str | None:

@@ -7,6 +7,7 @@
     /queues/QUEUE and below: jobs by verbs, and X-Queue: see `jobs`
     GET or POST /queues/QUEUE/events: see `events`
     GET /place.js, /example: see `pages`
+    GET / and /dashboard/…: see `dashboard`
 
 Anything else is 404, another method 405.
 """
@@ -25,6 +26,7 @@ from starlette.routing import BaseRoute, Route
 
 from headwayd.http.bodies import SHARE_BYTES, Bodies, Incoming
 from headwayd.http.connecting import Calls, ConnectApp
+from headwayd.http.dashboard import dashboard_routes
 from headwayd.http.events import event_routes
 from headwayd.http.guards import Guards
 from headwayd.http.jobs.doors import Jobs
@@ -62,8 +64,9 @@ _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the m
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
     process is ready now; the calls, if they are taken here, of at most so many bytes, from pages of these origins, too,
-    and by these names beside addresses and localhost (None: any); how many connections there may be at a time; and
-    whether the credentials of an `Authorization` header are the operator's, if callers are known."""
+    and by these names beside addresses and localhost (None: any); how many connections there may be at a time;
+    whether the credentials of an `Authorization` header are the operator's, if callers are known; whether there is a
+    dashboard, and whether those who are not known may act there."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_ready: Callable[[], bool]
@@ -73,6 +76,8 @@ class Behind:
     hosts: Sequence[str] | None = None
     most_connections: int = 4_000
     is_operator: Callable[[str], Awaitable[bool]] | None = None
+    has_dashboard: bool = False
+    may_act: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,7 @@ def application(behind: Behind) -> Application:
         *(jobs.routes if jobs else []),  # first: a message may be named "events"
         *(event_routes(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else []),
         *(page_routes() if behind.calls else []),
+        *_dashboard(behind),
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there
@@ -144,3 +150,9 @@ def _calls(behind: Behind, incoming: Incoming) -> list[Route]:
         for service in services
     }
     return [Route(method.path, apps[method.service], methods=["POST"]) for method in calls.methods]
+
+
+def _dashboard(behind: Behind) -> list[Route]:
+    if behind.calls is None or not behind.has_dashboard:
+        return []
+    return dashboard_routes(behind.calls, is_guarded=behind.is_operator is not None, may_act=behind.may_act)
