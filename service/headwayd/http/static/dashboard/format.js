@@ -25,21 +25,23 @@ export const seconds = text => (text === undefined || text === null ? null : Num
 // 850 ms, 4.2 s, 12 min 5 s, 3 h 20 min, 5 d 4 h.
 export function span(value) {
   if (value === null || Number.isNaN(value)) return "–";
-  if (value < 1) return value < 0.001 ? "0 s" : `${Math.round(value * 1000)} ms`;
-  if (value < 9.95) return `${value.toFixed(1)} s`;
-  const all = Math.round(value);
+  if (value >= 9.95 || Number.isInteger(value)) return long(Math.round(value));
+  return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(1)} s`;
+}
+
+function long(all) {
   if (all < 60) return `${all} s`;
   if (all < 3600) return two(Math.floor(all / 60), "min", all % 60, "s");
-  const minutes = Math.round(value / 60);
+  const minutes = Math.round(all / 60);
   if (minutes < 1440) return two(Math.floor(minutes / 60), "h", minutes % 60, "min");
-  const hours = Math.round(value / 3600);
+  const hours = Math.round(all / 3600);
   return two(Math.floor(hours / 24), "d", hours % 24, "h");
 }
 
 const two = (large, unit, small, smaller) => (small ? `${large} ${unit} ${small} ${smaller}` : `${large} ${unit}`);
 
 // An age that grows by itself: whole seconds, so that it ticks calmly.
-export const age = value => (value === null ? "–" : span(value < 1 ? 0 : Math.floor(value)));
+export const age = value => (value === null ? "–" : span(Math.floor(value)));
 
 // An estimate, as { text, title }.
 export function eta(estimate) {

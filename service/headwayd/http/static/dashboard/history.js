@@ -4,6 +4,7 @@ import { instant, now, number } from "./format.js";
 
 const KEPT_S = 310;
 const GAP_S = 3; // without news for longer nothing has changed: the line stays where it was until just before the news
+const NEWS_S = 1.2; // until the numbers of an instant are here
 const known = new Map();
 
 // Takes one answer of WatchQueue.
@@ -42,7 +43,7 @@ function at(samples, field, time) {
 export function series(name, field, span_s, steps) {
   const samples = known.get(name) ?? [];
   const width = span_s / steps;
-  const end = Math.floor(now() / width) * width; // pictures move on by whole steps
+  const end = Math.floor((now() - NEWS_S) / width) * width; // pictures move on by whole steps
   return Array.from({ length: steps }, (_, i) => {
     const to = end - (steps - 1 - i) * width;
     if (!samples.length || to - width < samples[0].at) return null;

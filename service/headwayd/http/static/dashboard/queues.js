@@ -5,8 +5,8 @@ import { age, count, eta, instant, now, number, rate, seconds } from "./format.j
 import { series } from "./history.js";
 import { bar, highest, spark } from "./spark.js";
 
-const SPAN_S = 120;
-const STEPS = 40;
+const SPAN_S = 90;
+const STEPS = 45;
 const SORT_MS = 2000; // rows do not jump about more often
 
 // Title, class, and what to sort by.
@@ -33,10 +33,10 @@ class Row {
     this.texts = this.cells.map(() => h("span"));
     this.slots = bar("slots");
     this.sparks = [spark(80, 20, "put"), spark(80, 20, "ack")];
-    this.cells.slice(1).forEach((cell, i) => cell.append(this.texts[i + 1]));
-    this.cells[2].append(this.slots.picture);
     this.cells[5].append(this.sparks[0].picture);
     this.cells[6].append(this.sparks[1].picture);
+    this.cells.slice(1).forEach((cell, i) => cell.append(this.texts[i + 1]));
+    this.cells[2].append(this.slots.picture);
     this.element = h("tr", { "data-queue": name }, this.cells);
   }
 
