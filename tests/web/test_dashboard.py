@@ -147,9 +147,7 @@ async def test_pages_that_look_at_the_same_share_it_and_the_last_ends_it(
     await eventually(are_gone, within=SLACK_S)
 
 
-@pytest.mark.parametrize(
-    "view", [{"queue": "bad\nname"}, {"queue": "q", "message": "m" * 300}], ids=["name", "id"]
-)
+@pytest.mark.parametrize("view", [{"queue": "bad\nname"}, {"queue": "q", "message": "m" * 300}], ids=["name", "id"])
 async def test_what_no_call_takes_is_a_bad_request(http: httpx.AsyncClient, line: Line, view: dict[str, str]) -> None:
     known = {**view, "queue": line.name} if view.get("queue") == "q" else view
     response = await http.get(EVENTS, params=known)

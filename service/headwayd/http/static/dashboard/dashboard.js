@@ -67,7 +67,7 @@ function reopen() {
 }
 
 function refused({ code, text }) {
-  link("lost", "Not allowed");
+  link("refused", "Not allowed");
   set(byId("token"), "hidden", false);
   const needsToken = code === 16;
   const title = needsToken ? "This service asks who you are" : "You may not look at this";

@@ -27,7 +27,7 @@ function ask(title, content, { confirm, kind = "main", read, check = () => true 
     }, { once: true });
     look();
     dialog.showModal();
-    form.querySelector("input")?.focus();
+    form.querySelector("input:not([type=checkbox])").focus();
   });
 }
 

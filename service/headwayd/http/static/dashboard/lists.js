@@ -22,9 +22,8 @@ class List {
     this.note = h("p", { class: "note", hidden: true });
     this.none = empty(...none);
     this.tools = h("div", { class: "tools" });
-    const id = `list-${title.toLowerCase().replaceAll(" ", "-")}`;
-    this.element = h("section", { class: "card list", "aria-labelledby": id },
-      h("div", { class: "list-head" }, h("h2", { id }, title), this.count, this.tools), this.note, this.table.whole, this.none);
+    this.element = h("div", { class: "card list" },
+      h("div", { class: "list-head" }, h("h2", {}, title), this.count, this.tools), this.note, this.table.whole, this.none);
   }
 
   show(items, all) {
