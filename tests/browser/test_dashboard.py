@@ -222,7 +222,8 @@ async def test_more_queues_than_a_page_follows_are_paged(page: Page, pages: Serv
         stub = QueueServiceStub(channel)
         await asyncio.gather(*(Line(stub, f"{prefix}-{number:03d}").create() for number in range(130)))
     await look_at(page, "/dashboard/")
-    await page.get_by_label("Filter by name").fill(prefix)
+    async with page.expect_request(lambda request: f"prefix={prefix}" in request.url):
+        await page.get_by_label("Filter by name").fill(prefix)
     await expect(page.get_by_role("link", name=f"{prefix}-099")).to_be_visible()
     await expect(page.locator("tr[data-queue]")).to_have_count(100)
     await page.get_by_role("button", name="More queues").click()

@@ -4,6 +4,7 @@ import { arrange, empty, h, say, set, table } from "./dom.js";
 import { count, instant, now, number, since, age, span } from "./format.js";
 import { bar } from "./spark.js";
 
+const MOST = 50; // as many of each list as the service tells
 const path = (queue, id) => `#/queues/${encodeURIComponent(queue)}/messages/${encodeURIComponent(id)}`;
 
 // One list: its columns are [title, class, (item) => text], the first one being the message's id.
@@ -40,7 +41,7 @@ class List {
 
   total(all) {
     const shown = this.items.length;
-    say(this.count, all > shown ? `first ${count(shown)} of ${count(all)}` : count(shown));
+    say(this.count, shown >= MOST && all > shown ? `first ${count(shown)} of ${count(all)}` : count(shown));
   }
 
   // The caller may not see it, or it cannot be told now.

@@ -13,7 +13,7 @@ import { highest, spark } from "./spark.js";
 const SPAN_S = 300;
 const STEPS = 100;
 const NOT_FOUND = 5;
-const TILES = ["Length", "Slots", "Delayed", "Dead", "Oldest", "New wait", "Consumers waiting", "Producers blocked"];
+const TILES = ["Length", "Slots", "Delayed", "Dead", "Oldest", "New wait", "Consumers", "Producers"];
 
 function tiles() {
   const made = {};
@@ -97,8 +97,8 @@ export function queueView(name, about) {
     boxes.put("Dead", count(counts.dead), number(counts.dead) ? "to be looked at" : "");
     const expected = eta(queue.eta);
     boxes.put("New wait", expected.text, expected.late ? `nine of ten within ${expected.late}` : "no basis for an estimate");
-    boxes.put("Consumers waiting", count(counts.consumersWaiting), "for a message");
-    boxes.put("Producers blocked", count(counts.producersWaiting), "for room");
+    boxes.put("Consumers", count(counts.consumersWaiting), "wait for a message");
+    boxes.put("Producers", count(counts.producersWaiting), "blocked, for want of room");
     say(pause, queue.paused ? "Resume" : "Pause");
     paintPolicy();
     mayAct();

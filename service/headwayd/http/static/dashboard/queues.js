@@ -126,7 +126,7 @@ export function queuesView(reopen) {
   const element = h("div", {},
     h("div", { class: "head" }, h("h1", { tabindex: "-1" }, "Queues"),
       h("div", { class: "filter" }, h("label", { for: "filter" }, "Filter by name"), filter)),
-    sums, h("div", { class: "card" }, shown.whole, none), pager);
+    sums, h("div", { class: "card queues" }, shown.whole, none), pager);
 
   function look(begin, tokens) {
     prefix = begin;
