@@ -73,6 +73,7 @@ bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilin
 	cd tests && ../$(BIN)/python -m bench.metrics
 	cd tests && ../$(BIN)/python -m bench.tracing $(ARGS)
 	cd tests && ../$(BIN)/python -m bench.callers
+	cd tests && ../$(BIN)/python -m bench.dashboard
 
 bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (ARGS="--messages 20000 --runs 2" for a first look)
 	cd tests && ../$(BIN)/python -m bench.peers.run $(ARGS)

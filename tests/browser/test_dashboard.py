@@ -87,7 +87,7 @@ async def test_it_opens_one_stream_at_a_time(page: Page, line: Line) -> None:
     ended: list[str] = []
     page.on("request", lambda request: streams.append(request.url) if "/events" in request.url else None)
     for event in ("requestfinished", "requestfailed"):
-        page.on(event, lambda request: ended.append(request.url) if "/events" in request.url else None)  # type: ignore[call-overload]
+        page.on(event, lambda request: ended.append(request.url) if "/events" in request.url else None)
     await line.put(Message(id="job", payload=b"x"))
     await look_at(page, "/dashboard/")
     await page.get_by_label("Filter by name").fill(line.name)

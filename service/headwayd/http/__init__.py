@@ -6,6 +6,7 @@ jobs       verbs of RQMS, and X-Queue
 events     what becomes of messages, as server-sent events: `gathering` writes, `resuming` remembers nothing
 pages      the files that browsers load
 guards     which browsers may ask
+dashboard  pages for people, and the stream that brings each what it shows (overview, shows)
 server     listening, and the end in good order
 protocol   what one connection may do
 """

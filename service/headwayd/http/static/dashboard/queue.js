@@ -92,13 +92,13 @@ export function queueView(name, about) {
     const length = number(counts.length);
     badges(states, [queue.paused && "paused", queue.closed && "closed", bound && length >= bound && "full"]);
     boxes.put("Length", count(length), bound ? `of ${count(bound)}` : "no bound");
-    boxes.put("Slots", limit ? `${count(counts.leased)} / ${count(limit)}` : count(counts.leased), limit ? "leased of the limit" : "leased, no limit");
+    boxes.put("Slots", limit ? `${count(counts.leased)} / ${count(limit)}` : count(counts.leased), limit ? "leased / limit" : "leased, no limit");
     boxes.put("Delayed", count(counts.delayed), "join the line later");
     boxes.put("Dead", count(counts.dead), number(counts.dead) ? "to be looked at" : "");
     const expected = eta(queue.eta);
     boxes.put("New wait", expected.text, expected.late ? `nine of ten within ${expected.late}` : "no basis for an estimate");
     boxes.put("Consumers", count(counts.consumersWaiting), "wait for a message");
-    boxes.put("Producers", count(counts.producersWaiting), "blocked, for want of room");
+    boxes.put("Producers", count(counts.producersWaiting), "blocked, no room");
     say(pause, queue.paused ? "Resume" : "Pause");
     paintPolicy();
     mayAct();

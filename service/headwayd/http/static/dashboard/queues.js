@@ -20,7 +20,7 @@ const COLUMNS = [
   ["Acked/s", "n wide", row => number(row.counts.ackRate)],
   ["Oldest", "n", row => seconds(row.counts.oldestAge) ?? -1],
   ["New wait", "n", row => (row.eta?.known ? seconds(row.eta.p50) : -1)],
-  ["Consumers waiting", "n", row => number(row.counts.consumersWaiting)],
+  ["Consumers", "n", row => number(row.counts.consumersWaiting)],
 ];
 
 class Row {
@@ -64,6 +64,7 @@ class Row {
     say(texts[8], expected.text);
     set(this.cells[8], "title", expected.title);
     const blocked = number(counts.producersWaiting);
+    set(this.cells[9], "title", "Consumers that wait for a message, and producers blocked for want of room");
     say(texts[9], count(counts.consumersWaiting) + (blocked ? ` · ${count(blocked)} blocked` : ""));
     [3, 4, 5, 6, 9].forEach(i => set(texts[i], "class", texts[i].textContent === "0" ? "none" : null));
     this.paintAge();
