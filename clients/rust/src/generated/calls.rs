@@ -73,6 +73,9 @@ impl crate::Call for ListLeasedRequest {
     ) -> Result<tonic::Response<ListLeasedResponse>, tonic::Status> {
         client.admin().list_leased(request).await
     }
+    fn wait(&self) -> Option<::prost_types::Duration> {
+        None
+    }
 }
 impl crate::Call for ListDeadRequest {
     type Response = ListDeadResponse;
