@@ -110,7 +110,8 @@ async def test_the_keyboard_alone_reaches_and_does_everything(
         await press(page, "Enter")
         await expect(page.locator("#theme")).to_have_text("Theme: light")
         await tab_to(page, "#filter")
-        await page.keyboard.type("jobs")
+        async with page.expect_request(lambda request: "prefix=jobs" in request.url):
+            await page.keyboard.type("jobs")
         await expect(page.locator("tr[data-queue]")).to_have_count(1)
         await tab_to(page, "thead button")
         await press(page, "Enter")

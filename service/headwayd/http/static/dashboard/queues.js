@@ -132,11 +132,8 @@ export function queuesView(reopen) {
   function look(begin, tokens) {
     prefix = begin;
     pages.splice(0, pages.length, ...tokens);
-    rows.clear();
     waiting.clear();
-    listed = null;
-    paint();
-    reopen();
+    reopen(); // what is shown stays until the others are here
   }
 
   function order(column) {
