@@ -16,6 +16,7 @@ from importlib import resources
 from headwayd.domain.limits import MAX_DELAY_MS, MAX_REMEMBERED_IDS
 from headwayd.domain.model import Policy
 from headwayd.store import keys
+from headwayd.store.script_functions import is_function, made_when_called
 from headwayd.store.status import Status
 
 _CONSTANTS = re.compile(
@@ -26,7 +27,8 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _FUNCTION = re.compile(r"local function (\w+)\(")
 _VALUES = re.compile(r"local (\w+(?:, \w+)*) = (?!.*[({])")
 _STATUS = re.compile(r"\bT\.([A-Z_]+)\b")
-_INCLUDE = re.compile(r"^-- @include (.+)$")
+_INCLUDE = re.compile(r"^-- @include (.+)$", re.MULTILINE)
+_OWN = "-- own"  # what stands before it is included
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +113,7 @@ def with_constants(lines: list[str]) -> list[str]:
 def needed(lines: list[str]) -> list[str]:
     """The script without what nothing in it uses: functions and plain values would be made anew for every call, and Lua
     bears 200 of them at most. They begin in the first column, and so does a function's `end`."""
-    pieces: list[list[str]] = []
-    is_open = False
-    for line in lines:
-        if is_open:
-            pieces[-1].append(line)
-            is_open = line != "end"
-        else:
-            pieces.append([line])
-            is_open = line.startswith("local function ") and not _code(line).endswith(" end")
+    pieces = _pieces(lines)
     defined = [_names_defined(piece[0]) for piece in pieces]
     used = [Counter(_WORD.findall("\n".join(map(_code, piece)))) for piece in pieces]
     total = Counter[str]()
@@ -133,6 +127,20 @@ def needed(lines: list[str]) -> list[str]:
                 total -= used[index]
                 pieces[index], defined[index], is_settled = [], (), False
     return [line for piece in pieces for line in piece]
+
+
+def _pieces(lines: list[str]) -> list[list[str]]:
+    """Functions that begin in the first column, and single lines."""
+    pieces: list[list[str]] = []
+    is_open = False
+    for line in lines:
+        if is_open:
+            pieces[-1].append(line)
+            is_open = line != "end"
+        else:
+            pieces.append([line])
+            is_open = line.startswith("local function ") and not _code(line).endswith(" end")
+    return pieces
 
 
 def _code(line: str) -> str:
@@ -151,9 +159,17 @@ def _names_defined(line: str) -> tuple[str, ...]:
 
 def build(name: str, replaced: dict[str, str] | None = None) -> Script:
     """The script of this operation; `replaced` maps include names to other texts (a test's clock, for example)."""
-    first, _, rest = _source(name).partition("\n")
-    lines = [first, *needed(with_constants(_expand(rest, set(), replaced or {})))]
-    text = _with_statuses("\n".join(lines)).encode()
+    first, _, own = _source(name).partition("\n")
+    includes = "\n".join(line for line in own.splitlines() if _INCLUDE.match(line))
+    lines = needed(
+        with_constants([*_expand(includes, set(), replaced or {}), _OWN, *_INCLUDE.sub("", own).splitlines()])
+    )
+    at = lines.index(_OWN)
+    included = ["\n".join(piece) for piece in _pieces(lines[:at])]
+    functions = [piece for piece in included if is_function(piece)]
+    values = [piece for piece in included if not is_function(piece) and _code(piece)]
+    whole = "\n".join([first, *values, made_when_called(functions, "\n".join(lines[at:]))])
+    text = _with_statuses(whole).encode()
     return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 
