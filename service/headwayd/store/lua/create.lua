@@ -18,7 +18,7 @@ end
 local role = deletion_obstacle()
 if role then return { ARGV[1], T.QUEUE_DELETED, role, holder_of(role) } end
 remove_all_keys()
-local fields = { 'gen', ARGV[1], 'born', text_of(NOW) }
+local fields = first_fields(ARGV[1])
 for i = 3, #ARGV, 2 do
   if ARGV[i] == 'bound' then
     redis.call('SET', K.bound, ARGV[i + 1])
@@ -32,6 +32,7 @@ redis.call('LPUSH', K.producer_free, '0')
 redis.call('LPUSH', K.consumer_free, '0')
 redis.call('LPUSH', K.not_full, '0')
 redis.call('HSET', K.meta, unpack(fields))
+redis.call('HSET', K.meta, 'born', text_of(NOW))
 S = load()
 S.is_booked = true
 return answer(S, T.OK)

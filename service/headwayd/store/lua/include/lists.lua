@@ -3,7 +3,7 @@
 local CHUNK = 1000           -- most values unpacked into one command
 
 local function text_of(number)
-  if number == math.floor(number) then return string.format('%.0f', number) end
+  if number == math.floor(number) then return string.format('%d', number) end
   return string.format('%.6f', number)
 end
 

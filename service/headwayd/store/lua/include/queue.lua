@@ -32,6 +32,16 @@ local OFFER_MS = 2000        -- how long the first in line may leave an offer un
 local CREATING_MS = 1000     -- how long a foreign client may take to make a queue in its four steps
 local AGED_AT_ONCE = 1000    -- most foreign messages given the queue's time to live in one step
 
+-- Fields and values that x:meta begins with. A small hash is kept as one piece that is searched from its front, and to
+-- its end for a field that it has not: so what each step reads is there from the start, and stands first.
+local function first_fields(generation)
+  local fields = { 'gen', generation, 'offer_to', '', 'turn_to', '', 'scan', '-1' }
+  for i = FIRST_COUNTER, #CORE do
+    fields[2 * i - 1], fields[2 * i] = CORE[i], '0'
+  end
+  return fields
+end
+
 -- Adds n events to a decaying sum; sum / RATE_SPAN_MS is the rate.
 local function decayed(S, name)
   return S[name] * math.exp(-math.max(S.now - S[name .. '_at'], 0) / RATE_SPAN_MS)
@@ -243,7 +253,7 @@ local function open()
   S.was_full = S.bound > 0 and S.len >= S.bound
   if S.is_new then
     if S.is_remade then forget_own_keys() end
-    local fields = { 'gen', S.gen }
+    local fields = first_fields(S.gen)
     for _, row in ipairs(policy_defaults()) do
       if row[1] ~= 'bound' then
         fields[#fields + 1] = row[1]
