@@ -86,8 +86,9 @@ class HintWire:
             if reader is None:
                 return []
             try:
-                await send(reader, [("EXISTS", *keys) for keys in groups])
-                counts = [await self._count(reader) for _ in groups]
+                async with asyncio.timeout(self._call_timeout_s):
+                    await send(reader, [("EXISTS", *keys) for keys in groups])
+                    counts = [await self._count(reader) for _ in groups]
             except _TROUBLE:
                 await self._spoil(reader)
                 return []
@@ -153,6 +154,7 @@ class HintWire:
                 await listener.read_response()
             reader = await self._source.open()
             await ask(reader, "CLIENT", "TRACKING", "ON", "REDIRECT", number)
+            reader.socket_timeout = None  # `watch` has one timer for all that it asks
         except BaseException:
             for connection in (listener, reader):
                 if connection is not None:
