@@ -58,7 +58,7 @@ OWN = {
     "producers": ":x:producers",  # zset waiter → number in the producer line
     "blocked": ":x:blocked",  # hash waiter in the producer line → its producer's name, if its caller gave one
     "consumers": ":x:consumers",  # zset waiter, or place kept between calls → number in the consumer line
-    "owners": ":x:owners",  # hash ticket → the holder that keeps standing and has its lease; see lua/include/kept.lua
+    "owners": ":x:owners",  # hash step of a holder → how many of its leases are out, whose; see lua/include/kept.lua
     "held": ":x:held",  # hash such a holder → how many leases it has out
     "turns": ":x:turns",  # hash such a holder → how many turns it has had in a row
     "places": ":x:places",  # hash place kept between calls → when it may come, until when it stands, strikes

@@ -246,10 +246,16 @@ each_member('consumers', function(waiter)
   expect(not is_kept_place(waiter) or redis.call('HEXISTS', K.places, waiter) == 1, SUFFIX.consumers,
     'has the place %s, which %s has not', waiter, SUFFIX.places)
 end)
-local held = {}
-each_field('owners', function(ticket, waiter)
-  expect(redis.call('HEXISTS', K.lease, ticket) == 1, SUFFIX.owners, 'has ticket %s, which is not leased', ticket)
-  held[waiter] = (held[waiter] or 0) + 1
+local held, of_step = {}, {}
+each_field('lease', function(_, packed)
+  local step = step_of(packed)
+  of_step[step] = (of_step[step] or 0) + 1
+end)
+each_field('owners', function(step, kept)
+  local count, waiter = owner_of(kept)
+  expect(of_step[step] == count, SUFFIX.owners, 'says %d leases of a step of %s, of which %d are out', count, waiter,
+    of_step[step] or 0)
+  held[waiter] = (held[waiter] or 0) + count
 end)
 each_field('held', function(waiter, count)
   expect(held[waiter] == tonumber(count), SUFFIX.held, 'says %s leases of %s, who owns %d', count, waiter,

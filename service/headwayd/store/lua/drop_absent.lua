@@ -3,7 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3…] names of processes that are taken for present, though nobody may hear them now
 -- Reply: echo, OK, now, next due; or why there is no queue.
--- O(length of the lines + leases owned by streams). Calls the next producer and consumers.
+-- O(length of the lines + steps of streams; all leases, if some go back). Calls the next producer and consumers.
 -- @include due
 -- @include stands
 local S, status = open()

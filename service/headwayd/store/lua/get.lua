@@ -220,7 +220,7 @@ if WAITER ~= '' then
     if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
     if ARGV[11] ~= '' then forget_place(ARGV[11]) end
     if S.turn_to == WAITER then set(S, 'turn_to', '') end
-    if ARGV[12] ~= '' and #tickets > 0 then own_leases(WAITER, tickets, ARGV[12] == '2') end
+    if ARGV[12] ~= '' and #tickets > 0 then own_leases(WAITER, random, #tickets, ARGV[12] == '2') end
   else
     if number == 0 then number = number_behind_all(S) end
     redis.call('ZADD', K.consumers, 'NX', number, WAITER)
@@ -240,5 +240,6 @@ for i = 1, acks do
   reply[#reply + 1] = settled[i][1]
   reply[#reply + 1] = settled[i][2]
 end
-for _, value in ipairs(deliveries) do reply[#reply + 1] = value end
+local at = #reply
+for i = 1, #deliveries do reply[at + i] = deliveries[i] end
 return reply

@@ -37,16 +37,18 @@ local function number_behind_all(S)
   return S.standing
 end
 
--- Holders are waiters whose stream owns what they lease: x:owners tells whose lease a ticket is, x:held how many leases
--- a holder has out; x:turns, of those who keep standing, how many turns in a row each has had.
-local function own_leases(waiter, tickets, keeps_standing)
-  local owners = {}
-  for _, ticket in ipairs(tickets) do
-    owners[#owners + 1] = ticket
-    owners[#owners + 1] = waiter
-  end
-  set_fields(K.owners, owners)
-  redis.call('HINCRBY', K.held, waiter, #tickets)
+-- Holders are waiters whose stream owns what they lease: x:owners tells of each step in which one leased how many of its
+-- leases are out, and whose they are; x:held how many leases a holder has out; x:turns, of those who keep standing, how
+-- many turns in a row each has had. An owner of every lease would cost more than a tenth of all that a message does.
+local function owned_by(count, waiter) return text_of(count) .. ' ' .. waiter end
+local function owner_of(kept)
+  local count, waiter = string.match(kept, '^(%d+) (.*)$')
+  return tonumber(count), waiter
+end
+
+local function own_leases(waiter, step, count, keeps_standing)
+  redis.call('HSET', K.owners, step, owned_by(count, waiter))
+  redis.call('HINCRBY', K.held, waiter, count)
   if keeps_standing then redis.call('HINCRBY', K.turns, waiter, 1) end
 end
 
@@ -55,18 +57,29 @@ local function forget_holder(waiter)
   redis.call('HDEL', K.turns, waiter)
 end
 
--- Leases ended. When a holder that keeps standing has settled the last of its turn it goes on before all others, up to
--- `turns` times in a row. O(k log n).
-local function end_turns(S, tickets, is_settled)
-  local owned, holders, ended = {}, {}, {}
-  for i, waiter in ipairs(fields_of(K.owners, tickets)) do
-    if waiter then
-      owned[#owned + 1] = tickets[i]
+-- Leases ended, of which these are the packed records. When a holder that keeps standing has settled the last of its
+-- turn it goes on before all others, up to `turns` times in a row. O(k + steps log n).
+local function end_turns(S, records, is_settled)
+  local steps, of_step = {}, {}
+  for _, packed in ipairs(records) do
+    local step = step_of(packed)
+    if not of_step[step] then steps[#steps + 1] = step end
+    of_step[step] = (of_step[step] or 0) + 1
+  end
+  local over, holders, ended = {}, {}, {}
+  for i, kept in ipairs(fields_of(K.owners, steps)) do
+    if kept then
+      local step, count, waiter = steps[i], owner_of(kept)
+      if count > of_step[step] then
+        redis.call('HSET', K.owners, step, owned_by(count - of_step[step], waiter))
+      else
+        over[#over + 1] = step
+      end
       if not ended[waiter] then holders[#holders + 1] = waiter end
-      ended[waiter] = (ended[waiter] or 0) + 1
+      ended[waiter] = (ended[waiter] or 0) + of_step[step]
     end
   end
-  remove_fields(K.owners, owned)
+  remove_fields(K.owners, over)
   for _, waiter in ipairs(holders) do
     if redis.call('HINCRBY', K.held, waiter, -ended[waiter]) <= 0 then
       redis.call('HDEL', K.held, waiter)

@@ -116,10 +116,11 @@ local function set_aside(S, element, record, due, from)
   return seq
 end
 
--- Ends leases, `is_settled` by their holders; what becomes of their messages is the caller's. O(log n) each.
-local function drop_leases(S, tickets, is_settled)
+-- Ends leases, `is_settled` by their holders; what becomes of their messages is the caller's. `records` are those of
+-- x:lease, if they are known. O(log n) each.
+local function drop_leases(S, tickets, is_settled, records)
   if #tickets == 0 then return end
-  if redis.call('EXISTS', K.owners) == 1 then end_turns(S, tickets, is_settled) end
+  if redis.call('EXISTS', K.owners) == 1 then end_turns(S, records or fields_of(K.lease, tickets), is_settled) end
   remove_members(K.leases, tickets)
   remove_fields(K.lease, tickets)
   remove_fields(K.body, tickets)

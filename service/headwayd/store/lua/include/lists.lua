@@ -43,6 +43,7 @@ local function push_to(key, values)
 end
 -- The values of many fields of a hash, false where there is none.
 local function fields_of(key, fields)
+  if #fields > 0 and #fields <= CHUNK then return redis.call('HMGET', key, unpack(fields)) end
   local values = {}
   each_chunk(fields, CHUNK, function(part)
     for _, value in ipairs(redis.call('HMGET', key, unpack(part))) do values[#values + 1] = value end

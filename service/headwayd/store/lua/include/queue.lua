@@ -105,20 +105,25 @@ local function note_time(S, ticket)
   set(S, 'tick_at', S.now)
 end
 
+-- The first entry of x:times, and where the next begins; read once, because every message of a batch asks.
+local function first_time()
+  local entries = redis.call('LRANGE', K.times, 0, 1)
+  if not entries[1] then return { from = math.huge, to = math.huge, at = 0 } end
+  local from, at = string.match(entries[1], '^(%d+):(%d+)$')
+  local to = entries[2] and string.match(entries[2], '^%d+')
+  return { from = tonumber(from), to = tonumber(to) or math.huge, at = tonumber(at) }
+end
+
 -- When the message with this ticket was put, 0 if nobody knows. Entries that the head has passed are dropped.
 -- Tickets must be asked in growing order. Amortised O(1).
 local function time_of(S, ticket)
-  if not S.times then
-    S.times = redis.call('LRANGE', K.times, 0, 1)
-  end
-  while S.times[2] and tonumber(string.match(S.times[2], '^%d+')) <= ticket do
+  local first = S.first_time or first_time()
+  while first.to <= ticket do
     redis.call('LPOP', K.times)
-    S.times = redis.call('LRANGE', K.times, 0, 1)
+    first = first_time()
   end
-  if not S.times[1] then return 0 end
-  local from, at = string.match(S.times[1], '^(%d+):(%d+)$')
-  if tonumber(from) <= ticket then return tonumber(at) end
-  return 0
+  S.first_time = first
+  return first.from <= ticket and first.at or 0
 end
 
 -- The same for any ticket; drops nothing. O(log n) after the first.

@@ -53,6 +53,9 @@ local function is_fresh(bytes)
     and string.sub(bytes, 46, 47) == '\0\0' and #bytes == FRESH_BYTES + string.byte(bytes, NAME_SIZE_AT)
 end
 local function nonce_of(bytes) return string.sub(bytes, NONCE_AT, NONCE_TO) end
+-- What the leases of one step of one waiter have in common: the random part of their nonces.
+local STEP_TO = 41
+local function step_of(bytes) return string.sub(bytes, NONCE_AT, STEP_TO) end
 
 local function unpack_record(bytes)
   local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)

@@ -56,7 +56,7 @@ end
 -- Acks the `count` leases named by ARGV from `from` on. Fills `results` with status and failures for each. Returns how
 -- many messages are done. O(k log n).
 local function ack_leases(S, from, count, result, results)
-  local done, ended = {}, 0
+  local done, records, ended = {}, {}, 0
   local function end_of(i, ticket, record, element)
     finish(S, ticket, record, element, MARK.DONE, result)
     results[i] = { T.ACKED, record.failures }
@@ -74,7 +74,7 @@ local function ack_leases(S, from, count, result, results)
     else
       end_of(i, ticket, unpack_record(packed), has_ids and redis.call('HGET', K.body, ticket) or '')
     end
-    done[#done + 1] = ticket
+    done[#done + 1], records[#records + 1] = ticket, packed
     return true
   end, function(i, ticket, status, record)
     if status == T.LAPSED then
@@ -83,7 +83,7 @@ local function ack_leases(S, from, count, result, results)
       results[i] = { status, record and record.failures or 0 }
     end
   end)
-  drop_leases(S, done, true)
+  drop_leases(S, done, true, records)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)

@@ -1,24 +1,32 @@
 -- @include line
 
--- Gives back, at no attempt's cost, what streams have leased whose waiter is_gone. O(leases owned by streams).
+-- Gives back, at no attempt's cost, what streams have leased whose waiter is_gone. O(steps with leases out), and O(all
+-- leases) if there is something to give back.
 local function release_owned(S, is_gone)
-  local tickets, owners = {}, redis.call('HGETALL', K.owners)
+  local is_theirs, owners = {}, redis.call('HGETALL', K.owners)
   for i = 1, #owners, 2 do
-    if is_gone(owners[i + 1]) then tickets[#tickets + 1] = owners[i] end
+    local _, waiter = owner_of(owners[i + 1])
+    if is_gone(waiter) then is_theirs[owners[i]] = true end
   end
-  if #tickets == 0 then return end
-  local records, elements, back = fields_of(K.lease, tickets), fields_of(K.body, tickets), {}
+  if next(is_theirs) == nil then return end
+  local tickets, records, leases = {}, {}, redis.call('HGETALL', K.lease)
+  for i = 1, #leases, 2 do
+    if is_theirs[step_of(leases[i + 1])] then
+      tickets[#tickets + 1], records[#records + 1] = leases[i], leases[i + 1]
+    end
+  end
+  local elements, back = fields_of(K.body, tickets), {}
   for i, ticket in ipairs(tickets) do
     local record = unpack_record(records[i])
     record.flags = with_flag(record.flags, FLAG.RELEASED)
     back[i] = { ticket = tonumber(ticket), element = elements[i], record = record }
   end
-  drop_leases(S, tickets, false)
+  drop_leases(S, tickets, false, records)
   return_to_head(S, back)
 end
 
 -- A waiter is no more: its turns, and what it may still have leased because the answer that told of it was lost.
--- O(log n), and O(leases owned by streams) in that case.
+-- O(log n), and O(all leases) in that case.
 local function end_waiter(S, waiter)
   redis.call('ZREM', K.consumers, waiter)
   if redis.call('HEXISTS', K.held, waiter) == 1 then
