@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import Delivery, Settlement
@@ -19,8 +20,7 @@ from headwayd.domain.watching import Eta
 PLACE_MARK = "@"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiter:
+class Waiter(NamedTuple):
     """Someone in the consumer line as the store knows it. `number` is its number there, 0 before it has one, `place`
     the kept place that it comes back to, `generation` the life of the queue in which it began to wait, once that is
     known. `owns_leases`: what it is given belongs to its stream; `keeps_standing`: when that is settled it goes on
@@ -47,8 +47,7 @@ class Standing:
     eta: Eta | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetOutcome:
+class GetOutcome(NamedTuple):
     """What a Get gave: deliveries from the head on, one settlement per lease of `ack`, and, if there was nothing to
     lease and a place was asked for, that."""
 

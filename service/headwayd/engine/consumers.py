@@ -79,7 +79,7 @@ class Consumer:
         step = await self._consumers.store.get(self.order, waiter=waiter, budget_s=budget_s)
         self._consumers.busyness.note(asyncio.get_running_loop().time() - began)
         self.last = step
-        self.waiter = replace(self.waiter, number=step.number, place="", generation=step.generation)
+        self.waiter = self.waiter._replace(number=step.number, place="", generation=step.generation)
         self._consumers.note(self.order.queue, step)
         return step
 
@@ -117,7 +117,7 @@ class Consumer:
     def begin_anew(self, *, number: int, attempt_id: str) -> None:
         """Waits for its next turn, with the number that it has in line already, if any."""
         self.order = self.order._replace(attempt_id=attempt_id)
-        self.waiter = replace(self.waiter, number=number)
+        self.waiter = self.waiter._replace(number=number)
         self.given = asyncio.get_running_loop().create_future()
 
 

@@ -163,7 +163,7 @@ class Line:
         for waiter in first:
             self._trying[waiter] = loop.create_future()
         try:
-            outcomes = await asyncio.gather(*(waiter.attempt() for waiter in first), return_exceptions=True)
+            outcomes = await _each_attempt(first)
         finally:
             for waiter in first:
                 self._trying.pop(waiter).set_result(None)
@@ -180,6 +180,16 @@ class Line:
             if isinstance(outcome, BaseException):
                 raise outcome
         return leave_more and outcomes.count(True) + moved == len(first)
+
+
+async def _each_attempt(waiters: Sequence[Waiter]) -> Sequence[bool | BaseException]:
+    """Lets all try at once. One alone, as mostly, needs no task for that."""
+    if len(waiters) != 1:
+        return await asyncio.gather(*(waiter.attempt() for waiter in waiters), return_exceptions=True)
+    try:
+        return [await waiters[0].attempt()]
+    except Exception as error:  # noqa: BLE001 - as gather does; who asked raises it
+        return [error]
 
 
 class Lines:

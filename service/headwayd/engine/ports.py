@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
 from headwayd.domain.hints import PollHints
@@ -46,8 +46,7 @@ class Wait(Enum):
     PAUSED = "paused"  # an administrator paused the queue
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PutStep:
+class PutStep(NamedTuple):
     """How far one attempt of a Put came: outcomes of the messages from the first on, and why it stopped, if it did."""
 
     outcomes: Sequence[PutOutcome]
@@ -61,8 +60,7 @@ class PutStep:
 _ANY_POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GetStep:
+class GetStep(NamedTuple):
     """What one attempt of a Get gave, and why it gave nothing, if it did not; then also where it stands in line.
     `was_dropped`: it had stood there before, and was found to stand there no longer. `polls` has the policy's poll part
     only. `left`: how many more could be leased just after it."""

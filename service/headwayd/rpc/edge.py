@@ -20,7 +20,7 @@ from grpc.aio import ServicerContext
 
 from headwayd.domain.errors import HeadwayError, NotServed, Overloaded, ShuttingDown
 from headwayd.domain.limits import Limits
-from headwayd.rpc.backlog import Backlog
+from headwayd.rpc.backlog import BUSY, Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.guard import Caller, Guard
 from headwayd.rpc.incidents import fail
@@ -227,7 +227,8 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
 
     async def handle(request: Any, context: Context) -> Any:
         gate.enter()
-        backlog = gate.backlog
+        # While so few run nothing is refused, so that not even the clock is asked.
+        backlog = gate.backlog if gate.running_count > BUSY else None
         began = backlog.enter() if backlog else 0
         size = 0
         try:

@@ -325,6 +325,8 @@ def _wait_ms(
     *,
     default_ms: int = 0,
 ) -> int:
+    if not request.HasField("wait"):
+        return default_ms
     return checks.span_ms(
         request, "wait", "wait", lowest_ms=0, highest_ms=checks.limits.max_wait_ms, default_ms=default_ms
     )
@@ -332,6 +334,8 @@ def _wait_ms(
 
 def _lease_ms(request: queue_service_pb2.GetRequest | queue_service_pb2.ExtendRequest, checks: Checks) -> int:
     """0 if it is the queue's policy that counts."""
+    if not request.HasField("lease"):
+        return 0
     return checks.span_ms(
         request, "lease", "lease", lowest_ms=MIN_LEASE_MS, highest_ms=checks.limits.max_lease_ms, default_ms=0
     )

@@ -85,10 +85,11 @@ class Checks:
         """Lease tokens. Any text will do, one that is no token gets its answer item by item."""
         if not self.batch_size(field, len(leases), may_be_empty=may_be_empty):
             return ()
-        for index, lease in enumerate(leases):
+        named = tuple(leases)  # each is made anew whenever a request is asked for it
+        for index, lease in enumerate(named):
             if len(lease) * 4 > MAX_LEASE_TOKEN_BYTES:
                 self.text(f"{field}[{index}]", lease, max_bytes=MAX_LEASE_TOKEN_BYTES)
-        return tuple(leases)
+        return named
 
     def message_ids(self, field: str, ids: Sequence[str], *, may_be_empty: bool = False) -> tuple[str, ...]:
         """Ids of messages, those that the service made among them."""

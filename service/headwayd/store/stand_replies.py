@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
@@ -26,25 +27,33 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
 
 
 _GET_SETTLED_AT = 17
+_WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
+_ANY_POLICY = Policy()
+
+
+@lru_cache(maxsize=256)  # most answers tell the same, and a policy has many fields
+def _polls(base: bytes, per_position: bytes, longest: bytes) -> Policy:
+    if not int(base):  # told only to those who stand in line
+        return _ANY_POLICY
+    return Policy(poll_base_ms=int(base), poll_per_position_ms=int(per_position), poll_max_ms=int(longest))
 
 
 def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
     """The reply of get.lua, from its status on; `leases` are those that it settled, `randoms` the random parts of the
     new ones if each has its own."""
-    base, per_position, longest = (int(value) for value in reply[11:14])
     at = _GET_SETTLED_AT
     return GetStep(
         deliveries=replies.deliveries(reply, at + 2 * len(leases), randoms=randoms),
         settled=[replies.settlement(lease, reply[at + 2 * i], reply[at + 1 + 2 * i]) for i, lease in enumerate(leases)],
         generation=text(reply[2]),
-        wait=Wait(text(reply[3]) or Wait.NOTHING.value),
+        wait=_WAITS[reply[3]],
         holder=text(reply[4]),
         at_ms=int(reply[1]),
         number=int(float(reply[7])),
         position=int(reply[8]),
         length=int(reply[9]),
         limit=int(reply[10]),
-        polls=Policy(poll_base_ms=base, poll_per_position_ms=per_position, poll_max_ms=longest) if base else Policy(),
+        polls=_polls(*reply[11:14]),
         was_dropped=int(reply[14]) == 1,
         left=int(reply[15]),
     )
