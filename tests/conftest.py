@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from conformance import table
-from conformance.languages import CORE, LANGUAGES
+from conformance.languages import LANGUAGES, language_of
 from harness import ServiceProcess, StoreServer, access, figures, processes
 from harness.figures import figure
 from harness.stores import KINDS, program
@@ -42,7 +42,7 @@ def _languages_of(item: pytest.Item) -> set[str]:
     """The languages that a test is about, if it is one of a suite over languages."""
     parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     names = ("language", "producer", "worker_language")
-    return {str(parameters[name]).removesuffix(CORE) for name in names if name in parameters}
+    return {language_of(str(parameters[name])) for name in names if name in parameters}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from conformance.driving import DriverProcess
-from conformance.languages import CORE, LANGUAGES, Language, Ready, build_once, run_id, skip_without_toolchain
+from conformance.languages import LANGUAGES, Language, Ready, build_once, language_of, run_id, skip_without_toolchain
 from conformance.stage import Stage
 
 
@@ -41,7 +41,7 @@ async def driver_of(ready: Ready, session_dir: Path) -> AsyncIterator[Callable[[
     running: dict[str, DriverProcess] = {}
 
     async def driver(name: str) -> DriverProcess:
-        language = ready(name.removesuffix(CORE))
+        language = ready(language_of(name))
         if name not in running or not running[name].is_running:
             running[name] = DriverProcess(language.command(language.drivers[name]), session_dir / f"driver-{name}.log")
             await running[name].start()

@@ -42,6 +42,15 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """Another way for the same client to call: its driver is called `<language>-<name>`."""
+
+    name: str
+    run: tuple[str, ...]
+    part: tuple[int, int]  # which of how many parts of the scenarios it plays
+
+
+@dataclass(frozen=True, slots=True)
 class Language:
     """One driver.toml. Commands are made with `command`."""
 
@@ -51,6 +60,7 @@ class Language:
     cwd: Path
     run: tuple[str, ...]
     run_core: tuple[str, ...]  # the same by the counted layer alone, if the client has more; else nothing
+    over_http: tuple[Way, ...]  # those that call the HTTP port
     test: tuple[tuple[str, ...], ...]
     test_cwd: Path
     examples: tuple[Example, ...]
@@ -60,8 +70,14 @@ class Language:
 
     @property
     def drivers(self) -> Mapping[str, tuple[str, ...]]:
-        """The commands of its drivers, by name: "python", "python-core"."""
-        return {self.name: self.run} | ({f"{self.name}{CORE}": self.run_core} if self.run_core else {})
+        """The commands of its drivers, by name: "python", "python-core", "typescript-web"."""
+        core = {f"{self.name}{CORE}": self.run_core} if self.run_core else {}
+        return {self.name: self.run} | core | {name: way.run for name, way in self.ways.items()}
+
+    @property
+    def ways(self) -> Mapping[str, Way]:
+        """Its ways over the HTTP port, by the names of their drivers."""
+        return {f"{self.name}-{way.name}": way for way in self.over_http}
 
     def command(self, words: Sequence[str]) -> list[str]:
         """The words with their placeholders filled: {out} is the build's folder, {python} this interpreter."""
@@ -78,6 +94,9 @@ def read(path: Path) -> Language:
         cwd=ROOT / told.get("cwd", "."),
         run=tuple(told["run"]),
         run_core=tuple(told.get("run_core", [])),
+        over_http=tuple(
+            Way(each["name"], tuple(each["run"]), tuple(each.get("part", (1, 1)))) for each in told.get("over_http", [])
+        ),
         test=tuple(map(tuple, told.get("test", []))),
         test_cwd=ROOT / told.get("test_cwd", "."),
         examples=tuple(
@@ -92,6 +111,11 @@ def read(path: Path) -> Language:
 
 Ready = Callable[[str], Language]  # of a name: built, or the test is skipped or fails
 LANGUAGES = {language.name: language for language in map(read, sorted(DRIVERS.glob("*/driver.toml")))}
+
+
+def language_of(driver: str) -> str:
+    """The name of the language whose driver has this name; none has a dash in it."""
+    return driver.partition("-")[0]
 
 
 @cache

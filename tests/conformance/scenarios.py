@@ -127,6 +127,18 @@ def read_scenarios() -> list[Scenario]:
     return found
 
 
+def beyond_http(scenario: Scenario) -> str:
+    """Why nobody can play it at the HTTP port by connect-web; "" if it can be played."""
+    for rpc in sorted(scenario.rpcs):
+        if schema.method_of(rpc).client_streaming:
+            return f"{rpc} streams both ways, which neither HTTP/1.1 nor a browser can"
+    if scenario.stage == "secured":
+        return "its certificates are the browser's business: connect-web has no say in TLS"
+    if len(scenario.options.get("services", ())) > 1:
+        return "it needs a client of several addresses, and connect-web has one"
+    return ""
+
+
 def _unrolled(steps: list[Any]) -> Iterator[dict[str, Any]]:
     for step in steps:
         yield from filled(step, {}) if isinstance(step, Times) else [step]

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,20 +130,25 @@ class Stage:
         await self._stack.aclose()
 
     @asynccontextmanager
-    async def scene(self, kind: str, options: dict[str, Any]) -> AsyncIterator[Scene]:
+    async def scene(self, kind: str, options: dict[str, Any], *, over_http: bool = False) -> AsyncIterator[Scene]:
         """One scenario's: "shared" the service of all; "proxied" the same behind a proxy; "own" services of its own,
         named by `services`, with `settings`; "fragile" one whose store can be troubled; "secured" one that wants TLS, a
-        certificate and a token."""
+        certificate and a token. Its addresses are those of gRPC, or the URLs of the HTTP ports."""
+
+        def at(service: ServiceProcess) -> str:
+            return service.http if over_http else service.address
+
         if kind == "shared":
-            yield Scene({"service": self.service.address}, self._keys)
+            yield Scene({"service": at(self.service)}, self._keys)
         elif kind == "proxied":
-            async with FaultProxy(int(self.service.address.rpartition(":")[2])) as proxy:
-                addresses = {"service": f"127.0.0.1:{proxy.port}"}
-                yield Scene(addresses, self._keys, {"service": proxy}, direct=self.service.address)
+            address, _, port = at(self.service).rpartition(":")
+            async with FaultProxy(int(port)) as proxy:
+                addresses = {"service": f"{address}:{proxy.port}"}
+                yield Scene(addresses, self._keys, {"service": proxy}, direct=at(self.service))
         elif kind == "fragile":
             scene = await self._fragile_scene()
             try:
-                yield scene
+                yield replace(scene, addresses={name: at(each) for name, each in scene.services.items()})
             finally:
                 await scene.fault("store", "works", "")
         elif kind == "secured":
@@ -157,14 +162,17 @@ class Stage:
                 credentials=credentials,
             )
         else:
-            async with self._own_services(options) as services:
-                addresses = {name: each.address for name, each in services.items()}
-                yield Scene(addresses, self._keys, services=services, direct=self.service.address)
+            async with self._own_services(options, over_http=over_http) as services:
+                addresses = {name: at(each) for name, each in services.items()}
+                yield Scene(addresses, self._keys, services=services, direct=at(self.service))
 
     @asynccontextmanager
-    async def _own_services(self, options: dict[str, Any]) -> AsyncIterator[dict[str, ServiceProcess]]:
+    async def _own_services(
+        self, options: dict[str, Any], *, over_http: bool
+    ) -> AsyncIterator[dict[str, ServiceProcess]]:
         names = options.get("services", ["service"])
-        made = {name: self._service(self._store.url, options.get("settings", {})) for name in names}
+        settings = options.get("settings", {})
+        made = {name: self._service(self._store.url, settings, over_http=over_http) for name in names}
         try:
             await asyncio.gather(*(asyncio.to_thread(each.start) for each in made.values()))
             yield made
@@ -177,8 +185,13 @@ class Stage:
             proxy = await self._stack.enter_async_context(FaultProxy(store.port))
             service = await self._make_service(proxy.url)
             client = self._stack.enter_context(store.client())
-            addresses = {"service": service.address}
-            self._fragile = Scene(addresses, lambda name: Keys(client, _PREFIX, name), store=store, store_proxy=proxy)
+            self._fragile = Scene(
+                {},
+                lambda name: Keys(client, _PREFIX, name),
+                services={"service": service},
+                store=store,
+                store_proxy=proxy,
+            )
         return self._fragile
 
     async def _secured_service(self) -> tuple[ServiceProcess, Credentials]:
@@ -197,14 +210,16 @@ class Stage:
         return store
 
     async def _make_service(self, url: str, settings: dict[str, str] | None = None) -> ServiceProcess:
-        service = self._service(url, settings or {})
+        service = self._service(url, settings or {}, over_http=True)
         self._stack.callback(service.stop)
         await asyncio.to_thread(service.start)
         return service
 
-    def _service(self, url: str, settings: dict[str, str]) -> ServiceProcess:
-        # A port of its own, because it may be started again and is looked for where it was.
+    def _service(self, url: str, settings: dict[str, str], *, over_http: bool) -> ServiceProcess:
+        # Ports of its own, because it may be started again and is looked for where it was.
         listen = {"HEADWAY_LISTEN": f"127.0.0.1:{free_port()}"}
+        if over_http:
+            listen["HEADWAY_HTTP_LISTEN"] = f"127.0.0.1:{free_port()}"
         env = {"HEADWAY_REDIS_URL": url, "PRESSURE_PREFIX": _PREFIX} | listen | settings
         return ServiceProcess(self._new_folder("service"), env=env)
 

@@ -10,9 +10,9 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from conformance.driving import DriverProcess
-from conformance.languages import BUILD_S, LANGUAGES
+from conformance.languages import BUILD_S, CORE, LANGUAGES, language_of
 from conformance.playing import Player
-from conformance.scenarios import Scenario, known_failures, read_scenarios, verb_of
+from conformance.scenarios import Scenario, beyond_http, known_failures, read_scenarios, verb_of
 from conformance.stage import Stage
 from conformance.table import MARK
 
@@ -29,9 +29,13 @@ def cases() -> list[ParameterSet]:
     known = known_failures()
     made = []
     for language in LANGUAGES.values():
-        for driver, scenario in itertools.product(language.drivers, read_scenarios()):
-            if driver != language.name and OF_LAYERS.isdisjoint(map(verb_of, scenario.steps)):
+        for driver, (number, scenario) in itertools.product(language.drivers, enumerate(read_scenarios())):
+            if driver.endswith(CORE) and OF_LAYERS.isdisjoint(map(verb_of, scenario.steps)):
                 continue
+            if driver in language.ways:
+                part, parts = language.ways[driver].part
+                if number % parts != part - 1:
+                    continue
             reason = known.get((language.name, scenario.id))
             marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
             made.append(pytest.param(driver, scenario, marks=marks, id=f"{driver}-{scenario.id}"))
@@ -47,6 +51,9 @@ async def test_scenario(
     record_property: Callable[[str, object], None],
 ) -> None:
     record_property(MARK, json.dumps([scenario.id, language, scenario.proves]))
+    over_http = language in LANGUAGES[language_of(language)].ways
+    if over_http and (reason := beyond_http(scenario)):
+        pytest.skip(reason)
     driver = await driver_of(language)
-    async with stage.scene(scenario.stage, scenario.options) as scene:
+    async with stage.scene(scenario.stage, scenario.options, over_http=over_http) as scene:
         await Player(scenario, driver, scene).play()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from conformance.playing import Player
 from conformance.scenarios import (
     BadScenario,
     Scenario,
+    beyond_http,
     known_failures,
     read_scenarios,
     rules,
@@ -42,6 +44,26 @@ def test_every_rule_that_a_scenario_proves_is_one_of_the_protocol() -> None:
 
 def test_every_call_is_made() -> None:
     assert schema.every_rpc() == {rpc for scenario in SCENARIOS for rpc in scenario.rpcs}
+
+
+def test_every_call_of_one_request_is_made_over_http_too() -> None:
+    played = {rpc for scenario in SCENARIOS if not beyond_http(scenario) for rpc in scenario.rpcs}
+    assert schema.every_rpc() - played == {"Consume", "Produce"}
+
+
+def test_what_is_beyond_http_says_why() -> None:
+    step = {"open": "Produce", "as": "s", "expect": {}}
+    both_ways = Scenario(id="x", says="X.", proves=("P-GEN-1",), steps=(step,))
+    several = replace(both_ways, steps=({"call": "List", "expect": {}},), options={"services": ["one", "two"]})
+    assert "both ways" in beyond_http(both_ways)
+    assert "several addresses" in beyond_http(several)
+    assert not beyond_http(replace(several, options={"services": ["one"]}))
+
+
+def test_ways_over_http_play_every_scenario_between_them() -> None:
+    (ways,) = [language.over_http for language in LANGUAGES.values() if language.over_http]
+    assert [way.name for way in ways if way.part == (1, 1)] == ["web"]
+    assert sorted(way.part for way in ways if way.part != (1, 1)) == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_every_reason_is_met_or_it_is_said_why_not() -> None:

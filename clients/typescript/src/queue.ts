@@ -43,7 +43,8 @@ export class Queue {
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay` or `giveBack`. */
   async lease({ waitMs, leaseMs, signal }: LeaseOptions = {}): Promise<Lease | undefined> {
-    const request = { queue: this.name, attemptId: crypto.randomUUID(), wait: span(waitMs), lease: span(leaseMs) };
+    const attemptId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // also on pages that came without TLS
+    const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
     const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
     return delivery && new Lease(this, delivery, leaseMs ?? policyMs(delivery));
   }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorReason, HeadwayError } from "@headway/client";
-import { BadRequestSchema } from "#dist/gen/google/rpc/error_details_pb.js";
+import { BadRequestSchema, ErrorInfoSchema } from "#dist/gen/google/rpc/error_details_pb.js";
 import { broken, clientOf, refusal, settle } from "./service.js";
 
 test("an error has the code, reason, metadata and time that the service told", async () => {
@@ -37,6 +37,20 @@ test("a connection that broke is Unavailable and its outcome unknown, unless the
   assert.equal(HeadwayError.from(broken(), AbortSignal.abort()).code, Code.Canceled);
   const reset = Object.assign(new Error("read"), { code: "ECONNRESET" });
   assert.equal(HeadwayError.from(new ConnectError("read", Code.Internal, {}, [], reset)).code, Code.Unavailable);
+});
+
+test("what breaks fetch is Unavailable, too, and so is a stream without its end", () => {
+  const thrown = [new TypeError("Failed to fetch"), "missing EndStreamResponse", "missing trailer"];
+  assert.deepEqual(
+    thrown.map((each) => HeadwayError.from(ConnectError.from(each)).code),
+    thrown.map(() => Code.Unavailable),
+  );
+});
+
+test("a reason of the service's makes its code its own word, whatever the protocol", () => {
+  const refused = new ConnectError("no", Code.Aborted, { "content-type": "application/json" });
+  refused.details.push({ desc: ErrorInfoSchema, value: { domain: "headway.v1", reason: "ROLE_IN_USE" } });
+  assert.equal(HeadwayError.from(refused).code, Code.Aborted);
 });
 
 test("what the service says stays as it is, but Canceled, which gRPC says for it, is Unavailable to who did not cancel", () => {

@@ -4,9 +4,10 @@ import { createInterface } from "node:readline";
 import { create, type DescMessage, fromJson, type JsonValue, type Message, toJson } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
 import { createWritableIterable, type WritableIterable } from "@connectrpc/connect/protocol";
+import { createConnectTransport, createGrpcWebTransport } from "@connectrpc/connect-web";
 import {
   bearer,
-  type Client,
+  Client,
   Code,
   connect,
   ErrorReason,
@@ -159,7 +160,7 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
     features: "call stream lease work watch trace".split(" "),
   }),
   connect: ({ client, addresses, options }) => {
-    clients.set(client, connect({ addresses, callTimeoutMs: options?.call_timeout_ms, ...secured(options ?? {}) }));
+    clients.set(client, connected(addresses, options ?? {}));
     return {};
   },
   disconnect: async ({ client }) => {
@@ -272,6 +273,19 @@ const operations: Record<string, (line: Line, signal: AbortSignal) => Done | Pro
     return {};
   },
 };
+
+/** By gRPC, or at the HTTP port by the transport and in the format that the command line names. */
+function connected(addresses: string[], options: Line): Client {
+  const [protocol, format] = process.argv.slice(2);
+  const callTimeoutMs = options.call_timeout_ms;
+  if (protocol === undefined) {
+    return connect({ addresses, callTimeoutMs, ...secured(options) });
+  }
+  const create = { connect: createConnectTransport, "grpc-web": createGrpcWebTransport }[protocol];
+  const [baseUrl = fail("no address")] = addresses;
+  const transport = create?.({ baseUrl, useBinaryFormat: format === "binary" }) ?? fail(`no protocol ${protocol}`);
+  return new Client(transport, callTimeoutMs);
+}
 
 /** What a handler is told; fails when the work is to be given up, but not for a lease that was lost. */
 function unlessGivenUp(lease: Lease, told: Told<Line>, onGiveUp?: () => void): Promise<Line> {
