@@ -29,12 +29,14 @@ _TAIL = 4000
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A program of a README: its file, how to run it, a regular expression of what it prints, and on which stage."""
+    """A program of a README: its file, how to run it, a regular expression of what it prints, and on which stage; or
+    which other test runs it."""
 
     file: Path
-    run: tuple[str, ...]
-    output: str
-    stage: str
+    run: tuple[str, ...] = ()
+    output: str = ""
+    stage: str = "own"
+    run_by: str = ""
 
     @property
     def name(self) -> str:
@@ -100,7 +102,13 @@ def read(path: Path) -> Language:
         test=tuple(map(tuple, told.get("test", []))),
         test_cwd=ROOT / told.get("test_cwd", "."),
         examples=tuple(
-            Example(ROOT / each["file"], tuple(each["run"]), each["output"], each.get("stage", "own"))
+            Example(
+                ROOT / each["file"],
+                tuple(each.get("run", [])),
+                each.get("output", ""),
+                each.get("stage", "own"),
+                each.get("run_by", ""),
+            )
             for each in told.get("examples", [])
         ),
         layer=tuple(told.get("layer", [])),

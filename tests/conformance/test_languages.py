@@ -21,7 +21,9 @@ from docs.blocks import Block, blocks_of
 pytestmark = pytest.mark.timeout(3 * BUILD_S)
 
 FENCES = {"typescript": {"typescript", "ts"}}  # what stands behind the fence, if it is not the language's name
-EXAMPLES = [(name, example) for name, language in LANGUAGES.items() for example in language.examples]
+EXAMPLES = [
+    (name, example) for name, language in LANGUAGES.items() for example in language.examples if not example.run_by
+]
 MOST_LINES = 400
 GENERATED = {ROOT / "clients/python/headway/core/errors.py"}  # among what is written by hand; `make verify` compares it
 # Tokens of Python that say nothing to the compiler, or say it of lines that have others.
@@ -125,6 +127,8 @@ def test_every_block_of_the_readme_is_run(language: str) -> None:
         return
     files = {example.file.read_text() for example in client.examples}
     assert files
+    for example in client.examples:
+        assert not example.run_by or example.file.stem in (ROOT / example.run_by).read_text()
     assert [block.line for block, _ in programs(client) if block.text not in files] == []
 
 
