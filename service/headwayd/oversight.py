@@ -101,6 +101,7 @@ class Oversight:
             origins=settings.http_origins,
             hosts=_hosts(settings),
             most_connections=self.most_connections,
+            read_s=settings.write_timeout.total_seconds(),
             is_operator=doors.is_operator,
             has_dashboard=settings.dashboard,
             may_act=settings.dashboard_actions,

@@ -33,13 +33,12 @@ LONG = b"x" * 3_000_000  # more than the kernel keeps for a reader who does not 
 async def server() -> AsyncIterator[Serve]:
     """An HTTP server in this process, whose port it returns."""
 
-    async def start(*, most_connections: int = 100) -> int:
+    async def start(*, most_connections: int = 100, read_s: float = 30) -> int:
         async def scrape(_accept: str) -> tuple[bytes, str]:
             return LONG, "text/plain"
 
-        one = HttpServer(
-            Behind(scrape=scrape, is_ready=lambda: True, most_connections=most_connections), listen="127.0.0.1:0"
-        )
+        behind = Behind(scrape=scrape, is_ready=lambda: True, most_connections=most_connections, read_s=read_s)
+        one = HttpServer(behind, listen="127.0.0.1:0")
         STARTED.append(one)
         return int((await one.start()).rpartition(":")[2])
 
@@ -116,9 +115,8 @@ async def test_a_client_that_sends_its_request_too_slowly_loses_its_connection(
         writer.close()
 
 
-async def test_a_client_that_does_not_read_loses_its_connection(server: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "READ_S", 0.3)
-    port = await server()
+async def test_a_client_that_does_not_read_loses_its_connection(server: Serve) -> None:
+    port = await server(read_s=0.3)
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.setblocking(False)
@@ -130,6 +128,23 @@ async def test_a_client_that_does_not_read_loses_its_connection(server: Serve, m
         await eventually(lambda: connections() == 0, within=10)
     async with httpx.AsyncClient(timeout=10) as client:  # one that reads gets everything
         assert len((await client.get(f"http://127.0.0.1:{port}/metrics")).content) == len(LONG)
+
+
+async def test_a_client_that_reads_slowly_gets_the_whole_answer(server: Serve) -> None:
+    port = await server(read_s=0.5)
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+        slow.setblocking(False)
+        loop = asyncio.get_running_loop()
+        await loop.sock_connect(slow, ("127.0.0.1", port))
+        head = b"GET /metrics HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+        await loop.sock_sendall(slow, head)
+        begun, read = loop.time(), 0
+        while chunk := await loop.sock_recv(slow, 100_000):
+            read += len(chunk)
+            await asyncio.sleep(0.05)
+        assert loop.time() - begun > 1  # longer than it may leave the answer alone
+        assert read > len(LONG)
 
 
 async def test_connections_beyond_the_most_are_told_and_closed_and_those_within_are_served(

@@ -18,6 +18,8 @@ from connectrpc.method import IdempotencyLevel, MethodInfo, StreamType
 from connectrpc.request import RequestContext
 from connectrpc.server import ConnectASGIApplication, Endpoint
 from protobuf.wkt import Any as AnyMessage
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from headwayd.domain.calls import Asked, CallFailed, Method
 
@@ -59,6 +61,9 @@ class _AsItIs(Codec[bytes, Request]):
         return message_class(bytes(data), is_json=self._name == "json")
 
 
+_TAKEN = (
+    "application/json, application/proto, application/connect+json, application/connect+proto, application/grpc-web"
+)
 # By their numbers in gRPC, from 1 on.
 _CODES = (
     Code.CANCELED,
@@ -80,6 +85,11 @@ _CODES = (
 )
 
 
+# What asks for compressed answers. They go out as they are: to pack one of some megabytes would hold up everybody
+# else's calls for a second, and every browser asks for it. A proxy in front can do it on a processor of its own.
+_ASK_FOR_COMPRESSION = {b"accept-encoding", b"connect-accept-encoding", b"grpc-accept-encoding"}
+
+
 class ConnectApp(ConnectASGIApplication[Calls]):
     """The ASGI application for one service of the schema."""
 
@@ -92,9 +102,27 @@ class ConnectApp(ConnectASGIApplication[Calls]):
             codecs=[_AsItIs("proto"), _AsItIs("json")],
         )
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; connectrpc is not shown of its head what it could not stand (as of 0.13: text that is no UTF-8,
+        and gRPC itself, whose trailers need HTTP/2)."""
+        headers = [pair for pair in scope["headers"] if pair[0] not in _ASK_FOR_COMPRESSION and _is_text(pair[1])]
+        kind = dict(headers).get(b"content-type", b"").lower()
+        if kind.startswith(b"application/grpc") and not kind.startswith(b"application/grpc-web"):
+            await Response(status_code=415, headers={"accept-post": _TAKEN})(scope, receive, send)
+            return
+        await super().__call__({**scope, "headers": headers}, receive, send)
+
     @property
     def path(self) -> str:
         return self._path
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _endpoints(calls: Calls, service: str) -> Mapping[str, Any]:

@@ -64,9 +64,9 @@ _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the m
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
     process is ready now; the calls, if they are taken here, of at most so many bytes, from pages of these origins, too,
-    and by these names beside addresses and localhost (None: any); how many connections there may be at a time;
-    whether the credentials of an `Authorization` header are the operator's, if callers are known; whether there is a
-    dashboard, and whether those who are not known may act there."""
+    and by these names beside addresses and localhost (None: any); how many connections there may be at a time, and how
+    many seconds a reader has to read on; whether the credentials of an `Authorization` header are the operator's, if
+    callers are known; whether there is a dashboard, and whether those who are not known may act there."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_ready: Callable[[], bool]
@@ -75,6 +75,7 @@ class Behind:
     origins: Sequence[str] = ()
     hosts: Sequence[str] | None = None
     most_connections: int = 4_000
+    read_s: float = 30.0
     is_operator: Callable[[str], Awaitable[bool]] | None = None
     has_dashboard: bool = False
     may_act: bool = False

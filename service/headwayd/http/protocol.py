@@ -21,15 +21,17 @@ from headwayd.http.connection import Connection
 from headwayd.http.refusing import refused_at_once
 
 REQUEST_S = 10.0  # from connecting, or from the last answer, to the end of the next request's head
-READ_S = 30.0  # for which nothing of an answer is read
+READ_BYTES = 64 * 1024  # of an answer that are read, at least, in the time that a reader has
 
 log: Any = structlog.get_logger(__name__)
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. If there are more than `most`, it is told so, and closed."""
+    """One connection. If there are more than `most`, it is told so, and closed; its reader has `read_s` for
+    READ_BYTES."""
 
     most: int
+    read_s: float
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
@@ -84,8 +86,7 @@ class BoundedProtocol(H11Protocol):
     def pause_writing(self) -> None:
         """The client does not read as fast as is written."""
         super().pause_writing()
-        self._stop_read_timer()
-        self._read_timer = self.loop.call_later(READ_S, self.transport.abort)
+        self._await_reading()
 
     def resume_writing(self) -> None:
         """It has read."""
@@ -95,6 +96,18 @@ class BoundedProtocol(H11Protocol):
     def _await_request(self) -> None:
         self._stop_awaiting()
         self._request_timer = self.loop.call_later(REQUEST_S + self.connection.silence_s, self.transport.abort)
+
+    def _await_reading(self) -> None:
+        self._stop_read_timer()
+        unread = self.transport.get_write_buffer_size()
+        self._read_timer = self.loop.call_later(self.read_s, self._judge_reading, unread)
+
+    def _judge_reading(self, unread: int) -> None:
+        """A large answer may take a slow client longer, if only it reads on."""
+        if unread - self.transport.get_write_buffer_size() < READ_BYTES:
+            self.transport.abort()
+        else:
+            self._await_reading()
 
     def _stop_awaiting(self) -> None:
         if self._request_timer is not None:
@@ -107,6 +120,6 @@ class BoundedProtocol(H11Protocol):
             self._read_timer = None
 
 
-def bounded_to(most: int) -> type[BoundedProtocol]:
-    """The protocol of a server that takes so many connections."""
-    return type("Protocol", (BoundedProtocol,), {"most": most})
+def bounded_to(most: int, read_s: float) -> type[BoundedProtocol]:
+    """The protocol of a server that takes so many connections, and waits so many seconds for their readers."""
+    return type("Protocol", (BoundedProtocol,), {"most": most, "read_s": read_s})

@@ -67,7 +67,7 @@ class HttpServer:
         self._application = application(behind)
         config = uvicorn.Config(
             Certified(self._application.app, origins=behind.origins),
-            http=bounded_to(behind.most_connections),
+            http=bounded_to(behind.most_connections, behind.read_s),
             ws="none",
             lifespan="off",
             log_config=None,
