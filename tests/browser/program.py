@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,8 +91,16 @@ def built_pages() -> None:
         pytest.fail(f"what pages load is not built\n{failure}", pytrace=False)
 
 
+def bundled(source: str, into: Path) -> Path:
+    """A page's program from its TypeScript, with all that it imports."""
+    package = PAGES.parents[1]
+    words = ["npx", "esbuild", "--bundle", "--format=esm", "--loader=ts", "--log-level=warning", f"--outfile={into}"]
+    subprocess.run(words, cwd=package, input=source, text=True, check=True, timeout=60)
+    return into
+
+
 @asynccontextmanager
-async def opened(browser: Browser, url: str, program: str = "page") -> AsyncIterator[Page]:
+async def opened(browser: Browser, url: str, program: Path = PAGES / "page.js") -> AsyncIterator[Page]:
     """A page at this address that runs the program, in a context of its own. Fails if the program met a defect."""
     context = await browser.new_context()
     context.set_default_timeout(SLACK_S * 1000)
@@ -99,7 +109,7 @@ async def opened(browser: Browser, url: str, program: str = "page") -> AsyncIter
     page.on("pageerror", lambda error: errors.append(str(error)))
     try:
         await page.goto(url)
-        await page.add_script_tag(path=PAGES / f"{program}.js", type="module")
+        await page.add_script_tag(path=program, type="module")
         yield page
     finally:
         await context.close()

@@ -14,7 +14,8 @@ import grpc
 import pytest
 from playwright.async_api import Browser, expect
 
-from browser.program import PAGES, Program, Refused, built_pages, opened
+from browser.program import PAGES, Program, Refused, built_pages, bundled, opened
+from docs.blocks import ROOT, blocks_of
 from harness import ServiceProcess, StoreServer, eventually
 from headway.v1.message_pb2 import Progress
 from headway.v1.queue_service_pb2 import ExtendRequest
@@ -248,7 +249,7 @@ async def test_the_readmes_page_shows_place_progress_and_result(
         line = Line(QueueServiceStub(channel), "browser-pictures")
         await line.create()
         await line.put(b"ahead")
-        async with opened(browser, f"{base_url(pages)}/healthz", "browser") as page:
+        async with opened(browser, f"{base_url(pages)}/healthz", PAGES / "browser.js") as page:
             shown = page.locator("output")
             await expect(shown).to_have_text("number 2 of 2")
             await line.take_one()
@@ -260,3 +261,24 @@ async def test_the_readmes_page_shows_place_progress_and_result(
             await expect(shown).to_have_text("50 %")
             await line.ack(delivery.lease, result=b"done")
             await expect(shown).to_have_text("done")
+
+
+async def test_the_documents_waiting_room_tells_the_place_then_the_table_and_gives_it_back(
+    built: None, browser: Browser, pages: ServiceProcess, tmp_path: Path
+) -> None:
+    """The program of docs/http.md, word for word."""
+    (shown,) = [each for each in blocks_of((ROOT / "docs/http.md").read_text()) if each.words == ("typescript", "page")]
+    program = bundled(shown.text, tmp_path / "waiting.js")
+    async with grpc.aio.insecure_channel(pages.address) as channel:
+        line = Line(QueueServiceStub(channel), "tables")
+        await line.create()
+        async with opened(browser, f"{base_url(pages)}/healthz", program) as page:
+            told = page.locator("output")
+            await expect(told).to_have_text("You are number 1 of 1.")
+            await line.put(b"by the window")
+            await expect(told).to_have_text("Your table: by the window.")
+            assert (await line.counts()).leased == 1
+            await page.get_by_role("button", name="Leave").click()
+            await expect(told).to_have_text("You have left.")
+        again = await line.take_one(wait_ms=5_000)
+        assert (again.message.payload, again.attempt) == (b"by the window", 1)
