@@ -22,7 +22,7 @@ test("what browsers get imports nothing of Node's", () => {
       }
     }
   };
-  read(new URL("browser.js", import.meta.resolve("@headway/client")));
+  read(new URL(import.meta.resolve("@headway/client/web")));
   read(new URL(import.meta.resolve("@headway/client/v1")));
   const allowed = /^@bufbuild\/protobuf|^@connectrpc\/connect($|\/)|^@opentelemetry\/api$/;
   assert.ok(seen.size > 10);
