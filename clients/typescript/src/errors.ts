@@ -58,22 +58,19 @@ export class HeadwayError extends Error {
     const reason = ErrorReason[info?.reason as keyof typeof ErrorReason];
     const delay = failed.findDetails(RetryInfoSchema)[0]?.retryDelay;
     const violations = failed.findDetails(BadRequestSchema).flatMap((each) => each.fieldViolations);
-    const [code, retryAfterMs] = [codeOf(failed, !!info, signal), delay && durationMs(delay)];
+    const [code, retryAfterMs] = [info ? failed.code : codeOf(failed, signal), delay && durationMs(delay)];
     return new HeadwayError(failed.rawMessage, code, reason, info?.metadata, retryAfterMs, violations, error);
   }
 }
 
-/** The status of a failed call. A connection that broke is Unavailable, whatever the transport says of the stream. */
-function codeOf(failed: ConnectError, isTold: boolean, signal?: AbortSignal): Code {
+/** The status where the service gave no reason. A connection that broke is Unavailable, whatever the transport says. */
+function codeOf({ code, metadata, cause, rawMessage }: ConnectError, signal?: AbortSignal): Code {
   // Canceled is gRPC's own word, for calls that a service which goes down, or is overrun, has not begun.
-  const isSaid = isTold || (failed.metadata.has("grpc-status") && failed.code !== Code.Canceled);
-  if (isSaid || failed.code === Code.DeadlineExceeded) {
-    return failed.code;
-  }
+  const isSaid = code === Code.DeadlineExceeded || (metadata.has("grpc-status") && code !== Code.Canceled);
   // Node's errors of sockets, TLS and HTTP/2 have codes in capitals: ECONNRESET, CERT_HAS_EXPIRED, ERR_HTTP2_PING_CANCEL.
-  const isNodes = /^[A-Z]+[A-Z_\d]+$/.test(String((failed.cause as { code?: unknown } | undefined)?.code));
-  // Of fetch they are TypeErrors, by its standard.
-  const isBroken = isNodes || failed.cause instanceof TypeError || [Code.Aborted, Code.Canceled].includes(failed.code);
-  const isTorn = /^http\/2 |^(protocol error: )?missing /.test(failed.rawMessage);
-  return signal?.aborted ? Code.Canceled : isBroken || isTorn ? Code.Unavailable : failed.code;
+  const isNodes = /^[A-Z]+[A-Z_\d]+$/.test(String((cause as { code?: unknown } | undefined)?.code));
+  // Those of fetch are TypeErrors, by its standard.
+  const isBroken = isNodes || cause instanceof TypeError || code === Code.Aborted || code === Code.Canceled;
+  const isTorn = /^http\/2 |^(protocol error: )?missing /.test(rawMessage);
+  return isSaid ? code : signal?.aborted ? Code.Canceled : isBroken || isTorn ? Code.Unavailable : code;
 }
