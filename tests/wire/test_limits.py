@@ -226,6 +226,33 @@ async def test_a_stream_of_large_batches_is_held_back_until_there_is_room(lines:
     stream.cancel()
 
 
+async def test_batches_of_a_stream_that_waits_count_however_small_they_are(lines: Open) -> None:
+    """Sixteen batches of a hundred small messages are some kilobytes on the wire, and much more in the process."""
+    line, beside = await lines(), await lines()
+    await line.put(b"full")
+    stream: Any = line.stub.Produce(timeout=60)
+    for number in range(16):
+        batch = [Message(payload=b"x")] * 100
+        await stream.write(pb.ProduceRequest(queue="jobs", messages=batch, batch=number))
+
+    async def is_overloaded() -> bool:
+        try:
+            await beside.put(*large())
+        except grpc.aio.AioRpcError as error:
+            return error_of(error).reason == "OVERLOADED"
+        return False
+
+    await eventually(is_overloaded)
+    assert (await beside.counts()).length == 1  # small requests go on
+    stream.cancel()
+
+    async def has_room() -> bool:
+        return not await is_overloaded()
+
+    await line.update(bound=0)
+    await eventually(has_room)
+
+
 async def test_who_does_not_read_loses_the_stream_and_what_it_leased(lines: Open) -> None:
     line, beside = await lines(), await lines()
     await line.update(bound=0)

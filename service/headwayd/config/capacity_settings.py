@@ -66,8 +66,10 @@ class CapacitySettings(BaseSettings):
     )
     max_running_bytes: int | None = setting(
         None,
-        "The most bytes of large requests (16 KiB and more) that one process holds at a time, those of Puts that wait "
-        "for room among them. Calls beyond it are refused with OVERLOADED, Produce streams are held back.",
+        "The most bytes of large requests (16 KiB and more, with 170 for each message in them) that one process holds "
+        "at a time: of Puts until they end, those that wait for room among them, and of batches of Produce, whatever "
+        "their size, until their reply is taken. Calls beyond it are refused with OVERLOADED, Produce streams are held "
+        "back.",
         unit="bytes",
         shown=f"{_FULL.max_running_bytes}{_OR_FEWER}",
         ge=64 * KIB,

@@ -21,6 +21,9 @@ CONNECTION_BYTES = 28 * _KIB
 HTTP_CONNECTION_BYTES = 32 * _KIB  # idle 9; with most of a head 19; and its share of what comes in at a time
 # A large request is there as it came, as the messages in it, and as the command to the store.
 COPIES = 3
+# Beside its bytes each message in a request is an object of the schema and one of ours, and what became of it is again
+# two: so much, as COPIES counts it. Small messages are mostly that, and replies that nobody reads are nothing else.
+MESSAGE_BYTES = 170
 
 # Of what is left beside the base.
 _RUNNING_SHARE, _PENDING_SHARE, _CONNECTION_SHARE, _HTTP_SHARE, _REQUEST_SHARE = 0.4, 0.2, 0.1, 0.05, 0.25

@@ -70,7 +70,6 @@ class Counts:
     expired: int = 0
     withdrawn: int = 0
     taken_by_foreign: int = 0
-    lapsed: int = 0
     oldest_age_ms: int | None = None
     put_rate: float = 0.0
     ack_rate: float = 0.0
@@ -99,6 +98,7 @@ class Queue:
     consumer: Role
     durability: str = ""
     at_ms: int = field(default=0, compare=False)  # which instant that was
+    lapsed_count: int = 0  # leases, since it was made; for metrics
 
 
 class OnDuplicate(StrEnum):

@@ -1,7 +1,8 @@
 """From the bytes of a request to its message; bytes that are none become a proper refusal.
 
 gRPC itself answers UNKNOWN with the name of a Python class if a deserializer raises. So ours returns an `Undecodable`
-instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size.
+instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size; so does
+each that is `counted` whatever its size.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
+from headwayd.domain.footprint import MESSAGE_BYTES
 from headwayd.rpc.room import LARGE_BYTES, Large
 
 Request = TypeVar("Request", bound=ProtoMessage)
@@ -34,8 +36,13 @@ class Undecodable:
     error: HeadwayError
 
 
-def decoder(message_class: type[Request], *, max_bytes: int) -> Callable[[bytes], Request | Large | Undecodable]:
+def decoder(
+    message_class: type[Request], *, max_bytes: int, counted: bool = False
+) -> Callable[[bytes], Request | Large | Undecodable]:
     """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
+    messages = message_class.DESCRIPTOR.fields_by_name.get("messages")
+    has_messages = messages is not None and messages.is_repeated
+    large_bytes = 0 if counted else LARGE_BYTES
 
     def decode(raw: bytes) -> Request | Large | Undecodable:
         if len(raw) > max_bytes:
@@ -44,7 +51,10 @@ def decoder(message_class: type[Request], *, max_bytes: int) -> Callable[[bytes]
             request = message_class.FromString(raw)
         except DecodeError:
             return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
-        return request if len(raw) < LARGE_BYTES else Large(request, len(raw))
+        size = len(raw)
+        if has_messages:  # never more than one request may have, for which there is room
+            size = min(size + MESSAGE_BYTES * len(cast(Any, request).messages), max_bytes)
+        return request if size < large_bytes else Large(request, size)
 
     return decode
 

@@ -200,7 +200,11 @@ class _Way:
 
 
 def _handler(way: _Way, method: MethodDescriptor, max_request_bytes: int) -> grpc.RpcMethodHandler[Any, Any]:
-    decode = decoder(message_factory.GetMessageClass(method.input_type), max_bytes=max_request_bytes)
+    decode = decoder(
+        message_factory.GetMessageClass(method.input_type),
+        max_bytes=max_request_bytes,
+        counted=method.name in ANSWERING_METHODS,
+    )
     encode = message_factory.GetMessageClass(method.output_type).SerializeToString
     match method.client_streaming, method.server_streaming:
         case False, False:

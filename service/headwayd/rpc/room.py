@@ -1,6 +1,7 @@
-"""Room for large requests: how many bytes of them this process holds at a time.
+"""Room for large requests: how many bytes of them this process holds at a time, with what becomes of their messages.
 
-Small ones are not counted: a call by itself costs more than they do.
+Small ones are not counted, for a call by itself costs more than they do; but those of a stream that answers each are,
+until they have been answered: it may have many, and their replies wait if nobody reads them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ LARGE_BYTES = 16 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """A request that counts, and its size on the wire."""
+    """A request that counts, and for how much: its size on the wire, and something for each message in it."""
 
     request: Any
     size: int

@@ -36,7 +36,7 @@ class Requests:
     """The requests of a stream, one by one. Raises the error of the first that could not be read, and what `end` was
     given after that.
 
-    With `room` each has one reply, in order: until then a large one takes room, and is waited with while there is none.
+    With `room` each has one reply, in order: until that has gone it takes room, and is waited with while there is none.
     """
 
     def __init__(self, requests: AsyncIterator[Any], *, room: Room | None = None) -> None:

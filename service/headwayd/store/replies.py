@@ -105,7 +105,6 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
             expired=expired,
             withdrawn=withdrawn,
             taken_by_foreign=foreign,
-            lapsed=lapsed,
             oldest_age_ms=max(0, now - oldest) if oldest else None,
             put_rate=float(report[24]),
             ack_rate=float(report[25]),
@@ -116,6 +115,7 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
         consumer=Role(int(report[28]) == 1, text(report[29])),
         durability=durability,
         at_ms=now,
+        lapsed_count=lapsed,
     )
 
 

@@ -11,7 +11,10 @@ import pytest
 from harness.errors import error_of, refused
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import PutRequest, PutResponse
+from headwayd.domain.footprint import MESSAGE_BYTES
 from headwayd.domain.limits import Limits
+from headwayd.rpc.decoding import decoder
+from headwayd.rpc.room import LARGE_BYTES, Large
 from unit.rpc.fake_engine import FakeEngine
 
 BAD = b"\xff\xfe"
@@ -94,3 +97,21 @@ class TestLargeRequests:
         said = error_of(caught.value)
         assert (said.code, said.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "")
         assert engine.calls == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 95, 96, 97, 1_000])
+def test_a_request_counts_for_its_bytes_and_for_its_messages(count: int) -> None:
+    request = PutRequest(queue="q", messages=[Message()] * count)
+    raw = request.SerializeToString()
+    weight = len(raw) + MESSAGE_BYTES * count
+    found = decoder(PutRequest, max_bytes=1024 * 1024)(raw)
+    assert found == (request if weight < LARGE_BYTES else Large(request, weight))
+    assert decoder(PutRequest, max_bytes=1024 * 1024, counted=True)(raw) == Large(request, weight)
+
+
+def test_no_request_counts_for_more_than_one_may_have() -> None:
+    """There is room for one: so it can be waited for."""
+    raw = PutRequest(messages=[Message()] * 1_000).SerializeToString()
+    found = decoder(PutRequest, max_bytes=100_000)(raw)
+    assert isinstance(found, Large)
+    assert found.size == 100_000

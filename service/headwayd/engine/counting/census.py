@@ -50,7 +50,7 @@ class QueueNumbers:
             dead=counts.dead,
             consumers=counts.consumers_waiting,
             producers=counts.producers_waiting,
-            lapsed=counts.lapsed,
+            lapsed=queue.lapsed_count,
             oldest_age_s=(counts.oldest_age_ms or 0) / 1_000,
         )
 
