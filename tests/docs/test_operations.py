@@ -114,6 +114,36 @@ def test_every_block_marked_run_does_what_the_runbook_says(shell: Shell, tmp_pat
     assert list((tmp_path / "runbook/restored/appendonlydir").iterdir())
 
 
+def page() -> str:
+    """The runbook that fits on one page."""
+    return TEXT.partition("\n## On one page\n")[2].partition("\n## ")[0]
+
+
+def commands_of_page() -> list[str]:
+    """Every command in the last column of its table."""
+    cells = [line.rstrip("| ").rpartition(" | ")[2] for line in page().splitlines() if line.startswith("| ")]
+    return [code for cell in cells for code in re.findall(r"`([^`]+)`", cell) if " " in code]
+
+
+def test_the_page_is_one() -> None:
+    lines = page().splitlines()
+    assert sum(1 + len(line) // 160 for line in lines) <= 50
+
+
+@pytest.mark.slow
+def test_every_command_of_the_page_can_be_given(shell: Shell) -> None:
+    """In order, on a queue in which there is something of everything."""
+    shell.run("headway create mails --max-attempts 1 --lease 1s")
+    for payload in ("one", "two", "three"):
+        shell.run(f"headway put mails {payload}")
+    shell.run("headway get mails >/dev/null; until headway --json dead mails | grep --quiet cause; do sleep 0.2; done")
+    run = [command for command in commands_of_page() if not command.startswith("kubectl ")]
+    printed = {command: shell.run(command.replace("QUEUE", "mails")) for command in run}
+    assert len(printed) >= 15
+    assert "lapsed" in printed["headway dead QUEUE"]
+    assert "PONG" in printed['valkey-cli -u "$HEADWAY_REDIS_URL" ping']
+
+
 def commands() -> list[str]:
     """Every command of the blocks that are not run."""
     found = [block.text.replace("\\\n", " ") for block in BLOCKS if block.words == ("sh",)]
