@@ -46,7 +46,7 @@ impl Interceptor for Token {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         let Some(token) = self.0() else { return Ok(request) };
         let bearer = format!("Bearer {}", token.trim()).parse();
-        let bearer = bearer.map_err(|_| Status::unauthenticated("the token is not of ASCII"))?;
+        let bearer = bearer.map_err(|_| Status::unauthenticated("the token is no text of ASCII"))?;
         request.metadata_mut().insert("authorization", bearer);
         Ok(request)
     }
@@ -57,7 +57,7 @@ impl Interceptor for Token {
 pub struct Client {
     /// How long a call may take, all its attempts together. `None`: 10 s and what it asks the service to wait.
     pub call_timeout: Option<Duration>,
-    /// How often a call is made while the service is UNAVAILABLE, where that is safe: 5.
+    /// How often a call is made while the service is UNAVAILABLE, where that is safe: 8, which takes most of its time.
     pub attempts: u32,
     channel: Channel,
     service: Service,
@@ -102,7 +102,7 @@ fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) 
     let endpoints = told.split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
     let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
     let service = InterceptedService::new(channel.clone(), Token(Arc::new(|| None)));
-    Ok(Client { call_timeout: None, attempts: 5, channel, service, runtime, left_behind: TaskTracker::new() })
+    Ok(Client { call_timeout: None, attempts: 8, channel, service, runtime, left_behind: TaskTracker::new() })
 }
 
 impl Client {

@@ -54,3 +54,10 @@ async fn a_call_that_nobody_answers_ends_at_its_deadline() {
     let error = client.call(GetRequest { queue: "q".into(), ..Default::default() }).await.unwrap_err();
     assert_eq!((error.code, error.outcome_unknown), (Code::DeadlineExceeded, true));
 }
+
+#[tokio::test]
+async fn a_token_that_no_header_holds_is_refused_before_it_is_sent() {
+    let client = connect(Some(&nobody())).unwrap().with_token(|| Some("two\nlines".into()));
+    let error = client.call(DescribeRequest { queue: "q".into() }).await.unwrap_err();
+    assert_eq!((error.code, error.text.as_str()), (Code::Unauthenticated, "the token is no text of ASCII"));
+}
