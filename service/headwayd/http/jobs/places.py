@@ -31,6 +31,7 @@ from headwayd.http.jobs.calling import Calling
 
 _HEADER, _VERSION = "x-queue", "0.1"
 _LEAVE_S = 10.0  # afterwards the place lapses by itself
+_MOST_LEAVING = 16  # at a time: all connections may end at once, and others have calls to make
 # A call that named the place and broke off keeps it a moment later, and then it can be left.
 _AGAIN_S = (0.2, 1.0, 3.0)
 _MOST_PLACES = 100  # of one connection
@@ -67,6 +68,7 @@ class Places:
         self._held: dict[Connection, dict[tuple[str, str], _Held]] = {}
         self._asking: set[tuple[Connection, tuple[str, str]]] = set()
         self._leaving: set[asyncio.Task[None]] = set()
+        self._may_leave = asyncio.Semaphore(_MOST_LEAVING)
         self.is_closed = False
 
     async def get(self, request: Request, queue: str, asked: Asked, **fields: object) -> dict[str, Any]:
@@ -128,17 +130,13 @@ class Places:
             task.add_done_callback(self._leaving.discard)
 
     async def _leave(self, queue: str, held: _Held, again_s: Sequence[float]) -> None:
-        try:
-            async with asyncio.timeout(_LEAVE_S):
-                for pause_s in (0.0, *again_s):
-                    await asyncio.sleep(pause_s)
-                    try:
-                        await self._calling.leave(queue, held.place, held.asked)
-                    except CallFailed as error:
-                        if error.why.reason != "PLACE_LOST":
-                            raise
-        except (CallFailed, TimeoutError) as error:
-            log.debug("http.place_not_left", queue=queue, error=str(error))
+        for pause_s in (0.0, *again_s):
+            await asyncio.sleep(pause_s)
+            try:
+                async with self._may_leave, asyncio.timeout(_LEAVE_S):
+                    await self._calling.leave(queue, held.place, held.asked)
+            except (CallFailed, TimeoutError) as error:
+                log.debug("http.place_not_left", queue=queue, error=str(error))
 
     async def close(self) -> None:
         """Gives up all places, and waits until that is done. Nobody gets one any more."""
