@@ -119,6 +119,12 @@ async def test_a_job_may_have_the_name_of_a_door(http: httpx.AsyncClient, jobs: 
     assert [(each["id"], each["value"]) for each in await take(http, jobs, count=10)] == [(name, "2")]
 
 
+async def test_an_id_that_is_no_text_puts_nothing(http: httpx.AsyncClient, jobs: str, line: Line) -> None:
+    for path in (f"{jobs}/%ff", f"{jobs}?id=%ff", f"{jobs}?id=", f"{jobs}/%00", f"{jobs}?id=a&id=b"):
+        assert reason(await http.post(path, content=b"1")) == (400, "FIELD_INVALID"), path
+    assert (await line.counts()).length == 0
+
+
 async def test_a_result_goes_to_who_watches(http: httpx.AsyncClient, jobs: str, line: Line) -> None:
     await http.post(f"{jobs}/ada", content=b"1")
     (item,) = await take(http, jobs)

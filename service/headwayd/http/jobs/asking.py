@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Awaitable, Collection
 from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -42,7 +43,11 @@ def names_of(named: Named) -> tuple[str, str | None]:
 def query_of(request: Request, known: Collection[str]) -> dict[str, str]:
     """What the query says. What is not known, or said twice, is refused: it would not do what its sender means."""
     said: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
+    try:
+        pairs = parse_qsl(request.url.query, keep_blank_values=True, errors="strict")
+    except UnicodeDecodeError:
+        raise improper("the query", "is not UTF-8") from None
+    for name, value in pairs:
         if name not in known:
             raise improper("the query", f"has {name!r}, which is not known here (known are {', '.join(known)})")
         if name in said:
