@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -53,11 +54,12 @@ def may_queue(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A place, who holds it, and how long it is waited for."""
+    """A place, who holds it (what it asked with, and the context of that), and how long it is waited for."""
 
     place: str
     asked: Asked
     poll_max_s: float
+    context: Context = field(default_factory=copy_context)
 
 
 class Places:
@@ -125,7 +127,7 @@ class Places:
     def _ended(self, connection: Connection) -> None:
         for key, held in self._held.pop(connection, {}).items():
             again_s = _AGAIN_S if (connection, key) in self._asking else ()
-            task = asyncio.create_task(self._leave(key[0], held, again_s), name=f"leave:{key[0]}")
+            task = asyncio.create_task(self._leave(key[0], held, again_s), name=f"leave:{key[0]}", context=held.context)
             self._leaving.add(task)
             task.add_done_callback(self._leaving.discard)
 
