@@ -83,7 +83,7 @@ async def test_an_error_has_its_details(program: Program, line: Line) -> None:
 
 
 async def test_a_deadline_ends_a_wait_before_it_and_a_stream_with_it(program: Program, line: Line) -> None:
-    assert await program.call("Get", 500, queue=line.name, wait="30s") == {}
+    assert await program.call("Get", 5_000, queue=line.name, wait="30s") == {}  # a tenth of it is for the way
     await line.put(Message(id="one"))
     watch = await program.open("WatchPosition", 500, queue=line.name, messages={"ids": ["one"]})
     with pytest.raises(Refused) as ended:
