@@ -77,8 +77,8 @@ class Leasing(QueueState):
         back: list[int] = []
         for ticket, token in leases:
             state = self._state(ticket, token)
-            if ticket in back:  # twice in one call
-                state = "GONE"
+            if ticket in back:  # an earlier lease of what is given back in this call
+                state = "STALE"
             if state not in ("LIVE", "LAPSED"):
                 results.append("GONE" if state == "ALREADY_ACKED" else state)
                 continue
