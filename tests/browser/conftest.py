@@ -14,7 +14,7 @@ from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
 
 from harness import ServiceProcess, StoreServer
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
-from web.conftest import base_url
+from web.conftest import base_url, http_service
 from wire.calls import SLACK_S, Line
 
 # Debian's name, and those of others.
@@ -75,18 +75,8 @@ def _is_of_the_page(said: ConsoleMessage) -> bool:
 @pytest.fixture(scope="session")
 def pages(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
     """A service with an HTTP port, shared by the tests of this worker: use queues of your own."""
-    folder = session_dir / f"pages-{store_server.kind}"
-    folder.mkdir()
-    env = {
-        "HEADWAY_REDIS_URL": store_server.url,
-        "PRESSURE_PREFIX": f"p{uuid.uuid4().hex[:8]}",
-        "HEADWAY_HTTP_LISTEN": "127.0.0.1:0",
-    }
-    process = ServiceProcess(folder, env=env)
-    try:
-        yield process.start()
-    finally:
-        process.stop()
+    with http_service(store_server, session_dir / f"pages-{store_server.kind}") as process:
+        yield process
 
 
 @pytest.fixture

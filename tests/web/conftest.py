@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -18,23 +19,29 @@ from wire.calls import SLACK_S, Line
 ORIGIN = "https://jobs.example"
 
 
-@pytest.fixture(scope="module")
-def web_service(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
-    """A service that takes calls by HTTP, too."""
-    folder = session_dir / f"web-{store_server.kind}-{uuid.uuid4().hex[:6]}"
+@contextmanager
+def http_service(store: StoreServer, folder: Path, **env: str) -> Iterator[ServiceProcess]:
+    """A service that takes calls by HTTP, too, with keys of its own."""
     folder.mkdir()
-    env = {
-        "HEADWAY_REDIS_URL": store_server.url,
+    with_http = {
+        "HEADWAY_REDIS_URL": store.url,
         "PRESSURE_PREFIX": f"w{uuid.uuid4().hex[:8]}",
         "HEADWAY_HTTP_LISTEN": "127.0.0.1:0",
-        "HEADWAY_HTTP_ORIGINS": ORIGIN,
-        "HEADWAY_HTTP_HOSTS": "jobs.internal",
     }
-    process = ServiceProcess(folder, env=env)
+    process = ServiceProcess(folder, env=with_http | env)
     try:
         yield process.start()
     finally:
         process.stop()
+
+
+@pytest.fixture(scope="module")
+def web_service(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
+    """A service that takes calls by HTTP, too."""
+    folder = session_dir / f"web-{store_server.kind}-{uuid.uuid4().hex[:6]}"
+    known = {"HEADWAY_HTTP_ORIGINS": ORIGIN, "HEADWAY_HTTP_HOSTS": "jobs.internal"}
+    with http_service(store_server, folder, **known) as process:
+        yield process
 
 
 def base_url(service: ServiceProcess) -> str:
