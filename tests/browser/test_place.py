@@ -14,6 +14,7 @@ import grpc
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
+from browser.dashboards import assert_accessible
 from harness import ServiceProcess, eventually
 from headway.v1 import queue_pb2
 from headway.v1 import queue_service_pb2 as pb
@@ -101,7 +102,7 @@ async def test_a_job_is_watched_from_the_line_to_its_result(
     await expect(part(page.locator("headway-place"), "result")).to_have_text("40 pictures, 3.1 MB")
 
 
-async def test_three_jobs_in_three_states_are_shown_in_light_and_dark(
+async def test_three_jobs_in_three_states_are_shown_in_light_and_dark_to_everybody(
     page: Page, line: Line, screenshot: Callable[[str], Path]
 ) -> None:
     """The pictures of docs/pages.md, after some work from which a wait can be expected."""
@@ -131,6 +132,7 @@ async def test_three_jobs_in_three_states_are_shown_in_light_and_dark(
             if colors == "light":
                 await job.screenshot(path=screenshot(f"place-{state}"))
         await page.screenshot(path=screenshot(f"example-{colors}"))
+        await assert_accessible(page)
 
 
 async def test_an_expected_wait_is_told_once_it_is_known(page: Page, line: Line) -> None:
