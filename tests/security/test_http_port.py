@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
@@ -142,6 +143,18 @@ class Shown:
         async with self._client(subject) as client:
             return (await client.get(f"{self._url}/metrics")).status_code
 
+    @asynccontextmanager
+    async def dashboard(self, subject: str, queue: str) -> AsyncIterator[tuple[int, str]]:
+        """A page of this client that looks on at the queues of this name: its status, and what it shows first."""
+        url = f"{self._url}/dashboard/events?prefix={queue}"
+        async with self._client(subject) as client, client.stream("GET", url) as response:
+            shows, lines = "", response.aiter_lines()  # which would close the page if nobody held them
+            async for line in lines:
+                shows += line
+                if '"names":' in line or response.is_error:
+                    break
+            yield response.status_code, shows
+
     def _client(self, subject: str) -> httpx.AsyncClient:
         context = ssl.create_default_context(cadata=self._authority.pem.decode())
         self._authority.client(subject).configure_cert(context)
@@ -179,3 +192,16 @@ async def test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_r
         {"sec-fetch-site": "same-origin"},
     ):
         assert await shown.code("admin.example", "Describe", name, page=page) == 200, page
+
+
+async def test_a_dashboard_shows_each_certificate_its_own_queues_only(shown: Shown, name: str) -> None:
+    """Also while another one's page looks at the same."""
+    assert await shown.code("admin.example", "Create", name) == 200
+    async with (
+        shown.dashboard("admin.example", name) as admins,
+        shown.dashboard("watcher.team.example", name) as others,
+        shown.dashboard("nobody.example", name) as nobodys,
+    ):
+        assert [status for status, _ in (admins, others, nobodys)] == [200, 200, 401]
+        assert f'"names":["{name}"]' in admins[1]
+        assert '"names":[]' in others[1]

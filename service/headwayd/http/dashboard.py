@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headwayd.domain.calls import CallFailed
+from headwayd.domain.calls import CallFailed, certificate_shown
 from headwayd.http.connecting import Calls
 from headwayd.http.guards import Page
 from headwayd.http.overview import FIRST_PARTS, Overview, View
@@ -119,7 +119,8 @@ class _Events:
         authorization = request.headers.get("authorization", "")
         overview = Overview(self._calls, view, authorization)
         try:
-            async with self._shows.join((authorization, view), overview.run) as show:
+            # A show is fed in the name of whoever opened it: only those who are the same to the guard share it.
+            async with self._shows.join((authorization, certificate_shown(), view), overview.run) as show:
                 await _first_of(show)
                 await send({"type": "http.response.start", "status": 200, "headers": _raw(_STREAM_HEADERS)})
                 async for chunk in self._chunks(show):
