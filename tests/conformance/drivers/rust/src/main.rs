@@ -102,7 +102,8 @@ impl Driver {
                     "Get": GetRequest, "Ack": AckRequest, "Delay": DelayRequest, "Extend": ExtendRequest,
                     "Withdraw": WithdrawRequest, "Peek": PeekRequest, "Pause": PauseRequest, "Resume": ResumeRequest,
                     "Purge": PurgeRequest, "Repair": RepairRequest, "Check": CheckRequest,
-                    "ListDead": ListDeadRequest, "GetServerInfo": GetServerInfoRequest)
+                    "ListLeased": ListLeasedRequest, "ListDead": ListDeadRequest,
+                    "GetServerInfo": GetServerInfoRequest)
             }
             "open" => self.keep(request, Handle::stream(&self.client(request)?, self.schema.clone(), request)?),
             "send" => self.handle(request)?.send(&self.schema, request).await,
