@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from starlette.routing import Route
 
 from deploy.charts import (
     CHART,
@@ -22,8 +23,11 @@ from deploy.charts import (
     validate,
     values_of,
 )
+from headwayd.domain.calls import Method
 from headwayd.domain.scaling import Metric
-from headwayd.rpc.server import QUEUE_SERVICE
+from headwayd.http.doors import Behind, application
+from headwayd.rpc.bridge import Bridge
+from headwayd.rpc.server import ADMIN_SERVICE, QUEUE_SERVICE
 
 EVERYTHING = "everything"
 
@@ -135,7 +139,9 @@ def test_routes_and_the_ingress_lead_to_ports_of_the_service() -> None:
     assert rule == {"backendRefs": [{"name": "queues", "port": ports["grpc"]}]}
     (rule,) = the(made, "HTTPRoute")["spec"]["rules"]
     assert rule["backendRefs"] == [{"name": "queues", "port": ports["http"]}]
-    assert [match["path"]["value"] for match in rule["matches"]] == ["/readyz"]
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/readyz", "/", "/dashboard"]
+    (to_dashboard,) = (match["path"] for match in rule["matches"] if match["path"]["value"] == "/")
+    assert to_dashboard["type"] == "Exact"  # by its beginning it would be everything
     (rule,) = the(made, "Ingress")["spec"]["rules"]
     (path,) = rule["http"]["paths"]
     assert path["backend"]["service"] == {"name": "queues", "port": {"name": "grpc"}}
@@ -145,7 +151,39 @@ def test_neither_metrics_nor_operators_calls_are_let_out_unasked() -> None:
     said = ("httpRoute.enabled=true", "httpRoute.parentRefs[0].name=outside")
     (rule,) = the(rendered("url", *said), "HTTPRoute")["spec"]["rules"]
     paths = [match["path"]["value"] for match in rule["matches"]]
-    assert paths == [f"/{QUEUE_SERVICE.full_name}", "/healthz", "/readyz"]
+    assert paths == [f"/{QUEUE_SERVICE.full_name}", "/queues", "/place.js", "/healthz", "/readyz"]
+
+
+def test_every_door_is_let_out_by_the_route_or_kept_in_on_purpose() -> None:
+    said = ("httpRoute.enabled=true", "httpRoute.dashboard=true", "httpRoute.parentRefs[0].name=outside")
+    (rule,) = the(rendered("url", *said), "HTTPRoute")["spec"]["rules"]
+    let_out = {match["path"]["value"] for match in rule["matches"]}
+    example = {"/example", "/example.js", "/example.css", "/pages.css"}
+    kept_in = {"/metrics", f"/{ADMIN_SERVICE.full_name}"} | example
+    assert doors() == let_out | kept_in
+    assert not let_out & kept_in
+
+
+def doors() -> set[str]:
+    """The first parts of the paths that the port of HTTP answers."""
+
+    async def scrape(accept: str) -> tuple[bytes, str]:
+        return accept.encode(), "text/plain"
+
+    class EveryCall(Bridge):
+        """Of the schema; nobody makes them."""
+
+        @property
+        def methods(self) -> list[Method]:
+            services = (QUEUE_SERVICE, ADMIN_SERVICE)
+            return [
+                Method(f"/{service.full_name}/{method.name}", service.full_name, method.name, is_stream=False)
+                for service in services
+                for method in service.methods
+            ]
+
+    behind = Behind(scrape=scrape, is_ready=lambda: True, calls=EveryCall({}, ()), has_dashboard=True)
+    return {f"/{route.path.split('/')[1]}" for route in application(behind).app.routes if isinstance(route, Route)}
 
 
 # -- scaling ----------------------------------------------------------------------------------------------------------

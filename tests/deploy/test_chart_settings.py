@@ -29,6 +29,7 @@ FOLLOWING = frozenset(
     "redis_sentinel_password_file tls_cert tls_key "
     "tls_client_ca auth_file".split()
 )
+ROUTE = "httpRoute.enabled=true,httpRoute.parentRefs[0].name=outside"
 
 
 def secret_file(folder: Path, path: str, key: str) -> Path:
@@ -76,6 +77,11 @@ def secret_file(folder: Path, path: str, key: str) -> Path:
         ("prometheusRule.disabled={Nothing}", "/prometheusRule/disabled/0"),
         ("grpcRoute.enabled=true", "grpcRoute.parentRefs names no gateway"),
         ("httpRoute.enabled=true", "httpRoute.parentRefs names no gateway"),
+        (f"{ROUTE},httpRoute.dashboard=true,settings.dashboard=false", "httpRoute.dashboard needs settings.dashboard"),
+        (f"{ROUTE},httpRoute.dashboard=true,settings.http_calls=false", "httpRoute.dashboard needs settings.dashboard"),
+        (f"{ROUTE},settings.http_calls=false", "lets /headway.v1.QueueService through, which is not served"),
+        (f"{ROUTE},settings.http_calls=false,httpRoute.paths={{/healthz,/queues/mails}}", "lets /queues/mails through"),
+        ("httpRoute.dashboard=yes", "/httpRoute/dashboard"),
         ("ingress.enabled=true", "ingress.hosts is empty"),
         ("store.url=", "say where queues are kept, once"),
         ("valkey.enabled=true", "say where queues are kept, once"),

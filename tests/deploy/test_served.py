@@ -24,6 +24,7 @@ from harness import ServiceProcess, StoreServer, eventually, refused
 from harness.figures import Figure
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 from headwayd.config.values import parse_span
+from headwayd.rpc.server import QUEUE_SERVICE
 
 MakeService: TypeAlias = Callable[..., ServiceProcess]
 Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
@@ -73,18 +74,35 @@ async def test_every_probe_asks_for_a_name_that_is_served(
 
 
 async def test_what_is_asked_by_http_is_answered(service: ServiceProcess) -> None:
-    """The probes of pods with certificates, Prometheus, and whoever comes by the route."""
-    made = rendered("secure", "httpRoute.enabled=true", "httpRoute.parentRefs[0].name=outside")
+    """The probes of pods with certificates, and Prometheus."""
+    made = rendered("secure")
     (container,) = the(made, "Deployment")["spec"]["template"]["spec"]["containers"]
     probes = {container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
     (endpoint,) = the(made, "ServiceMonitor")["spec"]["endpoints"]
     async with httpx.AsyncClient(base_url=service.http, timeout=10) as client:
         for path in {*probes, endpoint["path"]}:
             assert (await client.get(path)).status_code == 200, path
-        (rule,) = the(made, "HTTPRoute")["spec"]["rules"]
-        calls, *_ = (match["path"]["value"] for match in rule["matches"])
-        answer = await client.post(f"{calls}/List", json={})
-        assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+
+
+async def test_where_the_route_leads_somebody_answers(service: ServiceProcess) -> None:
+    said = ("httpRoute.enabled=true", "httpRoute.dashboard=true", "httpRoute.parentRefs[0].name=outside")
+    (rule,) = the(rendered("secure", *said), "HTTPRoute")["spec"]["rules"]
+    asked = {
+        f"/{QUEUE_SERVICE.full_name}": ("POST", "/List", 200),
+        "/queues": ("PUT", "/mails", 201),
+        "/place.js": ("GET", "", 200),
+        "/healthz": ("GET", "", 200),
+        "/readyz": ("GET", "", 200),
+        "/": ("GET", "", 307),
+        "/dashboard": ("GET", "/", 200),
+    }
+    async with httpx.AsyncClient(base_url=service.http, timeout=10) as client:
+        for match in rule["matches"]:
+            begins = match["path"]["value"]
+            verb, rest, status = asked.pop(begins)
+            answer = await client.request(verb, begins + rest, json={})
+            assert answer.status_code == status, begins
+    assert not asked
 
 
 async def test_a_pod_that_goes_is_unready_first_then_ends_waits_and_leaves_in_time(

@@ -147,6 +147,20 @@ tcpSocket: {port: grpc}
 {{- if and (or .Values.serviceMonitor.enabled .Values.httpRoute.enabled) (not .Values.httpPort) -}}
 {{- fail "serviceMonitor and httpRoute need httpPort" -}}
 {{- end -}}
+{{- if .Values.httpRoute.enabled -}}
+{{- $off := dict -}}
+{{- range $name := list "dashboard" "http_calls" -}}
+{{- $_ := set $off $name (eq (get $.Values.settings $name | toString) "false") -}}
+{{- end -}}
+{{- if and .Values.httpRoute.dashboard (or $off.dashboard $off.http_calls) -}}
+{{- fail "httpRoute.dashboard needs settings.dashboard and settings.http_calls, and one of them is false" -}}
+{{- end -}}
+{{- range .Values.httpRoute.paths -}}
+{{- if and $off.http_calls (regexMatch "^/(headway|queues|place)" .) -}}
+{{- fail (printf "httpRoute.paths lets %s through, which is not served with settings.http_calls=false" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- range list (list "grpcRoute" .Values.grpcRoute) (list "httpRoute" .Values.httpRoute) -}}
 {{- if and (last .).enabled (not (last .).parentRefs) -}}
 {{- fail (printf "%s.parentRefs names no gateway" (first .)) -}}
