@@ -22,7 +22,7 @@ from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.engine.engine import Engine
-from headwayd.http.server import CannotListenHttp
+from headwayd.http.errors import CannotListenHttp
 from headwayd.oversight import Doors, Oversight, SharedPlaces
 from headwayd.rpc.descriptors import make_room_for
 from headwayd.rpc.listening import CannotListen

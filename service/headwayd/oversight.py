@@ -13,18 +13,15 @@ from typing import TYPE_CHECKING
 
 from headwayd.config.settings import Settings
 from headwayd.config.values import is_local
-from headwayd.engine.counting.census import Census
 from headwayd.engine.counting.counts import Counts
 from headwayd.engine.engine import Engine
 from headwayd.engine.tasks import Tasks
-from headwayd.http.connecting import Calls
-from headwayd.http.doors import Behind
-from headwayd.http.server import HttpServer
 from headwayd.store.redis_store import RedisStore
-from headwayd.telemetry.metrics import Metrics
-from headwayd.telemetry.sharing import Shared
 
 if TYPE_CHECKING:
+    from headwayd.http.connecting import Calls
+    from headwayd.http.server import HttpServer
+    from headwayd.telemetry.metrics import Metrics
     from headwayd.telemetry.otlp_metrics import OtlpMetrics
 
 _HTTP_STOP = timedelta(seconds=5)
@@ -76,6 +73,12 @@ class Oversight:
         counts, settings = self.counts, self._settings
         if counts is None:
             return []
+        # All of this late, here and below: it takes a quarter of the time of a start, and few tests and developers
+        # want it.
+        from headwayd.engine.counting.census import Census  # noqa: PLC0415
+        from headwayd.telemetry.metrics import Metrics  # noqa: PLC0415
+        from headwayd.telemetry.sharing import Shared  # noqa: PLC0415
+
         store.on_answer(counts.note_store)
         shared = Shared(self._shared.places, own=self._shared.own) if self._shared else None
         self._metrics = metrics = Metrics(
@@ -84,7 +87,6 @@ class Oversight:
         self._tell()
         self._tasks.spawn(metrics.run(), "metrics")
         if settings.otlp_endpoint is not None:
-            # Late: whoever sends nothing need not load OpenTelemetry.
             from headwayd.telemetry.otlp_metrics import OtlpMetrics  # noqa: PLC0415
 
             self._otlp = otlp = OtlpMetrics(
@@ -93,6 +95,9 @@ class Oversight:
             self._tasks.spawn(otlp.run(), "otlp metrics")
         if settings.http_listen is None:
             return []
+        from headwayd.http.doors import Behind  # noqa: PLC0415
+        from headwayd.http.server import HttpServer  # noqa: PLC0415
+
         behind = Behind(
             scrape=metrics.scrape,
             is_ready=lambda: metrics.is_ready,

@@ -7,13 +7,10 @@ import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headwayd.access.access import Access
-from headwayd.access.jwks import KeyFile, KeyUrl
-from headwayd.access.signed import SignedRules, SignedTokens
 from headwayd.access.tls import TlsFiles
 from headwayd.config.settings import Settings
 from headwayd.domain.access import Used
@@ -21,6 +18,10 @@ from headwayd.engine.engine import Engine
 from headwayd.engine.guarded import GuardedEngine
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.guard import Guarding
+
+if TYPE_CHECKING:
+    from headwayd.access.access import Access
+    from headwayd.access.signed import SignedTokens
 
 log: Any = structlog.get_logger(__name__)
 
@@ -47,6 +48,8 @@ class Security:
         if settings.tls_cert is not None and settings.tls_key is not None:
             self.tls = TlsFiles(cert=settings.tls_cert, key=settings.tls_key, client_ca=settings.tls_client_ca)
         if settings.has_auth:
+            from headwayd.access.access import Access  # noqa: PLC0415 - loads cryptography, which only this needs
+
             self._access = Access(file=settings.auth_file, signed=_signed(settings))
             self.guarding = Guarding(
                 access=self._access,
@@ -97,6 +100,9 @@ def _signed(settings: Settings) -> SignedTokens | None:
     place = settings.jwt_jwks
     if place is None:
         return None
+    from headwayd.access.jwks import KeyFile, KeyUrl  # noqa: PLC0415 - load PyJWT, which only this needs
+    from headwayd.access.signed import SignedRules, SignedTokens  # noqa: PLC0415
+
     rules = SignedRules(
         issuer=settings.jwt_issuer or "",
         audience=settings.jwt_audience or "",

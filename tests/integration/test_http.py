@@ -19,7 +19,8 @@ from harness.scraping import fetch
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.http import protocol
 from headwayd.http.doors import Behind
-from headwayd.http.server import CannotListenHttp, HttpServer
+from headwayd.http.errors import CannotListenHttp
+from headwayd.http.server import HttpServer
 
 MakeService = Callable[..., ServiceProcess]
 Serve = Callable[..., Awaitable[int]]

@@ -11,9 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
-
-from headwayd.access.subjects import subjects_of
 from headwayd.access.watched import WatchedFiles
 
 
@@ -43,6 +40,10 @@ class TlsFiles:
     @property
     def name(self) -> str:
         """One that the certificate is for."""
+        from cryptography import x509  # noqa: PLC0415 - takes long to load, and few starts need it
+
+        from headwayd.access.subjects import subjects_of  # noqa: PLC0415 - likewise
+
         return next(iter(subjects_of(x509.load_pem_x509_certificate(self.pems.cert))), "")
 
     def refresh(self) -> None:

@@ -21,6 +21,7 @@ import uvicorn
 
 from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
+from headwayd.http.errors import CannotListenHttp
 from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
@@ -31,10 +32,6 @@ _LAST_ANSWERS_S = 2
 # when nothing comes back for so long, whether it was asked or sent something. A watch must not outlive its watcher.
 _SILENT_S, _ANSWER_S, _ASKED = 20, 5, 2
 log: Any = structlog.get_logger(__name__)
-
-
-class CannotListenHttp(OSError):
-    """The address of the HTTP port is taken, or is not this machine's."""
 
 
 class _Server(uvicorn.Server):
