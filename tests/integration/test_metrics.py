@@ -232,6 +232,7 @@ async def fill(service: ServiceProcess, count: int, connect: Callable[[str], grp
         await asyncio.gather(*map(one, range(count)))
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize(
     "count", [pytest.param(60), pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(300)])]
 )
@@ -250,12 +251,20 @@ async def test_many_queues_make_few_series_and_none_is_left_out_of_the_sums(
         **HTTP,
     )
     await fill(service, count, connect)
-    told = await scrape(service)
-    assert told.value("queues") == count
+
+    async def counted() -> Scraped:
+        """So many names may take a busy machine longer than a scrape waits for them."""
+        told = await scrape(service)
+        assert told.has("queues")
+        assert told.value("queues") == count
+        return told
+
+    told = await eventually(counted, within=60)
     assert len(told.queues) == 11
     assert told.sum("messages_put_total") == count
     assert told.value("messages_put_total", queue=OTHERS) == count - 10
-    assert told.by("queue", "queue_messages", state="waiting")[OTHERS] == min(count - 10, 200)  # the others come later
+    others = told.by("queue", "queue_messages", state="waiting")[OTHERS]
+    assert min(count - 10, 200) <= others <= count - 10  # of many, each look takes the next few
     assert len(told.samples) < 1_000
     figure(f"series of {count} queues, 10 of which have their own", str(len(told.samples)))
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from headwayd.config.settings import Settings
+from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.histograms import Histogram
 from headwayd.domain.model import Counts as QueueTotals
 from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
@@ -20,6 +21,8 @@ from headwayd.engine.counting.counts import OTHERS, Counts
 from headwayd.engine.eta import WaitEstimator
 from headwayd.engine.ports import GetStep, Store
 from headwayd.oversight import Oversight
+from headwayd.telemetry.metric_names import QUEUES
+from headwayd.telemetry.reading import of_census
 
 
 def test_a_value_at_a_bound_is_counted_below_it() -> None:
@@ -165,8 +168,11 @@ class FakeQueues:
         self.all = set(names)
         self.described: list[str] = []
         self.asked = 0
+        self.is_slow = False
 
     async def names(self, namespace: str | None, *, budget_s: float) -> Sequence[str]:
+        if self.is_slow:
+            raise StoreUnavailable("slow")
         return sorted(self.all)
 
     async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
@@ -204,6 +210,23 @@ async def test_a_look_at_very_many_queues_is_bounded_and_comes_round_to_all(monk
     for _ in range(4):
         seen = await asked.look()
     assert sum(one.waiting for one in seen.queues.values()) == seen.queue_count == 11
+
+
+async def test_queues_whose_names_the_store_takes_too_long_to_tell_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(census, "FRESH_S", -1.0)
+    store = FakeQueues("a", "b")
+    counts = Counts(most_queues=5)
+    counts.of("a")
+    asked = Census(cast(Store, store), counts)
+    store.is_slow = True
+    seen = await asked.look()
+    assert seen.is_reachable
+    assert seen.queues.keys() == {"a"}
+    assert QUEUES.name not in of_census(seen)
+    store.is_slow = False
+    assert of_census(await asked.look())[QUEUES.name] == {(): 2}
 
 
 def test_how_true_an_estimate_was_is_told_when_its_wait_is_over() -> None:

@@ -86,7 +86,9 @@ QUEUE_WAITERS = _gauge(
     "line",
     is_of_store=True,
 )
-QUEUES = _gauge("queues", "Queues that there are.", is_of_store=True)
+QUEUES = _gauge(
+    "queues", "Queues that there are; missing while the store takes too long to tell all their names.", is_of_store=True
+)
 STORE_REACHABLE = _gauge(
     "store_reachable",
     "1 if the store answered when it was asked for the state of queues; else 0, and that state is missing.",

@@ -86,13 +86,14 @@ def of_census(seen: Seen) -> Reading:
             (*of, "dead"): one.dead,
         }
         waiters |= {(*of, "consumers"): one.consumers, (*of, "producers"): one.producers}
+    if seen.queue_count is not None:
+        reading[names.QUEUES.name] = {(): seen.queue_count}
     return reading | {
         names.QUEUE_MESSAGES.name: messages,
         names.QUEUE_WAITERS.name: waiters,
         names.QUEUE_OLDEST_AGE.name: {of: one.oldest_age_s for of, one in queues.items()},
         # Of the others not all are looked at each time, and a counter must not fall.
         names.LEASES_LAPSED.name: {of: one.lapsed for of, one in queues.items() if of != _OTHERS},
-        names.QUEUES.name: {(): seen.queue_count},
     }
 
 

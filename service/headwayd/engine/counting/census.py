@@ -69,10 +69,11 @@ class QueueNumbers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a look found. Without an answer of the store there are no queues."""
+    """What a look found. Without an answer of the store there are no queues; while it takes too long to tell all their
+    names, nobody knows how many there are (`queue_count` is None)."""
 
     is_reachable: bool
-    queue_count: int = 0
+    queue_count: int | None = None
     queues: Mapping[str, QueueNumbers]
 
 
@@ -82,7 +83,7 @@ class Census:
     def __init__(self, store: Store, counts: Counts) -> None:
         self._store = store
         self._counts = counts
-        self._names: Sequence[str] = ()
+        self._names: Sequence[str] | None = None
         self._names_at = float("-inf")
         self._others: dict[str, QueueNumbers] = {}
         self._at = 0  # whom of the others the next look begins with
@@ -119,7 +120,8 @@ class Census:
             self._others.update({queue.name: QueueNumbers.of(queue) for queue in queues})
         if self._others:
             numbers[OTHERS] = sum(self._others.values(), QueueNumbers())
-        return Seen(is_reachable=True, queue_count=max(len(self._names), len(found)), queues=numbers)
+        count = None if self._names is None else max(len(self._names), len(found))
+        return Seen(is_reachable=True, queue_count=count, queues=numbers)
 
     async def _learn_names(self) -> None:
         """Also queues that nobody uses here are to be seen."""
@@ -141,7 +143,7 @@ class Census:
         own = self._counts.own
         for name in own:
             self._others.pop(name, None)
-        others = [name for name in self._names if name not in own]
+        others = [name for name in self._names or () if name not in own]
         if len(others) <= _MOST_OTHERS:
             return others
         start = self._at % len(others)
