@@ -165,11 +165,14 @@ async def alone(bench: Bench, program: str, batch: int, messages: int) -> tuple[
     return puts * batch, gets * batch
 
 
-def streamed(messages: int, runs: int, folder: Path, address: str) -> list[float]:
-    """Messages per second that four Produce streams put, in batches of 100."""
+def streamed(messages: int, runs: int, folder: Path, address: str) -> tuple[list[float], list[float]]:
+    """Messages per second that four Produce streams put, in batches of 100, and that four Consume streams then get and
+    acknowledge."""
     cell = Cell(messages, len(BODY), CONNECTIONS, patience_s=TIMEOUT_S)
     contest = Contest(CATALOGUE["Headway, streams"], cell, address, folder)
-    return [contest.one_after_the_other()[0] for _ in range(runs)]
+    done = [contest.one_after_the_other() for _ in range(runs)]
+    assert not any(fault for _, _, fault in done), done
+    return [puts for puts, _, _ in done], [takes for _, takes, _ in done]
 
 
 async def against_store(bench: Bench, runs: int, messages: int, unary: Sequence[float]) -> Table:
@@ -187,12 +190,13 @@ async def against_store(bench: Bench, runs: int, messages: int, unary: Sequence[
     store = {batch: [await alone(bench, program, batch, messages) for _ in range(runs)] for batch in BATCHES}
     with tempfile.TemporaryDirectory(prefix="hw-") as folder:
         address = bench.services[0].address
-        streams = await asyncio.to_thread(streamed, messages, runs, Path(folder), address)
-    rows = (("Put, single calls", unary, BATCHES[0]), ("Put, streams, batches of 100", streams, BATCHES[-1]))
+        puts, takes = await asyncio.to_thread(streamed, messages, runs, Path(folder), address)
+    rows = (("Put, single calls", unary, BATCHES[0]), ("Put, 4 streams, batches of 100", puts, BATCHES[-1]))
     for name, ours, batch in rows:
-        theirs = [puts for puts, _ in store[batch]]
+        theirs = [alone for alone, _ in store[batch]]
         ratio = f"{statistics.median(ours) / statistics.median(theirs):.2f}" if ours else ""
         table.add(name, spread(ours) if ours else "", spread(theirs), ratio)
+    table.add("Get + Ack, 4 streams, batches of 100", spread(takes), "", "")
     for batch in BATCHES:
         table.add(f"lease, batches of {batch}", "", spread([gets for _, gets in store[batch]]), "")
     return table

@@ -38,6 +38,7 @@ from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each
 
+_MANY_ITEMS = 50  # cost the store more than half a millisecond
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
 _ANY = Demand()
 log = structlog.get_logger(__name__)
@@ -200,13 +201,16 @@ class Asking:
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> list[Any]:
+    async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float, items: int = 1) -> list[Any]:
+        """The reply of a script that does something with so many `items`."""
         if self._refusal and script not in READ_ONLY:
             raise NotDurable(self._refusal)
         if self._servers.is_cluster:
             names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
-        asking = self._servers.call(self._scripts[script], base, self._channels, arguments, budget_s=budget_s)
+        asking = self._servers.call(
+            self._scripts[script], base, self._channels, arguments, budget_s=budget_s, is_long=items >= _MANY_ITEMS
+        )
         if self._answer_listener is None:
             return await asking
         began = time.perf_counter()  # the loop's own clock has whole milliseconds

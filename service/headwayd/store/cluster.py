@@ -87,7 +87,14 @@ class Cluster:
         await asyncio.gather(*(link.close() for link in self._links.values()), *self._closing)
 
     async def call(
-        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+        self,
+        script: Script,
+        base_key: str,
+        channels: str,
+        arguments: Sequence[Argument],
+        *,
+        budget_s: float,
+        is_long: bool = False,
     ) -> list[Any]:
         """As `Link.call`, of the node that has the key. While the slot is being moved nothing happens there, so the
         call is made again within its budget."""
@@ -102,7 +109,9 @@ class Cluster:
                 raise StoreUnavailable("no node known serves the queue's slot", metadata={"cause": "CLUSTERDOWN"})
             try:
                 left_s = until - loop.time()
-                return await self._links[host].call(script, base_key, channels, arguments, budget_s=left_s)
+                return await self._links[host].call(
+                    script, base_key, channels, arguments, budget_s=left_s, is_long=is_long
+                )
             except Moving as error:
                 self._is_doubted.set()
                 if loop.time() + pause_s >= until:

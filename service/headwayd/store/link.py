@@ -1,5 +1,10 @@
 """Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline.
 
+The store answers whatever it found on its connections at one look only when it has done all of that. So of the calls
+that take it long only a few are on their way at a time, each by itself, and the others wait here: else the store would
+do nothing while this process takes in the answers of all, and this process nothing until the store has done all of the
+next.
+
 A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply
 must carry the echo of its call: if one does not, replies have slipped, and every connection is dropped. Where replicas
 are to have what was written, a WAIT goes behind the scripts on the same connection, one for each pipeline, and nobody
@@ -11,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +35,8 @@ Argument = str | bytes | int
 _NETWORK_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError, TimeoutError)
 _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
+# Of long calls: one that the store works on, and as many as it needs until the next one comes.
+_MOST_LONG = 2
 READ_ONLY = frozenset({"describe", "peek", "weigh"})
 # How much of the time that a reply may take replicas have of it.
 _SHARE_OF_REPLICAS = 0.8
@@ -89,14 +97,24 @@ class Link:
         self._pool = _Pool()
         self._places = asyncio.Semaphore(_MOST_CONNECTIONS)
         self._pending: list[_Call] = []
+        self._long: deque[_Call] = deque()
+        self._long_count = 0  # tasks that serve these
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
 
     async def call(
-        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+        self,
+        script: Script,
+        base_key: str,
+        channels: str,
+        arguments: Sequence[Argument],
+        *,
+        budget_s: float,
+        is_long: bool = False,
     ) -> list[Any]:
         """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as
-        StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
+        StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`. `is_long`:
+        it takes the store a good part of a millisecond or more."""
         echo = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
         call = _Call(
@@ -105,10 +123,16 @@ class Link:
             echo=echo.encode(),
             done=loop.create_future(),
         )
-        self._pending.append(call)
-        if not self._is_flushing:
-            self._is_flushing = True
-            loop.call_soon(self._flush)
+        if is_long:
+            self._long.append(call)
+            if self._long_count < _MOST_LONG:
+                self._long_count += 1
+                self._spawn(self._serve_long())
+        else:
+            self._pending.append(call)
+            if not self._is_flushing:
+                self._is_flushing = True
+                loop.call_soon(self._flush)
         timer = loop.call_later(budget_s, call.time_is_up)  # a fifth of what asyncio.timeout costs
         try:
             return await call.done
@@ -119,9 +143,20 @@ class Link:
         self._is_flushing = False
         calls, self._pending = self._pending, []
         for start in range(0, len(calls), _MOST_IN_A_PIPELINE):
-            task = asyncio.get_running_loop().create_task(self._run(calls[start : start + _MOST_IN_A_PIPELINE]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._run(calls[start : start + _MOST_IN_A_PIPELINE]))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve_long(self) -> None:
+        """The next follows in the very turn in which an answer has come."""
+        try:
+            while self._long:
+                await self._run([self._long.popleft()])
+        finally:
+            self._long_count -= 1
 
     async def _run(self, calls: list[_Call]) -> None:
         async with self._places:
@@ -171,9 +206,7 @@ class Link:
         self._pool.generation += 1
         idle, self._pool.idle = self._pool.idle, []
         for connection in idle:
-            task = asyncio.get_running_loop().create_task(self._drop(connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._spawn(self._drop(connection))
 
     async def _exchange(self, connection: AbstractConnection, calls: list[_Call]) -> bool:
         """Sends all and reads all. True if the connection can be used again."""

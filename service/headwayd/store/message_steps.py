@@ -64,7 +64,7 @@ class MessageSteps(Asking):
             generation,
             *self._messages(messages),
         ]
-        reply = await self._ask("put", queue, *arguments, budget_s=budget_s)
+        reply = await self._ask("put", queue, *arguments, budget_s=budget_s, items=len(messages))
         status = text(reply[0])
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
@@ -125,6 +125,7 @@ class MessageSteps(Asking):
             who.generation,
             *self._leases(order.ack),
             budget_s=budget_s,
+            items=order.max_messages + len(order.ack),
         )
         error = replies.missing(reply[0], order.queue) or stand_replies.not_standing(reply, order.queue)
         if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
@@ -153,7 +154,7 @@ class MessageSteps(Asking):
         self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
     ) -> Sequence[Settlement]:
         """Settles for good. The leases of a queue that is no more are GONE."""
-        reply = await self._ask("ack", queue, result, *self._leases(leases), budget_s=budget_s)
+        reply = await self._ask("ack", queue, result, *self._leases(leases), budget_s=budget_s, items=len(leases))
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])

@@ -45,7 +45,14 @@ class Servers(Protocol):
         """Drops all connections."""
 
     async def call(
-        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+        self,
+        script: Script,
+        base_key: str,
+        channels: str,
+        arguments: Sequence[Argument],
+        *,
+        budget_s: float,
+        is_long: bool = False,
     ) -> list[Any]:
         """As `Link.call`, of the server that has the key."""
 
@@ -119,7 +126,14 @@ class SentinelServer(OneServer):
         self._switches = SwitchListener(address, sentinels, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
 
     async def _call_or_wait(
-        self, script: Script, base_key: str, channels: str, arguments: Sequence[Argument], *, budget_s: float
+        self,
+        script: Script,
+        base_key: str,
+        channels: str,
+        arguments: Sequence[Argument],
+        *,
+        budget_s: float,
+        is_long: bool = False,
     ) -> list[Any]:
         loop = asyncio.get_running_loop()
         until = loop.time() + budget_s
@@ -127,7 +141,7 @@ class SentinelServer(OneServer):
         while True:
             left_s = until - loop.time()
             try:
-                return await self._link.call(script, base_key, channels, arguments, budget_s=left_s)
+                return await self._link.call(script, base_key, channels, arguments, budget_s=left_s, is_long=is_long)
             except NotDurable:
                 raise
             except StoreUnavailable as error:

@@ -1,0 +1,160 @@
+"""The way to the store: which calls are on it at a time, and which wait here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.link import Link
+from headwayd.store.scripts import Script
+
+SCRIPT = Script("put", b"return {}", b"0" * 40)
+
+
+class FakeStore:
+    """Knows what was sent to it, on whatever connection, and not answered yet: by the one argument of each call."""
+
+    def __init__(self) -> None:
+        self.under_way: dict[str, asyncio.Future[None]] = {}
+        self.pieces: list[list[str]] = []  # what came together
+
+    async def open(self) -> FakeConnection:
+        """A connection."""
+        return FakeConnection(self)
+
+    def answer(self, name: str) -> None:
+        """It has done this."""
+        self.under_way.pop(name).set_result(None)
+
+
+class FakeConnection:
+    """Answers in order, when the store has done it."""
+
+    def __init__(self, store: FakeStore) -> None:
+        self._store = store
+        self._writer = SimpleNamespace(is_closing=lambda: False)
+        self._due: list[tuple[bytes, asyncio.Future[None]]] = []
+
+    async def can_read(self) -> bool:
+        """Nothing is left over."""
+        return False
+
+    async def send_packed_command(self, packed: Sequence[bytes], *, check_health: bool) -> None:
+        """Each command is an array of strings, of which the last are its echo, its channels and its argument."""
+        assert not check_health
+        names = []
+        for command in packed:
+            *_, echo, _, name = command.split(b"\r\n")[2::2]
+            answer = self._store.under_way[name.decode()] = asyncio.get_running_loop().create_future()
+            self._due.append((echo, answer))
+            names.append(name.decode())
+        self._store.pieces.append(names)
+
+    async def read_response(self, **_: Any) -> list[bytes]:
+        """The next."""
+        echo, answer = self._due.pop(0)
+        await answer
+        return [echo]
+
+    async def disconnect(self, **_: Any) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """Does nothing until it is told."""
+    return FakeStore()
+
+
+@pytest.fixture
+async def link(store: FakeStore) -> AsyncIterator[Link]:
+    """Leads there."""
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60)
+    yield link
+    await settled()
+    while store.under_way:
+        for name in tuple(store.under_way):
+            store.answer(name)
+        await settled()
+    await link.close()
+
+
+def call(link: Link, name: str, *, is_long: bool, budget_s: float = 60) -> asyncio.Task[list[Any]]:
+    """A call that begins at once."""
+    return asyncio.create_task(link.call(SCRIPT, "base", "channels", [name], budget_s=budget_s, is_long=is_long))
+
+
+async def settled() -> None:
+    """Whatever can happen by itself has happened."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_short_calls_that_come_at_once_go_together(store: FakeStore, link: Link) -> None:
+    calls = [call(link, name, is_long=False) for name in "abc"]
+    await settled()
+    assert store.pieces == [["a", "b", "c"]]
+    for name in "abc":
+        store.answer(name)
+    await asyncio.gather(*calls)
+
+
+async def test_of_long_calls_two_are_under_way_and_each_is_sent_by_itself(store: FakeStore, link: Link) -> None:
+    calls = [call(link, name, is_long=True) for name in "abcd"]
+    await settled()
+    assert store.pieces == [["a"], ["b"]]
+    store.answer("a")
+    await settled()
+    assert store.pieces == [["a"], ["b"], ["c"]]
+    assert [one.done() for one in calls] == [True, False, False, False]
+    store.answer("b")
+    store.answer("c")
+    await settled()
+    store.answer("d")
+    await asyncio.gather(*calls)
+
+
+async def test_a_short_call_waits_for_no_long_one(store: FakeStore, link: Link) -> None:
+    long = [call(link, name, is_long=True) for name in "abc"]
+    await settled()
+    short = call(link, "short", is_long=False)
+    await settled()
+    assert set(store.under_way) == {"a", "b", "short"}
+    store.answer("short")
+    await short
+    assert not any(one.done() for one in long)
+
+
+async def test_a_long_call_whose_time_is_up_before_its_turn_is_never_sent(store: FakeStore, link: Link) -> None:
+    first = [call(link, name, is_long=True) for name in "ab"]
+    late = call(link, "late", is_long=True, budget_s=0.01)
+    with pytest.raises(StoreUnavailable):
+        await late
+    store.answer("a")
+    await settled()
+    last = call(link, "last", is_long=True)
+    await settled()
+    assert store.pieces == [["a"], ["b"], ["last"]]
+    store.answer("last")
+    store.answer("b")
+    await asyncio.gather(*first, last)
+
+
+async def test_a_long_call_that_the_store_does_not_answer_holds_up_no_other_for_good(store: FakeStore) -> None:
+    link = Link(cast(ConnectionSource, store), call_timeout_s=0.01)
+    calls = [call(link, name, is_long=True) for name in "abc"]
+    await settled()
+    store.under_way.clear()  # it is silent for ever
+    await asyncio.wait(calls[:2])
+    await settled()
+    assert list(store.under_way) == ["c"]
+    store.answer("c")
+    await calls[2]
+    assert all(one.exception() for one in calls[:2])
+    await link.close()
