@@ -52,6 +52,20 @@ CATALOGUE: dict[str, Peer] = {
         mode="Put of 100; Get of 100 with the acks of the last",
         library="headwayd",
     ),
+    "Headway, Go": Peer(
+        driver="headway_go",
+        server=servers.headway,
+        environment=GO,
+        mode="its streams by its Go client; batches of 100, 4 put ahead of answers; credit for 1,000",
+        library="headway.dev/go",
+    ),
+    "Headway, Go, 2 workers": Peer(
+        driver="headway_go",
+        server=servers.headway_of_two,
+        environment=GO,
+        mode="the same; a service of two processes (`--workers 2`)",
+        library="headway.dev/go",
+    ),
     "Redis list": Peer(
         driver="redis_list",
         server=servers.store,

@@ -52,7 +52,7 @@ def command_of(peer: Peer, task: Task) -> list[str]:
         node = places.program("node")
         return [str(node), str(places.HERE / "drivers" / peer.driver), words]
     if peer.environment == GO:
-        return [str(places.program("nats-driver")), words]
+        return [str(places.program(peer.driver)), words]
     return [str(places.python_of(peer.environment)), "-m", "bench.peers.driving", words]
 
 

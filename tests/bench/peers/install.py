@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))  # run as a file, before any environment is there
-from bench.peers.places import FOLDER, NODE, PROGRAMS, PYTHONS  # noqa: E402 - needs the path above
+from bench.peers.places import FOLDER, GO_DRIVERS, NODE, PROGRAMS, PYTHONS  # noqa: E402 - needs the path above
 
 # Program → Debian's package. NATS is built where there is Go: Debian's 2.9 cannot be told when to fsync.
 PACKAGES = {
@@ -85,13 +85,13 @@ def install_node() -> str:
 
 
 def install_go() -> str:
-    """The server of NATS and the driver that uses its Go client; what is in the way, or ''."""
+    """The server of NATS and the drivers that use Go clients; what is in the way, or ''."""
     if shutil.which("go") is None:
         return "go is not installed"
     PROGRAMS.mkdir(parents=True, exist_ok=True)
     is_there = (PROGRAMS / "nats-server").exists() or run("go", "install", NATS_SERVER, GOBIN=str(PROGRAMS))
-    is_built = run("go", "build", "-o", PROGRAMS / "nats-driver", ".", cwd=HERE / "drivers" / "nats_go")
-    return "" if is_there and is_built else "go could not build NATS"
+    is_built = run("go", "build", "-o", f"{PROGRAMS}/", "./...", cwd=GO_DRIVERS)
+    return "" if is_there and is_built else "go could not build NATS or the drivers"
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ TESTS = ROOT / "tests"
 FOLDER = ROOT / ".bench-peers"
 PROGRAMS = FOLDER / "bin"  # built from Go modules
 NODE = FOLDER / "node"
+GO_DRIVERS = HERE / "drivers" / "in_go"  # one module; a program for each folder with a main
 PYTHONS = {  # environment → its requirements; arq wants an older redis-py than the others
     "peers": HERE / "requirements.txt",
     "arq": HERE / "requirements-arq.txt",

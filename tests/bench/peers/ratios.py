@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from bench.peers.contest import Run
 from bench.tables import Table
 
-OURS = ("Headway, streams", "Headway, calls")
+OURS = ("Headway, streams", "Headway, calls", "Headway, Go", "Headway, Go, 2 workers")
 FLOOR = "Redis list"  # it has no acks, so it is no queue to compare with
 
 

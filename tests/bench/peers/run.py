@@ -47,8 +47,8 @@ def library_version(peer: Peer) -> str:
             f"require('{places.NODE}/node_modules/{peer.library}/package').version",
         ]
     elif peer.environment == GO:
-        text = (places.HERE / "drivers" / peer.driver / "go.mod").read_text()
-        return next(line.removeprefix("require ") for line in text.splitlines() if peer.library in line)
+        text = (places.GO_DRIVERS / "go.mod").read_text()
+        return next(line.strip() for line in text.splitlines() if peer.library in line)
     else:
         code = f"import importlib.metadata as m; print(m.version({peer.library!r}))"
         ask = [str(places.python_of(peer.environment)), "-c", code]

@@ -79,15 +79,20 @@ def store(folder: Path, durability: str) -> Iterator[Server]:
 
 
 @contextmanager
-def headway(folder: Path, durability: str) -> Iterator[Server]:
-    """One service process on such a store."""
+def headway(folder: Path, durability: str, workers: int = 1) -> Iterator[Server]:
+    """A service of so many processes on such a store."""
     with store(folder, durability) as under:
         env = {"HEADWAY_REDIS_URL": under.address, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
-        service = ServiceProcess(folder, env=env)
+        service = ServiceProcess(folder, env=env, flags=("--workers", str(workers)))
         try:
             yield Server(service.start().address, under.version)
         finally:
             service.stop()
+
+
+def headway_of_two(folder: Path, durability: str) -> AbstractContextManager[Server]:
+    """A service of two processes, which share one address: each connection is served by one of them."""
+    return headway(folder, durability, workers=2)
 
 
 @contextmanager
@@ -151,6 +156,7 @@ def rabbitmq(folder: Path, durability: str) -> Iterator[Server]:
 
 
 def _rabbitmq_version(server: Path) -> str:
-    """As the folder of its code is named: asking rabbitmqctl starts an Erlang for seconds."""
-    found = sorted(server.resolve().parents[1].glob("lib/rabbitmq_server-*"))
-    return found[-1].name.rpartition("-")[2] if found else "?"
+    """As the folder that the script is in, behind its links, is named: asking rabbitmqctl starts an Erlang for
+    seconds."""
+    found = re.search(r"/rabbitmq_server-([^/]+)/", str(server.resolve()))
+    return found[1] if found else "?"

@@ -1,0 +1,94 @@
+// NATS JetStream by its Go client; the same modes and stream as ../../nats_jetstream.py.
+package main
+
+import (
+	"context"
+	"iter"
+	"log"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	. "bench.local/drivers/driving"
+)
+
+const (
+	ahead        = Ahead * Batch
+	acksPending  = 100_000
+	setUpTimeout = 10 * time.Second
+)
+
+type client struct {
+	Task
+	conn     *nats.Conn
+	js       jetstream.JetStream
+	consumer jetstream.Consumer
+}
+
+// open makes the stream and its consumer; both are the same each time, so it does not matter who is first.
+func open(t Task) Client {
+	conn := Must(nats.Connect(t.Address))
+	js := Must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(10*Batch)))
+	ctx, cancel := context.WithTimeout(context.Background(), setUpTimeout)
+	defer cancel()
+	stream := Must(js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: t.Queue, Subjects: []string{t.Queue},
+		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage,
+	}))
+	consumer := Must(stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: acksPending,
+	}))
+	return &client{t, conn, js, consumer}
+}
+
+// Put publishes some batches ahead of their confirmations by the stream.
+func (c *client) Put(batches iter.Seq[[][]byte]) {
+	waiting := []jetstream.PubAckFuture{}
+	for batch := range batches {
+		for _, body := range batch {
+			waiting = append(waiting, Must(c.js.PublishAsync(c.Queue, body)))
+			if len(waiting) == ahead {
+				confirm(waiting[0])
+				waiting = waiting[1:]
+			}
+		}
+	}
+	for _, one := range waiting {
+		confirm(one)
+	}
+}
+
+func confirm(one jetstream.PubAckFuture) {
+	select {
+	case <-one.Ok():
+	case err := <-one.Err():
+		log.Fatal(err)
+	}
+}
+
+// Take asks for the next messages ahead. An ack is not answered, so the connection is flushed behind those that were
+// sent meanwhile: then the server has read them, and they count.
+func (c *client) Take(tally Tally) {
+	acknowledged := make(chan int, acksPending)
+	go func() {
+		for first := range acknowledged {
+			numbers := []int{first}
+			for range len(acknowledged) {
+				numbers = append(numbers, <-acknowledged)
+			}
+			Check(c.conn.Flush())
+			for _, number := range numbers {
+				tally.Mark(number)
+			}
+		}
+	}()
+	messages := Must(c.consumer.Messages(jetstream.PullMaxMessages(10 * Batch)))
+	for {
+		one := Must(messages.Next())
+		Check(one.Ack())
+		acknowledged <- NumberOf(one.Data())
+	}
+}
+
+func main() { Main(open) }
