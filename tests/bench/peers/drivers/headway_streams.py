@@ -4,19 +4,30 @@ some batches, each delivery acknowledged as it came."""
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
 from bench.peers.driving import AHEAD, BATCH, Task
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import SETTLED_ACKED, Message
+from headway.v1.message_pb2 import SETTLED_ACKED
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
 CREDIT_BATCHES = 10
 CREATE_TIMEOUT_S = 10.0
+
+_Request = TypeVar("_Request", pb.ProduceRequest, pb.PutRequest)
+
+
+def filled(request: _Request, batch: list[bytes]) -> _Request:
+    """Adds a message for each. Messages made apart would be copied into the request, at several times the cost."""
+    add = request.messages.add
+    for one in batch:
+        add(payload=one)
+    return request
 
 
 class Client:
@@ -41,22 +52,25 @@ class Client:
         async def requests() -> AsyncIterator[pb.ProduceRequest]:
             for batch in batches:
                 await ahead.acquire()
-                yield pb.ProduceRequest(queue=self.task.queue, messages=[Message(payload=one) for one in batch])
+                yield filled(pb.ProduceRequest(queue=self.task.queue), batch)
 
         async for answer in self.stub.Produce(requests()):
             assert not any(result.HasField("error") for result in answer.results), answer
             ahead.release()
 
     async def take(self, tally: Tally) -> None:
-        """On one stream. An answer to an ack names leases; a message counts when its lease is acknowledged."""
+        """On one stream. Answers to acks come in the order asked, which is that of the deliveries; a message counts
+        when its ack is answered."""
         call = self.stub.Consume()
         credit = pb.Credit(messages=CREDIT_BATCHES * BATCH)
         await call.write(pb.ConsumeRequest(start=pb.ConsumeStart(queue=self.task.queue, credit=credit)))
-        held: dict[str, int] = {}
+        asked: deque[tuple[str, int]] = deque()
         while (answer := await call.read()) is not grpc.aio.EOF:
-            tally.mark(held.pop(one.lease) for one in answer.settled if one.settled == SETTLED_ACKED)
-            leases = [one.lease for one in answer.deliveries]
-            held.update((one.lease, number_of(one.message.payload)) for one in answer.deliveries)
-            for start in range(0, len(leases), BATCH):  # each batch makes room for the next, which comes meanwhile
-                ack = pb.AckRequest(leases=leases[start : start + BATCH])
+            settled = [(one, asked.popleft()) for one in answer.settled]
+            assert all(one.lease == lease for one, (lease, _) in settled), "results in another order than asked"
+            tally.mark(number for one, (_, number) in settled if one.settled == SETTLED_ACKED)
+            held = [(one.lease, number_of(one.message.payload)) for one in answer.deliveries]
+            asked.extend(held)
+            for start in range(0, len(held), BATCH):  # each batch makes room for the next, which comes meanwhile
+                ack = pb.AckRequest(leases=[lease for lease, _ in held[start : start + BATCH]])
                 await call.write(pb.ConsumeRequest(ack=ack))

@@ -14,7 +14,7 @@ from bench.peers.drivers import headway_streams
 from bench.peers.driving import BATCH
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import SETTLED_ACKED, SETTLED_ALREADY_ACKED, Message
+from headway.v1.message_pb2 import SETTLED_ACKED, SETTLED_ALREADY_ACKED
 
 ACKED = (SETTLED_ACKED, SETTLED_ALREADY_ACKED)  # the latter if an answer was lost
 TIMEOUT_S = 60.0
@@ -28,8 +28,8 @@ class Client(headway_streams.Client):
     async def put(self, batches: Iterator[list[bytes]]) -> None:
         """One call after the other."""
         for batch in batches:
-            messages = [Message(payload=one) for one in batch]
-            answer = await self.stub.Put(pb.PutRequest(queue=self.task.queue, messages=messages), timeout=TIMEOUT_S)
+            request = headway_streams.filled(pb.PutRequest(queue=self.task.queue), batch)
+            answer = await self.stub.Put(request, timeout=TIMEOUT_S)
             assert not any(result.HasField("error") for result in answer.results), answer
 
     async def take(self, tally: Tally) -> None:
