@@ -31,4 +31,4 @@ def test_a_phase_that_takes_too_long_is_given_up_and_told(tmp_path: Path) -> Non
     with peer.server(tmp_path / "server", EVERYSEC) as server:
         run = Contest(peer, Cell(count=950, size=64, clients=1, patience_s=0), server.address, tmp_path).run()
     assert run.put == run.take == run.both == 0
-    assert "950 lost" in run.fault
+    assert "950 missing" in run.fault

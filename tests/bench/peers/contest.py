@@ -44,6 +44,11 @@ class Run:
     both: float
     fault: str
 
+    @property
+    def rates(self) -> tuple[float, float, float]:
+        """Of all phases."""
+        return self.put, self.take, self.both
+
 
 def command_of(peer: Peer, task: Task) -> list[str]:
     """How the driver of a peer is started."""
@@ -201,8 +206,9 @@ class Contest:
         return took
 
 
-def sized(cell: Cell, run: Run, seconds: float) -> Cell:
-    """The same with so many messages as the slowest phase of a run does in these seconds, and not more than before."""
-    rates = [rate for rate in (run.put, run.take, run.both) if rate]
-    fitting = int(min(rates, default=0.0) * seconds) // 100 * 100
+def sized(cell: Cell, warm_up: Cell, run: Run, seconds: float) -> Cell:
+    """The same with so many messages as the phases of a run do in these seconds on average, and not more than before.
+    A phase that the warm-up gave up is as slow as that says, at best."""
+    rates = [rate or warm_up.count / warm_up.patience_s for rate in run.rates]
+    fitting = int(len(rates) * seconds / sum(1 / rate for rate in rates)) // 100 * 100
     return replace(cell, count=max(100, min(cell.count, fitting)))

@@ -3,7 +3,8 @@
 Every figure is messages per second: the median of the runs behind a warm-up, with least and most. Each peer has its own
 server, started for it, with data in a folder that goes away; its own best client (drivers/); and, where it has one, its
 batch mode. A run in which not every message was delivered exactly once is marked. Slow peers get fewer messages, as
-many as they do in about --seconds for each phase; the table says how many.
+many as they do in about --seconds for each phase, or in what --minutes for all together leave for it; the table says
+how many.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,11 +25,12 @@ from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
 from bench.peers.contest import Cell, Contest, Run, sized
 from bench.peers.places import Missing
 from bench.peers.ratios import ratio_row, ratios
+from bench.peers.schedule import Plan, Schedule
 from bench.tables import Table, arguments, made_by, spread, write
 
 GIVEN_UP = "given up"
-WARM_UP = 2_000  # messages
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
+LEAST_PATIENCE_S = 20.0  # but not before
 DURABILITY = {
     "everysec": "what was confirmed is fsynced within about a second",
     "always": "what was confirmed has been fsynced",
@@ -55,16 +58,24 @@ def library_version(peer: Peer) -> str:
     return f"{peer.library} {subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()}"
 
 
-def runs_of(peer: Peer, durability: str, cell: Cell, options: Namespace) -> tuple[list[Run], Cell, str]:
+def runs_of(
+    peer: Peer, durability: str, cell: Cell, options: Namespace, schedule: Schedule
+) -> tuple[list[Run], Cell, str]:
     """The runs behind a small one that warms up and tells how many messages fit; with how many there were, and the
     server's version."""
     with tempfile.TemporaryDirectory(prefix="hw-") as name:
         folder = Path(name)
         (folder / "server").mkdir()
         with peer.server(folder / "server", durability) as server:
-            contest = Contest(peer, replace(cell, count=min(cell.count, WARM_UP)), server.address, folder)
-            contest.cell = sized(cell, contest.run(), options.seconds)
-            return [contest.run() for _ in range(options.runs)], contest.cell, server.version
+            warm_up = replace(cell, count=min(cell.count, options.warm_up))
+            contest = Contest(peer, warm_up, server.address, folder)
+            began = time.monotonic()
+            run = contest.run()
+            overhead_s = time.monotonic() - began - sum(warm_up.count / rate for rate in run.rates if rate)
+            seconds = schedule.phase_s(overhead_s)
+            cell = replace(sized(cell, warm_up, run, seconds), patience_s=max(LEAST_PATIENCE_S, PATIENCE * seconds))
+            contest.cell = cell
+            return [contest.run() for _ in range(options.runs)], cell, server.version
 
 
 def last_words(log: str) -> str:
@@ -82,11 +93,16 @@ def row(name: str, cell: Cell, runs: Sequence[Run]) -> list[str]:
     return [name, f"{cell.count:,}", *figures, verdict]
 
 
+def names_of(options: Namespace, durability: str) -> list[str]:
+    """The peers that are asked for and can be as durable."""
+    return [name for name in options.peers if durability in CATALOGUE[name].durabilities]
+
+
 class Report:
     """All tables, written anew when one is finished: a run takes hours, and may be ended early."""
 
-    def __init__(self, options: Namespace) -> None:
-        self.options = options
+    def __init__(self, options: Namespace, schedule: Schedule) -> None:
+        self.options, self.schedule = options, schedule
         self.about = Table("The peers", ["peer", "server", "client", "mode"], silent=True)
         self.missing = Table("Left out", ["peer", "why"])
         self.ratios = ratios()
@@ -101,21 +117,22 @@ class Report:
             f"{DURABILITY[durability].capitalize()}. Median (least–most) of {self.options.runs} runs.",
         )
         self.tables.append(table)
-        names = [name for name in self.options.peers if durability in CATALOGUE[name].durabilities]
-        cell = Cell(self.options.messages, size, clients, patience_s=PATIENCE * self.options.seconds)
+        cell = Cell(self.options.messages, size, clients, LEAST_PATIENCE_S)
+        names = names_of(self.options, durability)
         runs = {name: self._measure(table, name, durability, cell) for name in names}
         ratio = ratio_row(table.title, runs)
         if ratio is not None:
             self.ratios.add(*ratio)
         tables = [self.about, *self.tables, self.ratios, self.missing]
-        write(self.options.markdown, "bench-peers", made_by("bench-peers"), tables)
+        write(self.options.markdown, self.options.section, made_by("bench-peers"), tables)
 
     def _measure(self, table: Table, name: str, durability: str, cell: Cell) -> list[Run]:
         """One peer's line; no runs if it could not be measured."""
         peer = CATALOGUE[name]
+        self.schedule.begin_line()
         try:
             library = library_version(peer)
-            runs, cell, version = runs_of(peer, durability, cell, self.options)
+            runs, cell, version = runs_of(peer, durability, cell, self.options, self.schedule)
         except (Missing, AssertionError, OSError, subprocess.SubprocessError) as error:
             table.add(*[name, *["–"] * 4, "not measured"])
             print(f"{name}: {error}", file=sys.stderr)
@@ -137,11 +154,18 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[256, 1024], help="bytes of a message")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 50], help="of each kind")
     parser.add_argument("--messages", type=int, default=200_000, help="the most of a run")
+    parser.add_argument("--warm-up", type=int, default=2_000, metavar="MESSAGES", help="of the run that warms up")
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
-    parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take")
+    parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take, on average")
+    parser.add_argument("--minutes", type=float, help="for all, in place of --seconds")
+    parser.add_argument("--section", default="bench-peers", metavar="NAME", help="of the --markdown file")
     options = parser.parse_args()
-    report = Report(options)
-    for durability, size, clients in itertools.product(options.durability, options.sizes, options.clients):
+    tables = list(itertools.product(options.durability, options.sizes, options.clients))
+    lines = sum(len(names_of(options, durability)) for durability, *_ in tables)
+    plan = Plan(lines=lines, runs=options.runs, seconds=options.seconds, minutes=options.minutes)
+    print(plan.told(), flush=True)
+    report = Report(options, Schedule(plan, time.monotonic))
+    for durability, size, clients in tables:
         report.measure(durability, size, clients)
 
 

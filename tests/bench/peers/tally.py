@@ -57,10 +57,11 @@ class Tally:
         return self.count - self._counts[:].count(b"\0")
 
     def fault(self) -> str:
-        """What is wrong with what was delivered; '' if every message was done with exactly once."""
+        """What is wrong with what was delivered; '' if every message was done with exactly once. One that is missing is
+        lost, or did not come before the phase was given up."""
         counts = self._counts[:]
         missing, once = counts.count(b"\0"), counts.count(b"\1")
         twice = self.count - missing - once
-        said = [f"{missing} lost"] if missing else []
+        said = [f"{missing} missing"] if missing else []
         said += [f"{twice} more than once"] if twice else []
         return ", ".join(said)

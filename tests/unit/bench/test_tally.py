@@ -24,10 +24,10 @@ def test_each_message_exactly_once_is_no_fault(tally: Tally) -> None:
     assert tally.fault() == ""
 
 
-def test_a_lost_message_is_named(tally: Tally) -> None:
+def test_a_missing_message_is_named(tally: Tally) -> None:
     tally.mark(range(1, COUNT))
     assert not tally.is_complete
-    assert tally.fault() == "1 lost"
+    assert tally.fault() == "1 missing"
 
 
 def test_a_message_that_came_twice_is_named(tally: Tally) -> None:
@@ -37,7 +37,7 @@ def test_a_message_that_came_twice_is_named(tally: Tally) -> None:
     assert tally.fault() == "1 more than once"
 
 
-def test_a_message_that_came_very_often_is_not_counted_as_lost(tally: Tally) -> None:
+def test_a_message_that_came_very_often_is_not_counted_as_missing(tally: Tally) -> None:
     tally.mark(range(COUNT))
     tally.mark([7] * 300)
     assert tally.fault() == "1 more than once"
