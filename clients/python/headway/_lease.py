@@ -13,7 +13,7 @@ from headway.core.connecting import log, span
 from headway.core.errors import LeaseGone, LeaseStale
 from headway.core.trace import context_of
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, SettleResult
+from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Message, Progress, SettleResult
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -167,7 +167,7 @@ class Lease(leasing.Lease):
             result = await super().ask(request, on_lost=on_lost)
             if self._link is not None:
                 self._link.forget(request)
-        if result.settled == Settled.SETTLED_EXTENDED:
+        if result.settled == SETTLED_EXTENDED:
             self._lapses_at = asked_at + request.lease.ToTimedelta().total_seconds()
         return result
 
@@ -189,7 +189,7 @@ class Lease(leasing.Lease):
 
     def hear(self, result: SettleResult, asked_at: float) -> None:
         """Notes what the service said when it was asked, at that time, to extend it by its span."""
-        if result.settled == Settled.SETTLED_EXTENDED:
+        if result.settled == SETTLED_EXTENDED:
             self._lapses_at = asked_at + self.span.total_seconds()
         if self.is_ending:
             return

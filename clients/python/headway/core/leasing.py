@@ -12,7 +12,7 @@ from headway.core.connecting import Connection, backoff_seconds, log, span
 from headway.core.error import HeadwayError
 from headway.core.errors import LeaseGone, LeaseStale
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Delivery, Progress, Settled, SettleResult
+from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled, SettleResult
 
 _NO_SAY = {Settled.SETTLED_STALE: LeaseStale, Settled.SETTLED_GONE: LeaseGone}
 _UNKNOWN = timedelta(seconds=1)  # taken for the policy's span where nobody knows it: of a foreign message
@@ -100,7 +100,7 @@ class Lease:
 
     def book(self, result: SettleResult) -> SettleResult:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
-        if result.settled == Settled.SETTLED_EXTENDED:
+        if result.settled == SETTLED_EXTENDED:
             return result
         self.is_lost = result.settled in _NO_SAY
         self.end()

@@ -18,7 +18,8 @@ _PARENT = "traceparent"
 
 def traced(message: Message) -> Message:
     """The message with the current span's context in its headers; as it is if it has one or no span is current."""
-    if "opentelemetry.trace" not in sys.modules or _PARENT in message.headers:
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or not api.get_current_span().get_span_context().is_valid or _PARENT in message.headers:
         return message
     found: dict[str, str] = {}
     _propagator().inject(found)
