@@ -21,6 +21,7 @@ from harness import processes
 
 READY_S = 60.0
 STEP_S = 0.002
+LEAST_COUNT = 500  # messages
 LINGER_S = 0.3  # what is delivered twice may come late
 PUT, TAKE = "put", "take"
 
@@ -43,6 +44,8 @@ class Run:
     take: float
     both: float
     fault: str
+    count: int
+    aside_s: float = 0.0  # what it took beside its phases: drivers started and stopped, or a phase was given up
 
     @property
     def rates(self) -> tuple[float, float, float]:
@@ -118,9 +121,12 @@ class Contest:
 
     def run(self) -> Run:
         """All three phases, each on a queue that was not used before (put and take share one)."""
+        began = time.perf_counter()
         put, take, fault = self.one_after_the_other()
         both, another_fault = self.at_once()
-        return Run(put, take, both, "; ".join(each for each in (fault, another_fault) if each))
+        fault = "; ".join(each for each in (fault, another_fault) if each)
+        phases_s = sum(self.cell.count / rate for rate in (put, take, both) if rate)
+        return Run(put, take, both, fault, self.cell.count, time.perf_counter() - began - phases_s)
 
     def one_after_the_other(self) -> tuple[float, float, str]:
         """The rates of putting all and of getting all, and what was wrong."""
@@ -206,9 +212,10 @@ class Contest:
         return took
 
 
-def sized(cell: Cell, warm_up: Cell, run: Run, seconds: float) -> Cell:
-    """The same with so many messages as the phases of a run do in these seconds on average, and not more than before.
-    A phase that the warm-up gave up is as slow as that says, at best."""
-    rates = [rate or warm_up.count / warm_up.patience_s for rate in run.rates]
+def sized(cell: Cell, run: Run, seconds: float) -> Cell:
+    """The same with so many messages as the phases of a run did in these seconds on average, and not more than before.
+    A phase that was given up is as slow as that says, at best. Never fewer than some hundred, however
+    long they take: there would be nothing to measure."""
+    rates = [rate or run.count / cell.patience_s for rate in run.rates]
     fitting = int(len(rates) * seconds / sum(1 / rate for rate in rates)) // 100 * 100
-    return replace(cell, count=max(100, min(cell.count, fitting)))
+    return replace(cell, count=min(cell.count, max(LEAST_COUNT, fitting)))

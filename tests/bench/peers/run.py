@@ -58,24 +58,22 @@ def library_version(peer: Peer) -> str:
     return f"{peer.library} {subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()}"
 
 
-def runs_of(
-    peer: Peer, durability: str, cell: Cell, options: Namespace, schedule: Schedule
-) -> tuple[list[Run], Cell, str]:
-    """The runs behind a small one that warms up and tells how many messages fit; with how many there were, and the
-    server's version."""
+def runs_of(peer: Peer, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> tuple[list[Run], str]:
+    """The runs behind a small one that warms up, and the server's version. Each tells how many messages fit into the
+    next."""
     with tempfile.TemporaryDirectory(prefix="hw-") as name:
         folder = Path(name)
         (folder / "server").mkdir()
         with peer.server(folder / "server", durability) as server:
             warm_up = replace(cell, count=min(cell.count, options.warm_up))
             contest = Contest(peer, warm_up, server.address, folder)
-            began = time.monotonic()
-            run = contest.run()
-            overhead_s = time.monotonic() - began - sum(warm_up.count / rate for rate in run.rates if rate)
-            seconds = schedule.phase_s(overhead_s)
-            cell = replace(sized(cell, warm_up, run, seconds), patience_s=max(LEAST_PATIENCE_S, PATIENCE * seconds))
-            contest.cell = cell
-            return [contest.run() for _ in range(options.runs)], cell, server.version
+            runs = [contest.run()]
+            for left in range(options.runs, 0, -1):
+                seconds = schedule.phase_s(left, runs[-1].aside_s)
+                fitting = sized(replace(cell, patience_s=contest.cell.patience_s), runs[-1], seconds)
+                contest.cell = replace(fitting, patience_s=max(LEAST_PATIENCE_S, PATIENCE * seconds))
+                runs.append(contest.run())
+            return runs[1:], server.version
 
 
 def last_words(log: str) -> str:
@@ -84,13 +82,14 @@ def last_words(log: str) -> str:
     return lines[-1] if lines else "no word"
 
 
-def row(name: str, cell: Cell, runs: Sequence[Run]) -> list[str]:
+def row(name: str, runs: Sequence[Run]) -> list[str]:
     """A line of the table."""
     phases = ([run.put for run in runs], [run.take for run in runs], [run.both for run in runs])
     figures = [spread(rates) if all(rates) else GIVEN_UP for rates in phases]
     faulty = [run.fault for run in runs if run.fault]
     verdict = f"**{len(faulty)} of {len(runs)} runs: {faulty[0]}**" if faulty else f"in {len(runs)} of {len(runs)} runs"
-    return [name, f"{cell.count:,}", *figures, verdict]
+    least, most = min(run.count for run in runs), max(run.count for run in runs)
+    return [name, f"{least:,}" if least == most else f"{least:,}–{most:,}", *figures, verdict]
 
 
 def names_of(options: Namespace, durability: str) -> list[str]:
@@ -132,14 +131,14 @@ class Report:
         self.schedule.begin_line()
         try:
             library = library_version(peer)
-            runs, cell, version = runs_of(peer, durability, cell, self.options, self.schedule)
+            runs, version = runs_of(peer, durability, cell, self.options, self.schedule)
         except (Missing, AssertionError, OSError, subprocess.SubprocessError) as error:
             table.add(*[name, *["–"] * 4, "not measured"])
             print(f"{name}: {error}", file=sys.stderr)
             reason = str(error) if isinstance(error, Missing) else f"failed: {last_words(str(error))}"
             self.missing.add(name, f"{reason} ({table.title})")
             return []
-        table.add(*row(name, cell, runs))
+        table.add(*row(name, runs))
         if name not in self._described:
             self.about.add(name, version, library or "our own", peer.mode)
             self._described.add(name)

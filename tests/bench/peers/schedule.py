@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PHASES = 3
-LINE_S = 2.0  # a server starts and stops; measured, on a quiet machine
-RUN_S = 2.0  # drivers start and stop, and what comes late is waited for; measured as well
+LINE_S = 2.0  # about: a server starts and stops
+RUN_S = 2.0  # about: drivers start and stop, and what comes late is waited for
 LEAST_S = 0.2  # a phase that is shorter tells nothing
 
 
@@ -39,9 +39,9 @@ class Plan:
         return f"{self.lines} lines of {self.runs} runs, {phase} or less: about {longest:,.0f} minutes or less"
 
 
-def phase_s(left_s: float, runs: int, overhead_s: float) -> float:
+def phase_s(left_s: float, runs: int, aside_s: float) -> float:
     """What is left for each phase of that many runs, if a run costs so much beside its phases."""
-    return max(LEAST_S, (left_s / runs - overhead_s) / PHASES)
+    return max(LEAST_S, (left_s / runs - aside_s) / PHASES)
 
 
 class Schedule:
@@ -59,8 +59,8 @@ class Schedule:
         self._line_ends_at = now + (self._ends_at - now) / max(1, self._lines_left)
         self._lines_left -= 1
 
-    def phase_s(self, overhead_s: float) -> float:
-        """For each phase of the runs of this line, behind its warm-up, which cost so much beside its own phases."""
+    def phase_s(self, runs: int, aside_s: float) -> float:
+        """For each phase of the runs that this line still has, if each costs so much beside its phases."""
         if self.plan.minutes is None:
             return self.plan.seconds
-        return phase_s(self._line_ends_at - self._clock() - LINE_S / 2, self.plan.runs, overhead_s)
+        return phase_s(self._line_ends_at - self._clock() - LINE_S / 2, runs, aside_s)
