@@ -92,6 +92,11 @@ class Backlog:
         """Whether the call that entered last must not go on."""
         return self.is_behind and sum(self._fresh.values()) > BUSY
 
+    @property
+    def must_refuse_next(self) -> bool:
+        """Whether a call that has not entered yet must not."""
+        return self.is_behind and sum(self._fresh.values()) >= BUSY
+
     def _look(self, now: float) -> None:
         if now - self._looked_at > WATCHFUL_S:  # nobody looked because there was no need
             self._long_since = None

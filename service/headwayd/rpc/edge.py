@@ -24,8 +24,9 @@ from headwayd.rpc.backlog import BUSY, Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.guard import Caller, Guard
 from headwayd.rpc.incidents import fail
+from headwayd.rpc.refusing import Refusing
 from headwayd.rpc.room import Large, Room
-from headwayd.rpc.status import Refusal, abort
+from headwayd.rpc.status import abort
 from headwayd.rpc.streams import Requests, Stream
 
 Context = ServicerContext[Any, Any]
@@ -58,7 +59,13 @@ class Gate:
         self._streams: set[Stream] = set()
         self._streams_of: Counter[str] = Counter()  # connections, by the address of the other side
         self.room = Room(limits.max_running_bytes)
+        self.refusing = Refusing()
         self.running_count = 0
+
+    @property
+    def must_refuse_next(self) -> bool:
+        """Whether a call of one reply that does not settle need not even be read, as `backlog` says."""
+        return self.backlog is not None and self.backlog.must_refuse_next
 
     def start_draining(self) -> None:
         """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
@@ -138,14 +145,19 @@ def _over(text: str, limit: str) -> Overloaded:
 
 
 class CallRouter(grpc.GenericRpcHandler):
-    """Finds the handler of a call. Of our package every call has one, also those that only a newer schema knows."""
+    """Finds the handler of a call. Of our package every call has one, also those that only a newer schema knows. While
+    `gate` has to refuse calls they get their handler among `refusals`, if there is one."""
 
-    def __init__(self, handlers: Handlers) -> None:
+    def __init__(self, handlers: Handlers, *, gate: Gate, refusals: Handlers) -> None:
         self._handlers = handlers
+        self._gate = gate
+        self._refusals = refusals
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
         """The handler for one call, or None if the service knows nothing of it."""
         path = handler_call_details.method
+        if self._gate.must_refuse_next and path in self._refusals:
+            return self._refusals[path]
         handler = self._handlers.get(path)
         if handler is None and path.startswith(OWN_PACKAGE):
             return _unserved(path)
@@ -183,6 +195,15 @@ def service_handlers(
         path: _handler(_Way(path, behaviour, gate, guard), methods[path], max_request_bytes)
         for path, behaviour in behaviours_of(servicer, service, wrap).items()
     }
+
+
+def refusable(handlers: Handlers) -> list[str]:
+    """The paths of the calls that a backlog refuses: those of one reply that do not settle."""
+    return [
+        path
+        for path, handler in handlers.items()
+        if handler.unary_unary and path.startswith(OWN_PACKAGE) and path.rpartition("/")[2] not in SETTLING_METHODS
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +247,6 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
     path, behaviour, gate, guard, name = way.path, way.behaviour, way.gate, way.guard, way.name
     is_settling = name in SETTLING_METHODS
     may_wait = name in WAITING_METHODS
-    # Made once: to refuse must cost little, or refusing is all that is done.
-    overloaded = Refusal(Overloaded("more calls come than the service can do"))
 
     async def handle(request: Any, context: Context) -> Any:
         gate.enter()
@@ -237,7 +256,7 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
         size = 0
         try:
             if backlog and backlog.must_refuse and not is_settling:
-                await overloaded.end(context)
+                await gate.refusing.end(context)
             caller = None if guard is None else await guard.caller(context, is_settling=is_settling)
             serve = behaviour if caller is None else caller.behaviours[path]
             if type(request) is Undecodable:

@@ -19,8 +19,17 @@ from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog, pending_count, server_ids
 from headwayd.rpc.bridge import Bridge
-from headwayd.rpc.counting import counted
-from headwayd.rpc.edge import SETTLING_METHODS, CallRouter, Context, Gate, Wrap, behaviours_of, service_handlers
+from headwayd.rpc.counting import counted, counted_refusals
+from headwayd.rpc.edge import (
+    SETTLING_METHODS,
+    CallRouter,
+    Context,
+    Gate,
+    Wrap,
+    behaviours_of,
+    refusable,
+    service_handlers,
+)
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
@@ -29,6 +38,7 @@ from headwayd.rpc.listening import bind
 from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.reflection import reflection_handlers
+from headwayd.rpc.refusing import refusals
 from headwayd.rpc.scaler_servicer import SCALER_SERVICE, ScalerServicer
 from headwayd.rpc.secure import credentials_of
 from headwayd.rpc.tracing.calls import CallTracing
@@ -137,7 +147,9 @@ class RpcServer:
             return
         for name, method in _LANES:
             self._server.add_registered_method_handlers(name, {method: handlers[f"/{name}/{method}"]})
-        self._server.add_generic_rpc_handlers((CallRouter(handlers),))
+        refused = refusals(refusable(handlers), gate=self._gate)
+        refused = refused if counts is None else counted_refusals(refused, counts)
+        self._server.add_generic_rpc_handlers((CallRouter(handlers, gate=self._gate, refusals=refused),))
 
     @property
     def running_count(self) -> int:

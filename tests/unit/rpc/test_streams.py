@@ -89,7 +89,7 @@ def gate() -> Gate:
 async def grpc_server(streams: Streams, gate: Gate) -> AsyncIterator[grpc.aio.Server]:
     server = grpc.aio.server()
     handlers = service_handlers(streams, QUEUE_SERVICE, gate=gate, max_request_bytes=1_000)
-    server.add_generic_rpc_handlers((CallRouter(handlers),))
+    server.add_generic_rpc_handlers((CallRouter(handlers, gate=gate, refusals={}),))
     yield server
     await server.stop(None)
 

@@ -1,0 +1,111 @@
+"""When callers who are refused for a backlog are told to come again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from harness import refused
+from headwayd.domain.limits import Limits
+from headwayd.rpc.backlog import BUSY, Backlog
+from headwayd.rpc.edge import CallRouter, Gate
+from headwayd.rpc.refusing import BEARABLE_PER_S, LONGEST_S, SHORTEST_S, Refusing, RetryDelay, refusals
+
+
+class Clock:
+    """Stands until told."""
+
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def delay(clock: Clock) -> RetryDelay:
+    return RetryDelay(clock=clock)
+
+
+def refuse(delay: RetryDelay, clock: Clock, per_s: int, seconds: int) -> None:
+    for _ in range(seconds):
+        for _ in range(per_s):
+            delay.note()
+        clock.now += 1
+
+
+def test_the_delay_is_the_shortest_while_refusals_are_bearable(delay: RetryDelay, clock: Clock) -> None:
+    refuse(delay, clock, BEARABLE_PER_S, seconds=5)
+    delay.note()
+    assert delay.seconds == SHORTEST_S
+
+
+def test_the_delay_grows_with_more_refusals_and_has_an_end(delay: RetryDelay, clock: Clock) -> None:
+    refuse(delay, clock, 4 * BEARABLE_PER_S, seconds=1)
+    delay.note()
+    assert delay.seconds == 2 * SHORTEST_S
+    refuse(delay, clock, 10 * BEARABLE_PER_S, seconds=10)
+    delay.note()
+    assert delay.seconds == LONGEST_S
+
+
+def test_callers_who_wait_as_told_come_no_faster_than_is_bearable(delay: RetryDelay, clock: Clock) -> None:
+    callers = 5 * BEARABLE_PER_S
+    for _ in range(20):
+        refuse(delay, clock, round(callers / delay.seconds), seconds=1)
+    delay.note()
+    assert callers / delay.seconds == pytest.approx(BEARABLE_PER_S, rel=0.05)
+
+
+def test_the_delay_shrinks_when_nobody_is_refused(delay: RetryDelay, clock: Clock) -> None:
+    refuse(delay, clock, 10 * BEARABLE_PER_S, seconds=10)
+    delay.note()
+    clock.now += 2
+    delay.note()
+    assert delay.seconds < LONGEST_S
+    clock.now += 60
+    delay.note()
+    assert delay.seconds == SHORTEST_S
+
+
+async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then(clock: Clock) -> None:
+    gate = Gate(Limits())
+    gate.refusing = Refusing(clock=clock)
+    gate.backlog = Backlog(lambda: 0)
+    path = "/headway.v1.QueueService/Put"
+
+    async def serve(_request: bytes, _context: object) -> bytes:
+        return b"done"
+
+    handlers: dict[str, Any] = {path: grpc.unary_unary_rpc_method_handler(serve)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((CallRouter(handlers, gate=gate, refusals=refusals([path], gate=gate)),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        call: Any = channel.unary_unary(path)
+        assert await call(b"", timeout=30) == b"done"
+        running = [gate.backlog.enter() for _ in range(BUSY)]
+        assert await call(b"", timeout=30) == b"done"  # busy, but not behind
+        gate.backlog.is_behind = True
+        delays_s = set()
+        for _ in range(10):
+            gate.backlog.is_behind = True  # a look at the line, which is empty, says otherwise
+            with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
+                await call(b"", timeout=30)
+            assert said.retry_delay is not None
+            delays_s.add(said.retry_delay.total_seconds())
+        assert min(delays_s) == SHORTEST_S
+        assert len(delays_s) > 1  # those refused together do not come back together
+        assert gate.running_count == 0
+        for began in running:
+            gate.backlog.leave(began)
+        assert await call(b"", timeout=30) == b"done"
+    await server.stop(None)
