@@ -3,7 +3,12 @@ process can offer ten times what a service takes. `python -m bench.http2_load` w
 prints a `Tally` as JSON.
 
 Each request is the same few bytes but for its stream's number (RFC 9113, RFC 7541 without Huffman or indexing). Of an
-answer only is known whether it had a message (then the call was OK), or which status it had instead.
+answer only is known whether it had a message (then the call was OK), or which status it had instead, and when its
+caller shall come again.
+
+A load at a rate comes from somebody who never waits, whatever is answered, or from so many clients of the kind that the
+protocol asks for: each has a few calls in flight at most, and makes none for as long as it was told to stay away. What
+they could not offer for one of these reasons counts as offered and unsent.
 """
 
 from __future__ import annotations
@@ -14,7 +19,10 @@ import sys
 import time
 from base64 import b64decode
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+
+from google.rpc.error_details_pb2 import RetryInfo
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
@@ -23,12 +31,17 @@ _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65_535
 _TICK_S = 0.002
 _LINGER_S = 5.5  # for the last answers
+_RETRY_INFO = b"google.rpc.RetryInfo\x12"  # the end of its type's name, and the tag of what follows
+# So long stays away who was refused without being told for how long (CANCELLED by gRPC itself).
+_UNTOLD_S = 1.0
+_DEADLINE_EXCEEDED = "4"  # nobody refused that call
 
 
 @dataclass(frozen=True)
 class Plan:
     """What to offer: `rate` calls a second, or, if that is 0, always `in_flight` calls. `deadline_s` counts from the
-    instant at which a call was due, and is what the service is told, too."""
+    instant at which a call was due, and is what the service is told, too. `clients` > 0: the rate is that of so many,
+    each with at most `each_in_flight` calls; 0: of one who never waits."""
 
     port: int
     path: str
@@ -38,6 +51,8 @@ class Plan:
     in_flight: int = 100
     connections: int = 8
     deadline_s: float = 5.0
+    clients: int = 0
+    each_in_flight: int = 50
 
 
 @dataclass
@@ -61,6 +76,30 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
 
 def _text(value: str) -> bytes:
     return bytes((len(value),)) + value.encode()
+
+
+def _retry_after_s(trailers: bytes) -> float:
+    at = trailers.find(_RETRY_INFO) + len(_RETRY_INFO)
+    if at < len(_RETRY_INFO):
+        return _UNTOLD_S
+    delay = RetryInfo.FromString(trailers[at + 1 : at + 1 + trailers[at]]).retry_delay
+    return float(delay.ToTimedelta().total_seconds())
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One of many, and what it keeps to."""
+
+    running: int = 0
+    stays_away_until: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call that was due at this instant, and whose it is, if that matters."""
+
+    due_at: float
+    client: Client | None = None
 
 
 def _header_block(plan: Plan) -> bytes:
@@ -87,8 +126,8 @@ class Connection(asyncio.Protocol):
         self._data = data
         self._window = _FIRST_WINDOW
         self._stream = -1
-        self._due: list[float] = []  # instants of calls that the service's flow control holds back
-        self._running: dict[int, float] = {}
+        self._due: list[Call] = []  # which the service's flow control holds back
+        self._running: dict[int, Call] = {}
         self._has_message: set[int] = set()
         self._rest = b""
         self._is_writable = True
@@ -97,7 +136,8 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.WriteTransport)
         self._transport = transport
         # HEADER_TABLE_SIZE 0: nothing is indexed in answers. INITIAL_WINDOW_SIZE, and the connection's: no limit.
-        settings = (1).to_bytes(2) + bytes(4) + (4).to_bytes(2) + _MAX_WINDOW.to_bytes(4)
+        # GRPC_ALLOW_TRUE_BINARY_METADATA (gRPC's own, 0xfe03): details come as they are, not in base64.
+        settings = (1).to_bytes(2) + bytes(4) + (4).to_bytes(2) + _MAX_WINDOW.to_bytes(4) + b"\xfe\x03\0\0\0\x01"
         window = (_MAX_WINDOW - _FIRST_WINDOW).to_bytes(4)
         transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, window))
 
@@ -107,9 +147,9 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_writable = True
 
-    def call(self, due_at: float, count: int) -> None:
-        """So many calls more, sent as soon as flow control allows."""
-        self._due.extend([due_at] * count)
+    def call(self, calls: Sequence[Call]) -> None:
+        """Makes these calls as soon as flow control allows."""
+        self._due.extend(calls)
         self._send()
 
     def _send(self) -> None:
@@ -117,11 +157,11 @@ class Connection(asyncio.Protocol):
             return
         count = min(len(self._due), max(self._window, 0) // len(self._data))
         parts: list[bytes] = []
-        for due_at in self._due[:count]:
+        for call in self._due[:count]:
             self._stream += 2
             stream = self._stream.to_bytes(4)
             parts += (self._head, stream, self._middle, stream, self._data)
-            self._running[self._stream] = due_at
+            self._running[self._stream] = call
         del self._due[:count]
         self._window -= count * len(self._data)
         self._load.tally.sent += count
@@ -156,16 +196,17 @@ class Connection(asyncio.Protocol):
             raise ConnectionError(f"the service closes the connection: {payload!r}")
 
     def _on_end(self, stream: int, trailers: bytes) -> None:
-        due_at = self._running.pop(stream, None)
-        if due_at is None:
+        call = self._running.pop(stream, None)
+        if call is None:
             return
         if stream in self._has_message:
             self._has_message.discard(stream)
-            self._load.answered(due_at)
+            self._load.answered(call)
         else:
             at = trailers.find(b"grpc-status") + 11
             length = trailers[at] if at > 10 else 0
-            self._load.refused(trailers[at + 1 : at + 1 + length].decode() or "reset", b"-details-bin" in trailers)
+            status = trailers[at + 1 : at + 1 + length].decode() or "reset"
+            self._load.refused(call, status, trailers if b"-details-bin" in trailers else b"")
 
     @property
     def running_count(self) -> int:
@@ -182,22 +223,46 @@ class Load:
         self._statuses: Counter[str] = Counter()
         self._took_ms: list[float] = []
         self._running = 0
+        self._clients = [Client() for _ in range(plan.clients)]
+        self._turn = 0
 
-    def answered(self, due_at: float) -> None:
-        """A call was OK."""
-        took_s = time.perf_counter() - due_at
+    def _ended(self, call: Call) -> None:
         self._running -= 1
+        if call.client is not None:
+            call.client.running -= 1
+
+    def answered(self, call: Call) -> None:
+        """A call was OK."""
+        took_s = time.perf_counter() - call.due_at
+        self._ended(call)
         if took_s > self._plan.deadline_s:
             self.tally.too_late += 1
         else:
             self.tally.in_time += 1
             self._took_ms.append(took_s * 1_000)
 
-    def refused(self, status: str, has_details: bool) -> None:
+    def refused(self, call: Call, status: str, details: bytes) -> None:
         """A call failed."""
-        self._running -= 1
+        self._ended(call)
         self._statuses[status] += 1
-        self.tally.with_details += has_details
+        self.tally.with_details += bool(details)
+        if call.client is not None and status != _DEADLINE_EXCEEDED:
+            away_until = time.perf_counter() + _retry_after_s(details)
+            call.client.stays_away_until = max(call.client.stays_away_until, away_until)
+
+    def _calls(self, count: int) -> list[Call]:
+        """Of so many calls that are due now those that are made."""
+        now = time.perf_counter()
+        if not self._clients:
+            return [Call(now) for _ in range(count)]
+        calls = []
+        for _ in range(count):
+            self._turn = (self._turn + 1) % len(self._clients)
+            client = self._clients[self._turn]
+            if client.running < self._plan.each_in_flight and client.stays_away_until <= now:
+                client.running += 1
+                calls.append(Call(now, client))
+        return calls
 
     async def run(self) -> Tally:
         """Offers what the plan says, and waits for the last answers."""
@@ -213,10 +278,11 @@ class Load:
             share = -(-wanted // len(connections))
             while wanted > 0:
                 count = min(share, wanted)
-                connections[turn % len(connections)].call(time.perf_counter(), count)
+                calls = self._calls(count)
+                connections[turn % len(connections)].call(calls)
                 turn, wanted = turn + 1, wanted - count
                 self.tally.offered += count
-                self._running += count
+                self._running += len(calls)
             await asyncio.sleep(_TICK_S)
         await asyncio.sleep(_LINGER_S)
         tally = self.tally

@@ -1,11 +1,15 @@
 """What a service does with ten times the calls that it can take: run with `make bench`. Prints a table, and says where
 a figure misses its target.
 
-First the peak: always so many unary Puts of 100 bytes in flight. Then an open loop offers two and ten times as many as
-were done, whatever comes back; each call has a deadline of five seconds, and what is answered later is not counted.
+First the peak: always so many unary Puts of 100 bytes in flight. Then two and ten times as many are offered as were
+done; each call has a deadline of five seconds, and what is answered later is not counted. Clients are as the protocol
+asks for: 400 of them, each with at most 50 calls in flight, and none for as long as it was told to stay away; so they
+could have 20,000 calls in flight. A flood is an open loop of somebody who goes on whatever comes back: nobody's client,
+and the most that one can do to a service.
+
 Beside it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower
-priority than the service: it stands for machines that are not this one. `python -m bench.overload 3000` sets another
---max-pending-calls.
+priority than the service: it stands for machines that are not this one, but a flood takes a core all the same.
+`python -m bench.overload 3000` sets another --max-pending-calls.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ QUEUE = "load"
 PEAK_S, LOAD_S = 8.0, 15.0
 IN_FLIGHT = (100, 500)
 TIMES = 10
+CLIENTS = 400
 PROBE_EVERY_S, PROBE_TIMEOUT_S = 0.02, 10.0
 NICENESS = 10
 GOODPUT_TARGET, HEALTH_TARGET_MS, GROWTH_TARGET_MIB = 0.8, 100.0, 300.0
@@ -135,20 +140,24 @@ async def main() -> None:
                 peaks.append(await _load(Plan(**common, seconds=PEAK_S, in_flight=in_flight)))
             _row(f"{in_flight} in flight", peaks[-1], PEAK_S, beside)
         peak = max(one.in_time for one in peaks) / PEAK_S
-        before_mib = beside.mib
-        for times in (2, TIMES):
+        before_mib, most_mib = beside.mib, 0.0
+        loads: dict[str, tuple[Tally, Beside]] = {}
+        for times, clients in ((2, CLIENTS), (TIMES, CLIENTS), (2, 0), (TIMES, 0)):
+            name = f"{times} times, {'clients' if clients else 'flood'}"
             async with Beside(service.address, service.pid) as beside:
-                load = await _load(Plan(**common, seconds=LOAD_S, rate=times * peak))
-            _row(f"{times} times the peak", load, LOAD_S, beside)
-        most_mib, after_mib = beside.most_mib, beside.mib
+                load = await _load(Plan(**common, seconds=LOAD_S, rate=times * peak, clients=clients))
+            _row(name, load, LOAD_S, beside)
+            loads[name] = load, beside
+            most_mib = max(most_mib, beside.most_mib)
+        after_mib = beside.mib
         async with Beside(service.address, service.pid) as again:
             later = await _load(Plan(**common, seconds=PEAK_S, in_flight=IN_FLIGHT[0]))
         _row(f"{IN_FLIGHT[0]} in flight, again", later, PEAK_S, again)
-        ratio = load.in_time / LOAD_S / peak
-        p99 = percentile(beside.health_ms, 0.99)
         print()
-        _verdict(f"goodput at {TIMES} times the load ÷ peak: {ratio:.2f}", ratio >= GOODPUT_TARGET)
-        _verdict(f"health checks under it, p99: {p99:.1f} ms, {beside.failed} failed", p99 <= HEALTH_TARGET_MS)
+        for name, (load, beside) in loads.items():
+            ratio, p99 = load.in_time / LOAD_S / peak, percentile(beside.health_ms, 0.99)
+            _verdict(f"{name}: goodput ÷ peak {ratio:.2f}", ratio >= GOODPUT_TARGET)
+            _verdict(f"{name}: health, p99 {p99:.1f} ms, {beside.failed} failed", p99 <= HEALTH_TARGET_MS)
         _verdict(
             f"service memory before, most, after: {before_mib:.0f}, {most_mib:.0f}, {after_mib:.0f} MiB",
             most_mib - before_mib <= GROWTH_TARGET_MIB,

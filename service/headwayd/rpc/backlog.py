@@ -25,8 +25,10 @@ WATCHFUL_S = 5.0
 # a call comes that might have to be refused, and looking takes no more than this share of the time.
 BETWEEN_LOOKS_S = 0.1
 LOOKING_SHARE = 0.02
-# While behind, so many fresh calls may run: enough to fill a pipeline to the store.
-BUSY = 200
+# While behind, so many fresh calls may run: enough to keep the process and a pipeline to the store busy. Where Python
+# is what is short there are hardly more than a hundred at a time, however long the line is: more than these allowed, a
+# line of 10,000 stayed as it was and nobody was refused.
+BUSY = 64
 # Until then a call is fresh; one that runs for longer waits for something else than for this process.
 FRESH_S = 0.5
 
