@@ -1,8 +1,8 @@
 """What a call is told that nobody can begin in time, and when its caller shall come again.
 
-A refusal costs the process about half of what a call costs that is done (docs/measurements.md). Callers who do as they
-are told come back after the delay; were it always the same, thousands of them would keep the process busy with refusals
-alone. So it grows until they are no more than so many a second, and shrinks as fast when they are fewer.
+A refusal costs the process more than half of what a call costs that is done (docs/measurements.md). Callers who do as
+they are told come back after the delay; were it always the same, thousands of them would keep the process busy with
+refusals alone. So it grows until they are no more than so many a second, and shrinks as fast when they are fewer.
 """
 
 from __future__ import annotations
