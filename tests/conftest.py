@@ -17,6 +17,7 @@ from conformance.languages import LANGUAGES, language_of
 from harness import ServiceProcess, StoreServer, access, figures, processes
 from harness.figures import figure
 from harness.stores import KINDS, program
+from harness.template import Template
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 
 __all__ = ["figure"]
@@ -65,6 +66,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if folder in _OF_THE_EDGE or metafunc.definition.get_closest_marker("any_store"):
             kinds = kinds[:1]
         metafunc.parametrize("store_kind", kinds, indirect=True, scope="session")
+
+
+_TEMPLATE = Template()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    ServiceProcess.template = None if item.get_closest_marker("true_start") else _TEMPLATE
+    return (yield)
+
+
+def pytest_unconfigure() -> None:
+    _TEMPLATE.close()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import headwayd
+from harness.template import Forked
 
 TETHER = Path(headwayd.__file__).parent / "store" / "tether.py"
 _STOP_S = 15
@@ -37,7 +38,7 @@ def spawn(
         )
 
 
-def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM, *, within: float = _STOP_S) -> int:
+def stop(process: subprocess.Popen[bytes] | Forked, number: int = signal.SIGTERM, *, within: float = _STOP_S) -> int:
     """Sends a signal, waits, kills after the bound. Returns the exit code (negative: the signal that ended it)."""
     if process.poll() is None:
         process.send_signal(number)

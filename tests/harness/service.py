@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from harness import processes
+from harness.template import Forked, Template
 
 _READY_S = 20
 _LINE = re.compile(r"^headwayd \S+ serving on (?P<addresses>.*) \(store: (?P<store>.*)\)$")
@@ -23,6 +24,7 @@ class ServiceProcess:
     """One service process with its own environment. Its log is shown when a test fails."""
 
     live: ClassVar[list["ServiceProcess"]] = []
+    template: ClassVar[Template | None] = None  # what services are forked from; None: they start as users start them
 
     def __init__(self, folder: Path, *, env: Mapping[str, str], flags: tuple[str, ...] = ()) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
@@ -33,7 +35,7 @@ class ServiceProcess:
         self.addresses: list[str] = []
         self.http = ""  # the URL of its HTTP port, if it has one
         self.store = ""  # as the first line tells it
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -44,8 +46,12 @@ class ServiceProcess:
     def launch(self) -> None:
         """Starts the process without waiting for anything."""
         program = Path(sys.executable).with_name("headwayd")
-        command: list[str | Path] = [sys.executable, program, "serve", *self.flags]
-        self._process = processes.spawn(command, log=self.log, env=self.env, stdout=subprocess.PIPE)
+        command = [str(program), "serve", *self.flags]
+        if self.template is not None and self.template.serves(self.env):
+            self._process = self.template.start(command, log=self.log, env=self.env)
+        else:
+            command.insert(0, sys.executable)
+            self._process = processes.spawn(command, log=self.log, env=self.env, stdout=subprocess.PIPE)
         ServiceProcess.live.append(self)
 
     def start(self) -> "ServiceProcess":

@@ -19,6 +19,8 @@ from headway.v1 import message_pb2, queue_service_pb2, queue_service_pb2_grpc
 from headwayd.store.data_folder import EmbeddedStoreFailed, socket_path
 from headwayd.store.embedded import EmbeddedStore
 
+pytestmark = pytest.mark.true_start
+
 MakeService = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]
 

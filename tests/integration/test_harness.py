@@ -1,11 +1,17 @@
 """The harness itself: servers that can be hurt, and a wire that can fail."""
 
-from collections.abc import Callable
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import psutil
 import pytest
 import redis
 
-from harness import FaultProxy, StoreServer, eventually
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually
+from harness.template import Template
 
 
 def test_a_killed_store_comes_back_with_its_data(fresh_store_server: StoreServer) -> None:
@@ -68,3 +74,38 @@ def make_client() -> Callable[[str], redis.asyncio.Redis]:
 async def test_eventually_tells_what_it_saw_last() -> None:
     with pytest.raises(AssertionError, match="last seen: 0"):
         await eventually(lambda: 0, within=0.05)
+
+
+@pytest.fixture
+def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
+    """A template of this test's own: end it."""
+    made = Template()
+    monkeypatch.setattr(ServiceProcess, "template", made)
+    yield made
+    made.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="services are forked on Linux only")
+@pytest.mark.any_store
+async def test_a_forked_service_is_a_process_of_its_own(
+    template: Template, store_server: StoreServer, make_service: Callable[..., ServiceProcess], short_dir: Path
+) -> None:
+    made = [make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=f"__{n}__") for n in range(3)]
+    for service in made:
+        assert os.getsid(service.pid) == service.pid
+        assert service.log.exists()
+        # Nothing of its siblings is open in it: input, output, log, and what it opened itself.
+        files = {Path(file.path) for file in psutil.Process(service.pid).open_files()}
+        assert files <= {Path(os.devnull), service.log}
+    parent = psutil.Process(made[0].pid).ppid()
+    assert {psutil.Process(service.pid).ppid() for service in made} == {parent}
+    assert parent != os.getpid()
+    assert made[0].kill() == -signal.SIGKILL
+    assert made[1].stop() == 0
+    refused = make_service(start=False, HEADWAY_REDIS_URL="nonsense")
+    refused.launch()
+    assert refused.wait() == 2
+    assert "HEADWAY_REDIS_URL" in refused.log.read_text()
+    template.close()
+    assert made[2].wait() is not None
+    await eventually(lambda: not psutil.pid_exists(made[2].pid))

@@ -29,7 +29,10 @@ LONG_MS = 3_600_000
 WORKERS = ("--workers", "2")
 SEEN_S = 20.0  # a worker starts within seconds, also on a busy machine
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system")
+pytestmark = [
+    pytest.mark.true_start,
+    pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system"),
+]
 
 
 def workers_of(service: ServiceProcess) -> set[int]:

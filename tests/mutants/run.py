@@ -36,8 +36,11 @@ TEST_S, CONTROL_S = 150.0, 420.0
 LUA_ERROR = "the store answered ERR"
 _NOTE_WHO_IMPORTS = """
 import os, pathlib
-with (pathlib.Path(__file__).parent / "imported_by").open("a") as file:
-    file.write(f"{os.getpid()}\\n")
+def note():
+    with (pathlib.Path(__file__).parent / "imported_by").open("a") as file:
+        file.write(f"{os.getpid()}\\n")
+note()
+os.register_at_fork(after_in_child=note)
 """
 
 
