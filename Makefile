@@ -9,12 +9,17 @@ SETUP := constraints.txt pyproject.toml clients/python/pyproject.toml
 # a time keep two cores busy.
 JOBS ?= 5
 ARGS ?=
+# Each has its part, in which tests that share fixtures stand together, and who is done takes from others' (see
+# tests/harness/order.py).
+SIDE_BY_SIDE := -n $(JOBS) --dist worksteal
 # A shared machine may pause for longer than a test allows: what fails is tried once more, and the summary names it.
 SECOND_TRY := --reruns 1 --reruns-delay 1 -r aR
 
 # The drivers of the clients are built before the tests, which know by this that they are.
 CONFORMANCE_RUN := $(or $(CONFORMANCE_RUN),$(shell date +%s)-$(shell echo $$PPID))
 export CONFORMANCE_RUN
+# What Python compiles is kept: else the service is compiled at each start, and the tests by each of their processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,15 +34,15 @@ run: $(VENV)/.run-stamp ## set up and serve (ARGS="--listen 127.0.0.1:7421" adds
 test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every store
 	@$(MAKE) --no-print-directory verify lint types
 	cd tests && ../$(BIN)/python -m conformance.build
-	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey,redis $(SECOND_TRY) $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --stores=valkey,redis $(SECOND_TRY) $(ARGS)
 
 check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store and in Python, without the store's troubles; under two minutes
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -n $(JOBS) --stores=valkey --languages=python -m "not slow" --ignore=tests/faults $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --stores=valkey --languages=python -m "not slow" --ignore=tests/faults $(ARGS)
 
 conformance: $(VENV)/.dev-stamp ## every client whose toolchain is here plays the same scenarios; prints the table (ARGS="--languages=go")
-	$(BIN)/python -m pytest tests/conformance -n $(JOBS) --conformance-table $(ARGS)
+	$(BIN)/python -m pytest tests/conformance $(SIDE_BY_SIDE) --conformance-table $(ARGS)
 
 lint: $(VENV)/.dev-stamp ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -98,7 +103,7 @@ soak: $(VENV)/.dev-stamp ## ten minutes of several services and clients that mis
 
 stateful: $(VENV)/.dev-stamp ## the model and the scripts, 200,000 steps and more on each store; half an hour and more
 	HEADWAY_STATEFUL_EXAMPLES=$${HEADWAY_STATEFUL_EXAMPLES:-2200} \
-		$(BIN)/python -m pytest tests/stateful -n $(JOBS) --stores=valkey,redis $(ARGS)
+		$(BIN)/python -m pytest tests/stateful $(SIDE_BY_SIDE) --stores=valkey,redis $(ARGS)
 
 test-cluster: $(VENV)/.dev-stamp ## Sentinels and a cluster on loopback: primaries fail and slots move under load; four minutes
 	HEADWAY_CLUSTER=all $(BIN)/python -m pytest tests/cluster -n 2 --stores=valkey,redis $(SECOND_TRY) $(ARGS)

@@ -14,7 +14,7 @@ import redis
 
 from conformance import table
 from conformance.languages import LANGUAGES, language_of
-from harness import ServiceProcess, StoreServer, access, figures, processes
+from harness import ServiceProcess, StoreServer, access, figures, order, processes
 from harness.figures import figure
 from harness.stores import KINDS, program
 from harness.template import Template
@@ -30,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--conformance-table", action="store_true", help="print it also if nothing failed")
 
 
+@pytest.hookimpl(trylast=True)  # behind pytest's own, which brings tests of one store together
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     wanted = set(config.getoption("--languages").split(","))
     if unknown := wanted - LANGUAGES.keys():
@@ -37,6 +38,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unwanted = [item for item in items if _languages_of(item) - wanted]
     config.hook.pytest_deselected(items=unwanted)
     items[:] = [item for item in items if item not in set(unwanted)]
+    if processes := getattr(config, "workerinput", {}).get("workercount"):
+        items[:] = order.dealt(items, processes)
 
 
 def _languages_of(item: pytest.Item) -> set[str]:
@@ -200,7 +203,7 @@ def make_service(short_dir: Path) -> Iterator[Callable[..., ServiceProcess]]:
 
     yield make
     for process in made:
-        process.stop()
+        process.end()
 
 
 @pytest.fixture

@@ -70,7 +70,10 @@ _MATCHERS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class Loader(yaml.SafeLoader):
+_Safe: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # by libyaml, where PyYAML comes with it
+
+
+class Loader(_Safe):  # type: ignore[misc]  # one of two, by what is installed
     """YAML with the tags above, and those that make bytes: !text, !hex, !fill; and !times, which makes lists."""
 
 
