@@ -36,6 +36,12 @@ class Scene:
     options: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
     credentials: Credentials | None = None
+    spoilt: list[Keys] = field(default_factory=list)  # the queues that no service can work on any more
+
+    def tidy(self) -> None:
+        """Removes what is spoilt: else a service that others share would try, and log it, as long as it lives."""
+        for keys in self.spoilt:
+            keys.client.delete(*keys.all())
 
     async def fault(self, kind: str, about: str, queue: str) -> None:
         """Does what a scenario's fault says. Raises KeyError for what this scene does not have."""
@@ -93,6 +99,7 @@ class Scene:
         keys.client.delete(name)
         keys.client.hset(name, "not", "a list")
         keys.client.delete(keys["producer_free"])
+        self.spoilt.append(keys)
 
     async def _store(self, trouble: str, _: str) -> None:
         """The store refuses connections, loses its answers, is full, lacks replicas; or works."""
@@ -134,7 +141,14 @@ class Stage:
         """One scenario's: "shared" the service of all; "proxied" the same behind a proxy; "own" services of its own,
         named by `services`, with `settings`; "fragile" one whose store can be troubled; "secured" one that wants TLS, a
         certificate and a token. Its addresses are those of gRPC, or the URLs of the HTTP ports."""
+        async with self._scene(kind, options, over_http=over_http) as scene:
+            try:
+                yield scene
+            finally:
+                scene.tidy()
 
+    @asynccontextmanager
+    async def _scene(self, kind: str, options: dict[str, Any], *, over_http: bool) -> AsyncIterator[Scene]:
         def at(service: ServiceProcess) -> str:
             return service.http if over_http else service.address
 
