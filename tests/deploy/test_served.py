@@ -26,6 +26,8 @@ from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_
 from headwayd.config.values import parse_span
 from headwayd.rpc.server import QUEUE_SERVICE
 
+pytestmark = pytest.mark.any_store
+
 MakeService: TypeAlias = Callable[..., ServiceProcess]
 Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 Health = health_pb2.HealthCheckResponse

@@ -17,6 +17,8 @@ from wire.conditions import consumers_wait, leased
 from wire.operators import assert_sound
 from wire.streams import Standing
 
+pytestmark = pytest.mark.any_store
+
 LONG_MS = 3_600_000
 SOON_S = 5.0
 

@@ -21,6 +21,8 @@ from headway.v1.queue_pb2 import Poll
 from wire.calls import Line, leases, span
 from wire.operators import assert_sound
 
+pytestmark = pytest.mark.any_store
+
 AT_ONCE = 24
 LONGEST_S = 0.25  # from the call to its cancellation
 LONG_MS = 3_600_000

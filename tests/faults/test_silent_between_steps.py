@@ -15,6 +15,8 @@ from harness import StoreServer
 from headway.v1 import admin_service_pb2
 from wire.calls import Line
 
+pytestmark = pytest.mark.any_store
+
 PURGE_STEP = 1_000
 
 

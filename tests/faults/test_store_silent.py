@@ -26,6 +26,8 @@ from harness import FaultProxy, StoreServer, eventually
 from headway.v1 import admin_service_pb2, message_pb2, queue_service_pb2
 from wire.calls import Line
 
+pytestmark = pytest.mark.any_store
+
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import grpc
+import pytest
 
 from faults.conftest import Open, Serve
 from faults.moments import works
 from harness import FaultProxy, StoreServer, eventually
 from wire.calls import Message
+
+pytestmark = pytest.mark.any_store
 
 
 async def test_trouble_with_the_store_is_logged_without_payloads_tokens_or_passwords(

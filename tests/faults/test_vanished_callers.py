@@ -18,6 +18,8 @@ from wire.calls import ACKED, Line, payloads, span
 from wire.conditions import leased, producers_wait
 from wire.watches import watching_blocked
 
+pytestmark = pytest.mark.any_store
+
 LONG_MS = 3_600_000
 TRIES, ROUNDS = 50, 2
 LATE_S = 0.15  # how late the store's answers may be

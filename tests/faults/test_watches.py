@@ -6,12 +6,15 @@ import asyncio
 import time
 
 import grpc
+import pytest
 
 from faults.conftest import Open, Serve
 from faults.moments import works, written
 from harness import FaultProxy, StoreServer, eventually, refused
 from wire.calls import UNAVAILABLE, Line, Message
 from wire.watches import DONE, WITHDRAWN, watching, watching_blocked, watching_queue
+
+pytestmark = pytest.mark.any_store
 
 
 async def put(line: Line) -> None:

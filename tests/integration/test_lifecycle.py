@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from harness import FaultProxy, ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 
-pytestmark = pytest.mark.true_start
+pytestmark = [pytest.mark.any_store, pytest.mark.true_start]
 
 MakeService = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]

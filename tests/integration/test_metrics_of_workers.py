@@ -23,7 +23,10 @@ MakeService = Callable[..., ServiceProcess]
 Connect = Callable[[str], grpc.aio.Channel]
 SEEN_S = 20.0
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system")
+pytestmark = [
+    pytest.mark.any_store,
+    pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system"),
+]
 
 
 def workers_of(service: ServiceProcess) -> set[int]:

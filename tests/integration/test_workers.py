@@ -30,6 +30,7 @@ WORKERS = ("--workers", "2")
 SEEN_S = 20.0  # a worker starts within seconds, also on a busy machine
 
 pytestmark = [
+    pytest.mark.any_store,
     pytest.mark.true_start,
     pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system"),
 ]

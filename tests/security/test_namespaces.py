@@ -18,6 +18,8 @@ from security.callers import OTHERS, PLAIN, TEAM, Caller, line_of
 from security.test_rights import WAYS, described
 from wire.calls import NOT_FOUND, SLACK_S, Message, leases, message, payloads
 
+pytestmark = pytest.mark.any_store
+
 
 async def everything_said(channel: grpc.aio.Channel, way: str, queue: str, caller: Caller) -> WireError | str:
     """All of what a call answers that has an end, or its first answer, as text; or its error."""

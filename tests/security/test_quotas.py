@@ -16,6 +16,8 @@ from wire.calls import RESOURCE_EXHAUSTED, Line, leases
 from wire.flows import Consuming
 from wire.streams import Standing
 
+pytestmark = pytest.mark.any_store
+
 Limited = Callable[..., AbstractAsyncContextManager[tuple[Line, Line]]]
 
 

@@ -18,6 +18,8 @@ from security.callers import EXPIRED, ROLES, TEAM, Metadata, bearer, line_of
 from wire.calls import ALREADY_EXISTS, SLACK_S, message
 from wire.every_call import ADMIN_SERVICE, QUEUE_SERVICE, REQUESTS, short
 
+pytestmark = pytest.mark.any_store
+
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 ROW = re.compile(r"^\| (\w+)(?: \(([\w, ]+)\))? \|((?: (?:yes )?\|){4})$", re.MULTILINE)
 NOBODY: dict[str, Metadata] = {

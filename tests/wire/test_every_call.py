@@ -56,6 +56,7 @@ def test_the_table_of_calls_has_every_call_of_the_schema() -> None:
     assert described == set(REQUESTS) | WITHOUT_QUEUE | BOTH_WAYS
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("method", REQUESTS, ids=short)
 @pytest.mark.parametrize("name", [*IMPROPER, *COLLIDING[::6], COLLIDING[-1]], ids=ascii)
 async def test_a_name_that_is_no_name_is_refused_by_every_call(
@@ -69,6 +70,7 @@ async def test_a_name_that_is_no_name_is_refused_by_every_call(
     assert said.domain == "headway.v1"
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("bad", [b"\xff\xfe", b"a\xed\xa0\x80", b"\xc0\xaf", b"a\x80"], ids=repr)
 @pytest.mark.parametrize("method", REQUESTS, ids=short)
 async def test_a_name_that_is_not_utf8_is_refused_by_every_call(
@@ -83,6 +85,7 @@ async def test_a_name_that_is_not_utf8_is_refused_by_every_call(
     assert list(said.violations) == ["queue"]
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("method", [*REQUESTS, *sorted(WITHOUT_QUEUE)], ids=short)
 async def test_bytes_that_are_no_request_are_refused_by_every_call(channel: grpc.aio.Channel, method: str) -> None:
     for broken in (b"\x0a\xff\x01short", b"\x0a", b"\xff" * 40):
@@ -160,6 +163,7 @@ async def test_a_caller_that_vanishes_in_the_middle_leaves_a_queue_that_works(
         await eventually(lambda: keys.all() == set())
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("method", [*REQUESTS, *sorted(WITHOUT_QUEUE)], ids=short)
 async def test_a_call_without_a_deadline_is_answered(channel: grpc.aio.Channel, line: Line, method: str) -> None:
     await line.create()
@@ -168,6 +172,7 @@ async def test_a_call_without_a_deadline_is_answered(channel: grpc.aio.Channel, 
         await call_raw(channel, method, request, timeout=None)
 
 
+@pytest.mark.any_store
 @pytest.mark.parametrize("method", [*REQUESTS, *sorted(WITHOUT_QUEUE)], ids=short)
 async def test_unknown_fields_of_a_newer_client_are_passed_over(
     channel: grpc.aio.Channel, line: Line, method: str
@@ -178,6 +183,7 @@ async def test_unknown_fields_of_a_newer_client_are_passed_over(
     assert isinstance(await call_raw(channel, method, request + field_1000), bytes)
 
 
+@pytest.mark.any_store
 async def test_the_two_services_are_the_only_ones_of_the_package(channel: grpc.aio.Channel) -> None:
     for method in ("/headway.v1.Nothing/Create", QUEUE_SERVICE + "create", ADMIN_SERVICE + "Create", "/headway.v2.Q/C"):
         with pytest.raises(grpc.aio.AioRpcError) as error:

@@ -20,6 +20,8 @@ from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 from wire.calls import ACKED, RESOURCE_EXHAUSTED, SLACK_S, UNAVAILABLE, Line, Message, line_at
 from wire.test_get_server_info import info
 
+pytestmark = pytest.mark.any_store
+
 Connect = Callable[[str], grpc.aio.Channel]
 Open = Callable[[], Awaitable[Line]]
 

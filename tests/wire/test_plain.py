@@ -32,6 +32,8 @@ from headway.v1.message_pb2 import ON_DUPLICATE_KEEP, ON_DUPLICATE_REPLACE
 from wire.calls import SLACK_S, Message, span
 from wire.every_call import ADMIN_SERVICE, QUEUE_SERVICE, REQUESTS
 
+pytestmark = pytest.mark.any_store
+
 CLASSES = {
     f"/{service.full_name}/{method.name}": method.output_type._concrete_class
     for file in (pb, admin_pb)

@@ -19,6 +19,8 @@ from headwayd.rpc.keda import externalscaler_pb2_grpc
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, SLACK_S, UNAVAILABLE, Line
 from wire.watches import watching_queue
 
+pytestmark = pytest.mark.any_store
+
 METRICS = {"depth": "headway-depth", "oldest_age": "headway-oldest-age", "predicted_wait": "headway-predicted-wait"}
 
 
