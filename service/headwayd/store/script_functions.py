@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 TABLE = "F"
 
@@ -33,7 +34,7 @@ def made_when_called(functions: Sequence[str], rest: str) -> str:
         return rest
     heads = [match for piece in functions if (match := _HEAD.match(piece))]
     numbers = {head[1]: number for number, head in enumerate(heads, start=1)}
-    if taken := numbers.keys() & _variables("\n".join([*(f"function{head[2]}" for head in heads), rest])):
+    if taken := numbers.keys() & set().union(*map(_variables, [*(f"function{head[2]}" for head in heads), rest])):
         raise ValueError(f"variables have names of functions: {sorted(taken)}")
     choice = _choice([f"f = function{_numbered(head[2], numbers)}" for head in heads], 1)
     maker = f"function(_, n)\nlocal f\n{choice}\n{TABLE}[n] = f\nreturn f\nend"
@@ -54,6 +55,7 @@ def _choice(makers: Sequence[str], first: int) -> str:
     return f"if n < {first + middle} then\n{low}\nelse\n{high}\nend"
 
 
+@cache  # most functions stand in many scripts
 def _variables(code: str) -> set[str]:
     """The names of all variables and parameters."""
     bare = _TOKEN.sub(lambda match: match[0] if match[0][0].isalpha() or match[0][0] == "_" else "", code)

@@ -72,6 +72,7 @@ _MADE = {
 }
 
 
+@cache
 def _source(name: str) -> str:
     return resources.files(__package__).joinpath("lua", name + ".lua").read_text()
 
@@ -107,7 +108,7 @@ def with_constants(lines: list[str]) -> list[str]:
             constants.update(zip(match[1].split(", "), match[2].split(", "), strict=True))
         else:
             rest.append(line)
-    return [_CAPITALS.sub(lambda match: constants.get(match[0], match[0]), line) for line in rest]
+    return _CAPITALS.sub(lambda match: constants.get(match[0], match[0]), "\n".join(rest)).split("\n")
 
 
 def needed(lines: list[str]) -> list[str]:
@@ -115,7 +116,7 @@ def needed(lines: list[str]) -> list[str]:
     bears 200 of them at most. They begin in the first column, and so does a function's `end`."""
     pieces = _pieces(lines)
     defined = [_names_defined(piece[0]) for piece in pieces]
-    used = [Counter(_WORD.findall("\n".join(map(_code, piece)))) for piece in pieces]
+    used = [_words("\n".join(piece)) for piece in pieces]
     total = Counter[str]()
     for words in used:  # sum() would copy all of them at every step
         total.update(words)
@@ -124,9 +125,15 @@ def needed(lines: list[str]) -> list[str]:
         is_settled = True
         for index, names in enumerate(defined):
             if names and all(total[name] == used[index][name] for name in names):
-                total -= used[index]
+                total.subtract(used[index])
                 pieces[index], defined[index], is_settled = [], (), False
     return [line for piece in pieces for line in piece]
+
+
+@cache  # most pieces stand in many scripts
+def _words(piece: str) -> Counter[str]:
+    """How often each word stands in the code of a piece."""
+    return Counter(_WORD.findall("\n".join(map(_code, piece.split("\n")))))
 
 
 def _pieces(lines: list[str]) -> list[list[str]]:
