@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import redis
@@ -16,6 +17,7 @@ from headwayd.store import keys, scripts
 from headwayd.store.redis_store import RedisStore
 
 PREFIX = "exact"
+CLOCK_KEY = f"{PREFIX}-clock"
 BUDGET_S = 5.0
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -24,17 +26,16 @@ HOUR_MS = 3_600_000
 class Desk:
     """One queue and its clock."""
 
-    def __init__(self, store: RedisStore, raw: redis.Redis, name: str, clock: str) -> None:
+    def __init__(self, store: RedisStore, raw: redis.Redis, name: str) -> None:
         self.store = store
         self.raw = raw
         self.name = name
-        self._clock = clock
         self.at(0)
 
     def at(self, ms: int) -> None:
         """Sets the clock to so many ms after the start."""
         self.now_ms = START_MS + ms
-        self.raw.set(self._clock, self.now_ms)
+        self.raw.set(CLOCK_KEY, self.now_ms)
 
     def key(self, name: str) -> str:
         """A key of this queue."""
@@ -110,22 +111,26 @@ class Desk:
         return (await self.store.describe(self.name, budget_s=BUDGET_S)).counts
 
 
+@cache
+def _built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
+    includes = dict(replaced) | {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
+    return {name: scripts.build(name, includes) for name in scripts.NAMES}
+
+
 @asynccontextmanager
 async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> AsyncIterator[Desk]:
-    """A desk; `replaced` are includes of the scripts, beside the clock."""
-    clock = f"{PREFIX}-clock:{name}"
-    includes = replaced | {"time": f"local NOW = tonumber(redis.call('GET', '{clock}'))\n"}
+    """A desk, one at a time on a store; `replaced` are includes of the scripts, beside the clock."""
     store = RedisStore(
         store_server.url,
         prefix=PREFIX,
         process="headway/exact/1/0",
         embedded=False,
         call_timeout=timedelta(seconds=5),
-        scripts={script: scripts.build(script, includes) for script in scripts.NAMES},
+        scripts=_built(tuple(replaced.items())),
     )
     with store_server.client() as raw:
-        yield Desk(store, raw, name, clock)
+        yield Desk(store, raw, name)
         await store.delete(name, budget_s=BUDGET_S)
         assert list(raw.scan_iter(f"{keys.base_key(PREFIX, name)}:*")) == []
-        raw.delete(clock)
+        raw.delete(CLOCK_KEY)
     await store.close()

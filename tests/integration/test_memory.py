@@ -167,7 +167,7 @@ async def test_dead_messages_move_to_another_queue_once_however_often_it_is_trie
         await desk.give_back(delivery.lease)
     other = f"{desk.name}-target"
     store = desk.store
-    target = Desk(store, desk.raw, other, f"exact-clock:{desk.name}")
+    target = Desk(store, desk.raw, other)
     await target.create()
     generation = (await store.describe(desk.name, budget_s=BUDGET_S)).generation
     # Broken off between putting there and removing here: the step that removes is made for another life.
