@@ -55,6 +55,7 @@ async def test_driver_tells_what_it_is(language: str, driver_of: Callable[[str],
     assert set(told["features"]) == {"call", "stream", "lease", "work", "watch", "trace"}
 
 
+@pytest.mark.long
 @OF_LANGUAGE
 async def test_client_passes_its_own_tests(language: str, ready: Ready) -> None:
     client = ready(language)

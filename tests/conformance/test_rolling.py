@@ -22,7 +22,7 @@ from conformance.matching import Mismatch, encoded
 from faults.rolling import Fleet
 from harness import ServiceProcess, StoreServer, eventually
 
-pytestmark = [pytest.mark.any_store, pytest.mark.timeout(3 * BUILD_S)]
+pytestmark = [pytest.mark.any_store, pytest.mark.long, pytest.mark.timeout(3 * BUILD_S)]
 
 ROUNDS = int(os.environ.get("HEADWAY_ROLLING_ROUNDS", "1"))
 CLIENTS = list(LANGUAGES) if "HEADWAY_ROLLING_ROUNDS" in os.environ else ["go"]

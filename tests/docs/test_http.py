@@ -17,6 +17,7 @@ BLOCKS = [block for block in blocks_of((ROOT / "docs/http.md").read_text()) if b
 _BLOCK_S = 60
 
 
+@pytest.mark.long
 def test_every_block_marked_run_prints_what_the_text_says(
     make_service: Callable[..., ServiceProcess], tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_
     assert payloads(await line.take(2)) == [b"before", b"again"]
 
 
+@pytest.mark.long
 async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_outcome(
     make_store_server: MakeStore, serve: Serve, open_line: Open
 ) -> None:

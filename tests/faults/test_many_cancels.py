@@ -217,6 +217,7 @@ async def cancel_many(
             assert trouble not in log
 
 
+@pytest.mark.long
 async def test_hundreds_of_cancels_leave_nothing_behind(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
 ) -> None:

@@ -199,6 +199,7 @@ def is_busy(client: redis.Redis) -> bool:
     return False
 
 
+@pytest.mark.long
 async def test_nobody_notices_that_the_store_forgot_its_scripts(
     line: Line, fresh_store_server: StoreServer, figure: Callable[[str, str], None]
 ) -> None:

@@ -7,6 +7,8 @@ import random
 import time
 from collections.abc import Callable
 
+import pytest
+
 from headwayd.domain.model import Peeked
 from headwayd.store import frames
 from integration.desk import BUDGET_S, Desk
@@ -32,6 +34,7 @@ async def peek(desk: Desk, position: int, count: int = 1) -> list[Peeked]:
     return list(found)
 
 
+@pytest.mark.long
 async def test_what_is_withdrawn_anywhere_is_never_given_and_all_behind_move_up(desk: Desk) -> None:
     await desk.create()
     await fill(desk)

@@ -115,6 +115,7 @@ async def test_a_store_that_is_down_at_the_start_is_waited_for_while_serving(
         await eventually(created, within=1.0)
 
 
+@pytest.mark.long
 async def test_readiness_follows_the_store_and_nothing_else_does(
     make_service: MakeService, connect: Connect, fresh_store_server: StoreServer
 ) -> None:

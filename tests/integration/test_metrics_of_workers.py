@@ -93,6 +93,7 @@ async def test_each_worker_tells_the_numbers_of_all(two: ServiceProcess, connect
         assert told.sum("build_info") == 1
 
 
+@pytest.mark.long
 async def test_no_counter_falls_when_a_worker_is_killed_and_another_goes_on_from_there(
     two: ServiceProcess, connect: Connect
 ) -> None:

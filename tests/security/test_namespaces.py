@@ -26,7 +26,8 @@ async def everything_said(channel: grpc.aio.Channel, way: str, queue: str, calle
     path, make = WAYS[way]
     method = described()[path]
     request = make(queue).SerializeToString()
-    options: dict[str, Any] = {"metadata": caller.metadata, "timeout": SLACK_S}
+    # A stream that puts waits for room until shortly before its end.
+    options: dict[str, Any] = {"metadata": caller.metadata, "timeout": 5 if method.client_streaming else SLACK_S}
     raw: Any = channel
     try:
         if method.client_streaming:

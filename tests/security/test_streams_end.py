@@ -74,6 +74,7 @@ async def begin(kind: str, channel: grpc.aio.Channel, name: str, caller: Caller)
     return await open_stream(kind, line_of(channel, caller, name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", STREAMS)
 async def test_a_stream_ends_when_its_token_expires(
     start: Start, connect: Connect, short_dir: Path, name: str, kind: str

@@ -32,6 +32,7 @@ async def stand(line: Line, *, consumers: int = 0, producers: int = 0) -> bool:
     return (counts.consumers_waiting, counts.producers_waiting) == (consumers, producers)
 
 
+@pytest.mark.long
 async def test_a_get_and_a_put_that_wait_end_when_their_token_expires(
     start: Start, connect: Connect, short_dir: Path, name: str
 ) -> None:

@@ -274,6 +274,7 @@ def machine(store_server: StoreServer) -> type[LineMachine]:
     return OnThisServer
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60 + 3 * EXAMPLES)
 def test_the_consumer_line_does_what_the_model_says(
     machine: type[LineMachine], figure: Callable[[str, str], None]

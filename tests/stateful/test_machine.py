@@ -149,6 +149,7 @@ def machine(store_server: StoreServer, request: pytest.FixtureRequest) -> type[Q
     return OnThisServer
 
 
+@pytest.mark.long
 @pytest.mark.timeout(60 + 3 * EXAMPLES)
 def test_scripts_do_what_the_model_says(machine: type[QueueMachine], figure: Callable[[str, str], None]) -> None:
     done = run_examples(machine, steps_at_most=STEPS_AT_MOST, steps_at_least=STEPS_AT_LEAST)

@@ -22,6 +22,7 @@ def test_none():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_figures_stand_in_one_table_at_the_end_of_a_run_distributed_or_not(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_it.py").write_text(MEASURING)

@@ -284,6 +284,7 @@ async def test_a_service_that_goes_down_ends_streams_in_good_order(make_service:
         assert await stopping == 0
 
 
+@pytest.mark.long
 async def test_a_body_that_does_not_come_ends_its_connection(web_service: ServiceProcess) -> None:
     host, _, port = base_url(web_service).removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

@@ -478,6 +478,7 @@ async def test_a_store_that_is_down_is_503_and_never_empty(
             await eventually(serves, within=20)
 
 
+@pytest.mark.long
 async def test_a_body_that_does_not_come_ends_in_408(web_service: ServiceProcess, jobs: str) -> None:
     host, port = base_url(web_service).removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
