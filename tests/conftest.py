@@ -118,6 +118,12 @@ def session_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
+def new_folder(session_dir: Path) -> Callable[[str], Path]:
+    """Makes a folder there, and another one for what is made again: `new_folder("service")`."""
+    return lambda name: Path(tempfile.mkdtemp(prefix=f"{name}-", dir=session_dir))
+
+
+@pytest.fixture(scope="session")
 def store_kind(request: pytest.FixtureRequest) -> str:
     """ "valkey" or "redis"; a test that asks for it, directly or through others, runs once on each."""
     program(request.param)  # skips, or fails under CI
@@ -125,11 +131,9 @@ def store_kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def store_server(store_kind: str, session_dir: Path) -> Iterator[StoreServer]:
+def store_server(store_kind: str, new_folder: Callable[[str], Path]) -> Iterator[StoreServer]:
     """A server shared by all tests of this worker: do not stop it, do not FLUSHALL."""
-    folder = session_dir / store_kind
-    folder.mkdir()
-    server = StoreServer(store_kind, folder)
+    server = StoreServer(store_kind, new_folder(store_kind))
     server.start()
     yield server
     server.stop()
@@ -165,15 +169,13 @@ def prefix(worker: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def service(store_kind: str, store_server: StoreServer, session_dir: Path, prefix: str) -> Iterator[ServiceProcess]:
+def service(store_server: StoreServer, new_folder: Callable[[str], Path], prefix: str) -> Iterator[ServiceProcess]:
     """A service shared by all tests of this worker, on `store_server`: do not stop it. To the store it is a user who
     may do no more than the documents say is needed."""
-    folder = session_dir / f"service-{store_kind}"
-    folder.mkdir()
     with store_server.client() as client:
         access.allow(client, prefix=prefix)
     env = {"HEADWAY_REDIS_URL": access.url_of(store_server), "PRESSURE_PREFIX": prefix}
-    process = ServiceProcess(folder, env=env)
+    process = ServiceProcess(new_folder("service"), env=env)
     try:
         yield process.start()
     finally:

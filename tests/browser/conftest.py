@@ -75,7 +75,7 @@ def _is_of_the_page(said: ConsoleMessage) -> bool:
 @pytest.fixture(scope="session")
 def pages(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
     """A service with an HTTP port, shared by the tests of this worker: use queues of your own."""
-    with http_service(store_server, session_dir / f"pages-{store_server.kind}") as process:
+    with http_service(store_server, session_dir / f"pages-{uuid.uuid4().hex[:6]}") as process:
         yield process
 
 

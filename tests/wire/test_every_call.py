@@ -21,12 +21,10 @@ MARKER = "MARKER"
 
 
 @pytest.fixture(scope="module")
-def own_service(store_server: StoreServer, session_dir: Path) -> Iterator[ServiceProcess]:
+def own_service(store_server: StoreServer, new_folder: Callable[[str], Path]) -> Iterator[ServiceProcess]:
     """A service under a prefix of its own: these names cannot be made unique."""
-    folder = session_dir / f"names-{store_server.kind}"
-    folder.mkdir()
     env = {"HEADWAY_REDIS_URL": store_server.url, "PRESSURE_PREFIX": f"p{uuid.uuid4().hex[:8]}"}
-    process = ServiceProcess(folder, env=env)
+    process = ServiceProcess(new_folder("names"), env=env)
     try:
         yield process.start()
     finally:

@@ -26,13 +26,13 @@ METRICS = {"depth": "headway-depth", "oldest_age": "headway-oldest-age", "predic
 
 @pytest.fixture(scope="module", params=["fast", "plain"])
 def scaling_service(
-    request: pytest.FixtureRequest, store_server: StoreServer, session_dir: Path
+    request: pytest.FixtureRequest, store_server: StoreServer, new_folder: Callable[[str], Path]
 ) -> Iterator[ServiceProcess]:
     """A service that answers KEDA, whichever way it takes calls."""
-    folder = session_dir / f"keda-{request.param}-{store_server.kind}"
-    folder.mkdir()
     env = {"HEADWAY_REDIS_URL": store_server.url, "PRESSURE_PREFIX": f"p{uuid.uuid4().hex[:8]}"}
-    process = ServiceProcess(folder, env=env | {"HEADWAY_KEDA": "true", "HEADWAY_PLAIN": str(request.param == "plain")})
+    process = ServiceProcess(
+        new_folder("keda"), env=env | {"HEADWAY_KEDA": "true", "HEADWAY_PLAIN": str(request.param == "plain")}
+    )
     try:
         yield process.start()
     finally:
