@@ -25,6 +25,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, Final
 
@@ -33,6 +34,16 @@ _READ_WHILE_LOADING: Final = ("GRPC_", "LANG", "LC_", "LD_", "MALLOC_", "OTEL_P"
 _LOADED_S = 60.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _MOST = 1 << 20  # bytes of a request
+
+
+@cache
+def can_fork() -> bool:
+    """Whether this system has what a template needs: descriptors of processes, as Linux has since 5.3."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 class Forked:
@@ -85,7 +96,7 @@ class Template:
     def serves(env: Mapping[str, str]) -> bool:
         """Whether a service of this environment is what the template would become."""
         read = [{name: of[name] for name in of if name.startswith(_READ_WHILE_LOADING)} for of in (env, os.environ)]
-        return sys.platform == "linux" and read[0] == read[1]
+        return can_fork() and read[0] == read[1]
 
     def start(self, command: Sequence[str], *, log: Path, env: Mapping[str, str]) -> Forked:
         """Runs a Python program with arguments; stderr goes to `log`. Waits for the fork, and for nothing it does."""

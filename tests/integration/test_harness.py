@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import redis
 
 from harness import FaultProxy, ServiceProcess, StoreServer, eventually
-from harness.template import Template
+from harness.template import Template, can_fork
 
 
 def test_a_killed_store_comes_back_with_its_data(fresh_store_server: StoreServer) -> None:
@@ -85,7 +84,7 @@ def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Template]:
     made.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="services are forked on Linux only")
+@pytest.mark.skipif(not can_fork(), reason="services are forked on Linux only")
 @pytest.mark.any_store
 async def test_a_forked_service_is_a_process_of_its_own(
     template: Template, store_server: StoreServer, make_service: Callable[..., ServiceProcess], short_dir: Path
