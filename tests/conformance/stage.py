@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from conformance.securing import Credentials
+from faults.wires import ReplyProxy
 from harness import FaultProxy, ServiceProcess, StoreServer
 from harness.stores import free_port
 from wire.calls import Keys
 
 KINDS = ("shared", "proxied", "own", "fragile", "secured")
 _PREFIX = "__conformance__"
+_ALL = 1_000_000
 
 
 @dataclass(slots=True)
@@ -31,7 +33,7 @@ class Scene:
     proxies: dict[str, FaultProxy] = field(default_factory=dict)
     services: dict[str, ServiceProcess] = field(default_factory=dict)
     store: StoreServer | None = None
-    store_proxy: FaultProxy | None = None
+    store_proxy: ReplyProxy | None = None
     direct: str = ""  # of another service on the same store, or of the same past its proxy
     options: dict[str, Any] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
@@ -109,11 +111,11 @@ class Scene:
             client.config_set("maxmemory", 1 if trouble == "is_full" else 0)
             client.config_set("min-replicas-to-write", 1 if trouble == "lacks_replicas" else 0)
         self.store_proxy.restore()
+        # Those of scripts: without the others there would soon be no connection over which to lose any.
+        self.store_proxy.lost_answers = _ALL if trouble == "loses_answers" else 0
         if trouble == "refuses":
             self.store_proxy.cut()
-        elif trouble == "loses_answers":
-            self.store_proxy.drop_replies = 1.0
-        elif trouble not in ("works", "is_full", "lacks_replicas"):
+        elif trouble not in ("works", "loses_answers", "is_full", "lacks_replicas"):
             raise KeyError(trouble)
 
 
@@ -196,7 +198,7 @@ class Stage:
     async def _fragile_scene(self) -> Scene:
         if self._fragile is None:
             store = self._make_store()
-            proxy = await self._stack.enter_async_context(FaultProxy(store.port))
+            proxy = await self._stack.enter_async_context(ReplyProxy(store.port))
             service = await self._make_service(proxy.url)
             client = self._stack.enter_context(store.client())
             self._fragile = Scene(
