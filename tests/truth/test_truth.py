@@ -84,7 +84,9 @@ async def test_every_position_sent_was_the_rank_at_the_instant_it_names(
         stranger.start()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(judge_all(crowd_verdict, witness, fresh_store_server, crowd))
+                ticking = group.create_task(crowd_verdict.lateness.run())
+                judging = group.create_task(judge_all(crowd_verdict, witness, fresh_store_server, crowd))
+                judging.add_done_callback(lambda _: ticking.cancel())
                 for number in range(CLIENTS):
                     group.create_task(Client(lines[number], crowd, number).run())
                 for number in range(ONLOOKERS):
