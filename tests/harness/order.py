@@ -1,26 +1,29 @@
-"""In which order tests run on several processes: long ones first, so that nobody waits for one at the end."""
+"""In which order tests run on several processes: long ones first, so that nobody waits for one at the end; and of those
+that keep the machine busy only a few at a time, for they would be in each other's way."""
 
 from __future__ import annotations
 
 import pytest
 
 
-def is_long(item: pytest.Item) -> bool:
-    """Whether it is marked as taking seconds."""
-    return any(item.get_closest_marker(name) for name in ("slow", "long"))
-
-
 def dealt(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """The same tests: long ones dealt to the processes in turn, the others behind them in their order, by which tests
-    that share fixtures stand together. `--dist worksteal` gives each process such a part, in the same sizes; who is
-    done takes from the end of others' parts."""
-    long: list[pytest.Item] = []
-    short: list[pytest.Item] = []
-    for item in items:
-        (long if is_long(item) else short).append(item)
+    """The same tests. Those marked `slow` are dealt to less than half of the processes, those marked `long`, which
+    mostly wait, to the others; all others stand behind them in their order, by which tests that share fixtures stand
+    together. `--dist worksteal` gives each process such a part, in the same sizes; who is done takes from the end of
+    others' parts."""
+    busy = [item for item in items if item.get_closest_marker("slow")]
+    idle = [item for item in items if item.get_closest_marker("long") and not item.get_closest_marker("slow")]
+    known = {*busy, *idle}
+    short = [item for item in items if item not in known]
+    of_busy = max((processes - 1) // 2, 1)
+    of_idle = max(processes - of_busy, 1)
+    parts: list[list[pytest.Item]] = [[] for _ in range(processes)]
+    for number in range(of_busy):
+        parts[number] += busy[number::of_busy]
+    for number in range(of_idle):
+        parts[number - of_idle] += idle[number::of_idle]
     ordered: list[pytest.Item] = []
-    for number in range(processes):
-        own = long[number::processes]
+    for number, own in enumerate(parts):
         size = (len(items) - len(ordered)) // (processes - number)
         taken = max(size - len(own), 0)
         ordered += own + short[:taken]
