@@ -11,7 +11,7 @@ import pytest
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.store.connections import ConnectionSource
-from headwayd.store.link import Link
+from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.scripts import Script
 
 SCRIPT = Script("put", b"return {}", b"0" * 40)
@@ -87,7 +87,8 @@ async def link(store: FakeStore) -> AsyncIterator[Link]:
 
 def call(link: Link, name: str, *, is_long: bool, budget_s: float = 60) -> asyncio.Task[list[Any]]:
     """A call that begins at once."""
-    return asyncio.create_task(link.call(SCRIPT, "base", "channels", [name], budget_s=budget_s, is_long=is_long))
+    order = ScriptOrder(SCRIPT, "base", "channels", [name], is_long=is_long)
+    return asyncio.create_task(link.call(order, budget_s=budget_s))
 
 
 async def settled() -> None:

@@ -33,7 +33,7 @@ from headwayd.store.address import parse_address
 from headwayd.store.durability import Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.hints import Hints
-from headwayd.store.link import READ_ONLY, Argument
+from headwayd.store.link import READ_ONLY, Argument, ScriptOrder
 from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each
@@ -208,9 +208,8 @@ class Asking:
         if self._servers.is_cluster:
             names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
-        asking = self._servers.call(
-            self._scripts[script], base, self._channels, arguments, budget_s=budget_s, is_long=items >= _MANY_ITEMS
-        )
+        order = ScriptOrder(self._scripts[script], base, self._channels, arguments, is_long=items >= _MANY_ITEMS)
+        asking = self._servers.call(order, budget_s=budget_s)
         if self._answer_listener is None:
             return await asking
         began = time.perf_counter()  # the loop's own clock has whole milliseconds

@@ -19,8 +19,7 @@ from redis.crc import key_slot
 from headwayd.domain.errors import HeadwayError, StoreUnavailable
 from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import ConnectionSource
-from headwayd.store.link import Argument, Link
-from headwayd.store.scripts import Script
+from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.trouble import Moving
 
 _ASK_EVERY_S = 1.0
@@ -86,21 +85,12 @@ class Cluster:
             self._task = None
         await asyncio.gather(*(link.close() for link in self._links.values()), *self._closing)
 
-    async def call(
-        self,
-        script: Script,
-        base_key: str,
-        channels: str,
-        arguments: Sequence[Argument],
-        *,
-        budget_s: float,
-        is_long: bool = False,
-    ) -> list[Any]:
+    async def call(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         """As `Link.call`, of the node that has the key. While the slot is being moved nothing happens there, so the
         call is made again within its budget."""
         loop = asyncio.get_running_loop()
         until = loop.time() + budget_s
-        slot = key_slot(base_key.encode())
+        slot = key_slot(order.base_key.encode())
         pause_s = _SHORTEST_PAUSE_S
         while True:
             host = self._home_of.get(slot)
@@ -109,9 +99,7 @@ class Cluster:
                 raise StoreUnavailable("no node known serves the queue's slot", metadata={"cause": "CLUSTERDOWN"})
             try:
                 left_s = until - loop.time()
-                return await self._links[host].call(
-                    script, base_key, channels, arguments, budget_s=left_s, is_long=is_long
-                )
+                return await self._links[host].call(order, budget_s=left_s)
             except Moving as error:
                 self._is_doubted.set()
                 if loop.time() + pause_s >= until:

@@ -19,7 +19,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 from redis import exceptions as redis_errors
@@ -41,6 +41,17 @@ READ_ONLY = frozenset({"describe", "peek", "weigh"})
 # How much of the time that a reply may take replicas have of it.
 _SHARE_OF_REPLICAS = 0.8
 log = structlog.get_logger(__name__)
+
+
+class ScriptOrder(NamedTuple):
+    """A script, whose key and channels it is for, and what else it is told. `is_long`: it takes the store a good part
+    of a millisecond or more."""
+
+    script: Script
+    base_key: str
+    channels: str
+    arguments: Sequence[Argument]
+    is_long: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -102,28 +113,25 @@ class Link:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
 
-    async def call(
-        self,
-        script: Script,
-        base_key: str,
-        channels: str,
-        arguments: Sequence[Argument],
-        *,
-        budget_s: float,
-        is_long: bool = False,
-    ) -> list[Any]:
+    async def call(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as
-        StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`. `is_long`:
-        it takes the store a good part of a millisecond or more."""
+        StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
         echo = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
         call = _Call(
-            script=script,
-            command=(b"EVALSHA", script.sha, *keys_of_call(base_key, self._is_cluster), echo, channels, *arguments),
+            script=order.script,
+            command=(
+                b"EVALSHA",
+                order.script.sha,
+                *keys_of_call(order.base_key, self._is_cluster),
+                echo,
+                order.channels,
+                *order.arguments,
+            ),
             echo=echo.encode(),
             done=loop.create_future(),
         )
-        if is_long:
+        if order.is_long:
             self._long.append(call)
             if self._long_count < _MOST_LONG:
                 self._long_count += 1

@@ -11,8 +11,7 @@ from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.store.address import Host, Kind, StoreAddress
 from headwayd.store.cluster import Cluster
 from headwayd.store.connections import ConnectionSource
-from headwayd.store.link import Argument, Link
-from headwayd.store.scripts import Script
+from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.sentinels import Return, SentinelSource, SwitchListener, sentinel_options
 
 # What a call fails with that found no primary: nothing happened.
@@ -44,16 +43,7 @@ class Servers(Protocol):
     async def close(self) -> None:
         """Drops all connections."""
 
-    async def call(
-        self,
-        script: Script,
-        base_key: str,
-        channels: str,
-        arguments: Sequence[Argument],
-        *,
-        budget_s: float,
-        is_long: bool = False,
-    ) -> list[Any]:
+    async def call(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         """As `Link.call`, of the server that has the key."""
 
 
@@ -125,23 +115,14 @@ class SentinelServer(OneServer):
         self._return = Return(self._named)
         self._switches = SwitchListener(address, sentinels, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
 
-    async def _call_or_wait(
-        self,
-        script: Script,
-        base_key: str,
-        channels: str,
-        arguments: Sequence[Argument],
-        *,
-        budget_s: float,
-        is_long: bool = False,
-    ) -> list[Any]:
+    async def _call_or_wait(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         loop = asyncio.get_running_loop()
         until = loop.time() + budget_s
         pause_s = _SHORTEST_PAUSE_S
         while True:
             left_s = until - loop.time()
             try:
-                return await self._link.call(script, base_key, channels, arguments, budget_s=left_s, is_long=is_long)
+                return await self._link.call(order, budget_s=left_s)
             except NotDurable:
                 raise
             except StoreUnavailable as error:
