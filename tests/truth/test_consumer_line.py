@@ -18,7 +18,7 @@ from harness import ServiceProcess, StoreServer, eventually
 from headway.v1.queue_pb2 import Poll
 from truth.consumer_witness import ConsumerWitness
 from truth.standers import Stander, Standers
-from truth.verdict import AS_OF_S, Verdict
+from truth.verdict import AS_OF_S, Verdict, sent_late
 from wire.calls import Line, line_at, span
 from wire.operators import assert_sound
 
@@ -64,6 +64,7 @@ async def test_grants_are_fair_slots_are_never_exceeded_and_places_are_true_whil
     env = {
         "HEADWAY_STORE_TIMEOUT": "2s",  # what is judged is truth, not how long a busy disk may stall
         "HEADWAY_REDIS_URL": fresh_store_server.url,
+        "HEADWAY_HTTP_LISTEN": "127.0.0.1:0",
         "PRESSURE_PREFIX": PREFIX,
         "HEADWAY_LOG_LEVEL": "warning",
     }
@@ -94,6 +95,7 @@ async def test_grants_are_fair_slots_are_never_exceeded_and_places_are_true_whil
     figure("places told on streams and to polls", f"{verdict.judged} and {judging.result()}; none false")
     figure("changes of the consumer line", str(witness.changes))
     figure("age of a place when it came", f"p50 {ages[len(ages) // 2]} ms, p99 {ages[len(ages) * 99 // 100]} ms")
+    assert [await sent_late(service) for service in services[:-1]] == [0] * (SERVICES - 1)  # the last was killed
     assert not verdict.are_old, f"{verdict.old_count} of {verdict.judged} were more than a second old"
     assert witness.grants > PLACES / 20
 

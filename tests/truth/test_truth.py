@@ -18,7 +18,7 @@ import pytest
 from harness import ServiceProcess, StoreServer
 from headway.v1.queue_pb2 import Poll
 from truth.crowd import Client, Crowd, Onlooker, Stranger
-from truth.verdict import Verdict
+from truth.verdict import Verdict, sent_late
 from truth.witness import LineWitness
 from wire.calls import line_at, span
 
@@ -35,6 +35,7 @@ def services(fresh_store_server: StoreServer, make_service: Callable[..., Servic
     env = {
         "HEADWAY_STORE_TIMEOUT": "2s",  # what is judged is truth, not how long a busy disk may stall
         "HEADWAY_REDIS_URL": fresh_store_server.url,
+        "HEADWAY_HTTP_LISTEN": "127.0.0.1:0",
         "PRESSURE_PREFIX": PREFIX,
         "HEADWAY_LOG_LEVEL": "warning",
     }
@@ -96,5 +97,6 @@ async def test_every_position_sent_was_the_rank_at_the_instant_it_names(
     figure("operations on messages", f"{crowd.count}: {dict(crowd.done)}")
     figure("changes of the line, positions judged", f"{witness.changes}, {crowd_verdict.judged}; none false")
     figure("age of a position when it came", f"p50 {ages[len(ages) // 2]} ms, p99 {ages[len(ages) * 99 // 100]} ms")
+    assert [await sent_late(service) for service in services] == [0] * SERVICES
     assert not crowd_verdict.are_old, f"{crowd_verdict.old_count} of {crowd_verdict.judged} were more than a second old"
     assert crowd_verdict.judged > OPERATIONS / 10

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from harness import ServiceProcess
+from harness.scraping import scrape
 from truth.witness import State, Witness
 
 TRUE_FOR_S = 1.0  # the promise
@@ -35,7 +37,8 @@ class Verdict:
     """Judges what was heard when the witness has seen all of its time.
 
     What was sent within the second may be older when it is heard: on a busy machine who listens here falls behind, and
-    has still to read what came before. So of those that are older some are forgiven, and none that was never true."""
+    has still to read what came before. So of those that are older some are forgiven, and none that was never true.
+    `sent_late` asks the service how old they were when it sent them: none may be older than a second."""
 
     witness: Witness
     judged: int = 0
@@ -83,6 +86,14 @@ class Verdict:
         around = self.witness.states(heard.as_of - _AROUND_S, heard.as_of + _AROUND_S)
         was = [f"{state.since - heard.as_of:+.4f}: {_rank(heard.name, state)} of {len(state.line)}" for state in around]
         return f"{late}, not true in the second before; from its instant on, in s, it was {', '.join(was)}"
+
+
+async def sent_late(service: ServiceProcess) -> float:
+    """How many places a service, which has an HTTP port, told more than a second after their instants."""
+    told = await scrape(service)
+    count = told.value("position_lag_seconds_count")
+    assert count, "it has told of none"
+    return count - told.value("position_lag_seconds_bucket", le="1.0")
 
 
 def _rank(name: bytes, state: State) -> int:
