@@ -16,7 +16,7 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def note(self, value: float) -> None:
-        """One more value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def note(self, value: float, count: int = 1) -> None:
+        """One more value, or so many that are the same."""
+        self.counts[bisect_left(self.bounds, value)] += count
+        self.total += value * count

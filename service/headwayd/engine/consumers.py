@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from headwayd.domain.columns import leases_of
 from headwayd.domain.errors import (
     HeadwayError,
     OutcomeUnknown,
@@ -252,16 +253,14 @@ class Consumers:
         """The same, with whatever it was given last."""
         given = consumer.given
         if given.done() and not given.cancelled() and given.exception() is None:
-            leases = [delivery.lease for delivery in given.result().deliveries]
+            leases = leases_of(given.result().deliveries)
             return self.give_up(consumer, leases, has_left=has_left)
         given.cancel()
         return self.give_up(consumer, has_left=has_left)
 
     def give_back(self, consumer: Consumer, step: GetStep) -> None:
         """Releases, in the background, what was given to one who has gone."""
-        self.give_up(
-            consumer, [delivery.lease for delivery in step.deliveries], has_left=not consumer.waiter.owns_leases
-        )
+        self.give_up(consumer, leases_of(step.deliveries), has_left=not consumer.waiter.owns_leases)
 
     def give_up(self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False) -> asyncio.Event:
         """Ends, in the background, all that it stands for: its place in line, unless it `has_left`, and its leases. A

@@ -108,8 +108,8 @@ def _within(step: str, error: HeadwayError) -> HeadwayError:
 
 def _response(told: ToldConsumer) -> queue_service_pb2.ConsumeResponse:
     response = queue_service_pb2.ConsumeResponse(drained=told.is_drained)
-    add_deliveries(response.deliveries, told.deliveries)
-    add_results(response.settled, told.settled)
+    add_deliveries(response, told.deliveries)
+    add_results(response, "settled", told.settled)
     if told.standing is not None:
         fill_standing(response.standing, told.standing)
     return response

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
+from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.limits import MAX_HEADER_KEY_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, Limits
 from headwayd.domain.model import (
     Checked,
@@ -26,6 +29,7 @@ from headwayd.domain.model import (
 )
 from headwayd.domain.places import LeasedMessage
 from headwayd.domain.standing import GetOutcome, Standing
+from headwayd.rpc.encoding import first_acks, first_deliveries
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
@@ -104,8 +108,8 @@ def _fill_results(
 def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:
     """What was leased, and what became of the leases that were settled."""
     response = queue_service_pb2.GetResponse()
-    add_deliveries(response.deliveries, outcome.deliveries)
-    add_results(response.settled, outcome.settled)
+    add_deliveries(response, outcome.deliveries)
+    add_results(response, "settled", outcome.settled)
     if outcome.standing is not None:
         fill_standing(response.standing, outcome.standing)
     return response
@@ -196,11 +200,18 @@ def check_response(checked: Checked) -> admin_service_pb2.CheckResponse:
     )
 
 
-def add_results(results: RepeatedCompositeFieldContainer[message_pb2.SettleResult], of: Iterable[Settlement]) -> None:
-    """One result per lease, and per message named by id, in order."""
-    for lease, settled, attempts, available_at_ms, message_id in of:
+def add_results(reply: ProtoMessage, name: str, settled: Sequence[Settlement]) -> None:
+    """Fills the field `name` of a reply: one result per lease, and per message named by id, in order."""
+    if (
+        isinstance(settled, FirstAcks)
+        and (encoded := first_acks(cast(Descriptor, reply.DESCRIPTOR), name, settled)) is not None
+    ):
+        reply.MergeFromString(encoded)
+        return
+    results: RepeatedCompositeFieldContainer[message_pb2.SettleResult] = getattr(reply, name)
+    for lease, how, attempts, available_at_ms, message_id in settled:
         # The numbers of both are the same (`domain.model.Settled`), and to ask an enumeration for its value takes long.
-        result = results.add(settled=settled, lease=lease)
+        result = results.add(settled=how, lease=lease)
         if message_id:
             result.id = message_id
         if attempts:
@@ -246,10 +257,17 @@ def store_message(store: StoreFacts) -> admin_service_pb2.Store:
 
 
 def add_deliveries(
-    entries: RepeatedCompositeFieldContainer[message_pb2.Delivery], deliveries: Sequence[Delivery]
+    reply: queue_service_pb2.GetResponse | queue_service_pb2.ConsumeResponse | queue_service_pb2.Granted,
+    deliveries: Sequence[Delivery],
 ) -> None:
     """Leased messages. Those of one step mostly have the same times: of several these are written once and copied,
     which halves what a message costs here."""
+    if isinstance(deliveries, FirstDeliveries):
+        encoded = first_deliveries(reply.DESCRIPTOR, "deliveries", deliveries)
+        if encoded is not None:
+            reply.MergeFromString(encoded)
+            return
+    entries = reply.deliveries
     are_several = len(deliveries) > 1
     alike: tuple[int, int, int | None, int | None] | None = None
     times = message_pb2.Delivery()

@@ -118,7 +118,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         leases = requests.acked_leases(request, self._limits)
         settled = await self._engine.ack(request.queue, leases, result=request.result, budget_s=store_budget_s(context))
         response = queue_service_pb2.AckResponse()
-        add_results(response.results, settled)
+        add_results(response, "results", settled)
         return response
 
     async def Delay(self, request: queue_service_pb2.DelayRequest, context: Context) -> queue_service_pb2.DelayResponse:
@@ -127,7 +127,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         order = requests.delay_order(request, self._limits)
         settled = await self._engine.delay(order, budget_s=store_budget_s(context))
         response = queue_service_pb2.DelayResponse()
-        add_results(response.results, settled)
+        add_results(response, "results", settled)
         return response
 
     async def Extend(
@@ -140,7 +140,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
             request.queue, leases, lease_ms, progress=progress, budget_s=store_budget_s(context)
         )
         response = queue_service_pb2.ExtendResponse()
-        add_results(response.results, settled)
+        add_results(response, "results", settled)
         return response
 
     async def Withdraw(

@@ -63,7 +63,7 @@ def _response(told: ToldStander, sequence: int) -> queue_service_pb2.WatchPositi
             set_eta(position.eta, told.standing.eta)
         case ToldTurn():
             set_timestamp(response.as_of, told.at_ms)
-            add_deliveries(response.granted.deliveries, told.deliveries)
+            add_deliveries(response.granted, told.deliveries)
         case ToldOver():
             set_over(response, told)
     return response

@@ -135,10 +135,7 @@ class MessageSteps(Asking):
 
     @staticmethod
     def _leases(leases: Sequence[str]) -> list[Argument]:
-        arguments: list[Argument] = [len(leases)]
-        for lease in leases:
-            arguments += tokens.decode(lease)
-        return arguments
+        return [len(leases), *tokens.decode_all(leases)]
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         """Cancels what waits or is delayed; one outcome per id."""
@@ -158,7 +155,7 @@ class MessageSteps(Asking):
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])
-        return [replies.settlement(lease, reply[3 + 2 * i], reply[4 + 2 * i]) for i, lease in enumerate(leases)]
+        return replies.settlements(leases, reply[3:])
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
         """Gives leases back, and postpones by id. What belongs to a queue that is no more is GONE."""

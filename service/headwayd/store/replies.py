@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from headwayd.domain.columns import FirstAcks, FirstDeliveries, made_id
 from headwayd.domain.errors import (
     DuplicateMessage,
     HeadwayError,
@@ -40,6 +41,8 @@ from headwayd.store.status import Status
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 30
+_DELIVERY_FIELDS = 6  # of get.lua's reply, for each message
+_WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
 # How a message ended, by the mark that scripts leave (lua/include/names.lua).
@@ -119,11 +122,6 @@ def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:
     )
 
 
-def made_id(generation: str, ticket: int) -> str:
-    """The id of a message that nobody named."""
-    return f"~{generation}-{ticket}"
-
-
 def duplicate(queue: str, message_id: str) -> DuplicateMessage:
     """A message with this id is known."""
     return DuplicateMessage(f"message {message_id!r} is known", metadata={"queue": queue, "id": message_id})
@@ -165,9 +163,13 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
     return outcomes
 
 
-def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> list[Delivery]:
+def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> Sequence[Delivery]:
     """The messages of get.lua's reply, which is given from its status on; they begin at `start`. `randoms` has the
     random parts of their leases, if each has its own."""
+    if not randoms and len(reply) - start >= _WORTH_COLUMNS * _DELIVERY_FIELDS:
+        given_alike = _first_deliveries(reply, start)
+        if given_alike is not None:
+            return given_alike
     now, generation, random = int(reply[1]), text(reply[2]), reply[5]
     new_token = tokens.encoder(reply[2])
     given: list[Delivery] = []
@@ -196,6 +198,27 @@ def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> lis
             )
         )
     return given
+
+
+def _first_deliveries(reply: Sequence[Any], start: int) -> FirstDeliveries | None:
+    """The same by columns; None if they are not alike."""
+    tickets, attempts, put_at_ms, kept_ids, deadlines, stored = (
+        reply[start + field :: _DELIVERY_FIELDS] for field in range(_DELIVERY_FIELDS)
+    )
+    count, deadline = len(tickets), deadlines[0]
+    if attempts.count(1) != count or any(kept_ids) or deadlines.count(deadline) != count:
+        return None
+    if frames.MAGIC in [element[:4] for element in stored]:
+        return None
+    return FirstDeliveries(
+        generation=text(reply[2]),
+        tickets=tickets,
+        payloads=stored,
+        leases=tokens.encode_all(reply[2], tickets, reply[5], FirstDeliveries.attempt),
+        put_at_ms=put_at_ms,
+        lease_expires_at_ms=deadline,
+        now_ms=int(reply[1]),
+    )
 
 
 def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> WithdrawOutcome:
@@ -313,6 +336,14 @@ def settlement(
 ) -> Settlement:
     """What became of one lease, or of one message named by id."""
     return Settlement(lease, _SETTLED[status], int(attempts), int(available_at) or None, message_id)
+
+
+def settlements(leases: Sequence[str], results: Sequence[Any]) -> Sequence[Settlement]:
+    """What became of leases; `results` has status and failures of each."""
+    count = len(leases)
+    if count >= _WORTH_COLUMNS and results[::2].count(b"ACKED") == count and not any(results[1::2]):
+        return FirstAcks(leases)
+    return [settlement(lease, results[2 * i], results[2 * i + 1]) for i, lease in enumerate(leases)]
 
 
 def all_gone(leases: Sequence[str], message_ids: Sequence[str] = ()) -> list[Settlement]:

@@ -41,10 +41,10 @@ def _polls(base: bytes, per_position: bytes, longest: bytes) -> Policy:
 def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
     """The reply of get.lua, from its status on; `leases` are those that it settled, `randoms` the random parts of the
     new ones if each has its own."""
-    at = _GET_SETTLED_AT
+    given_at = _GET_SETTLED_AT + 2 * len(leases)
     return GetStep(
-        deliveries=replies.deliveries(reply, at + 2 * len(leases), randoms=randoms),
-        settled=[replies.settlement(lease, reply[at + 2 * i], reply[at + 1 + 2 * i]) for i, lease in enumerate(leases)],
+        deliveries=replies.deliveries(reply, given_at, randoms=randoms),
+        settled=replies.settlements(leases, reply[_GET_SETTLED_AT:given_at]),
         generation=text(reply[2]),
         wait=_WAITS[reply[3]],
         holder=text(reply[4]),

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from headwayd.domain.columns import FirstAcks, last_expiry_ms, leases_of
 from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credit, ExtendOrder, ToldConsumer
 from headwayd.domain.errors import (
     OutcomeUnknown,
@@ -183,8 +184,8 @@ class Consuming:
         self._clock_ahead_ms = step.at_ms - now * 1_000
         self._note(step.settled)
         if step.deliveries:
-            last = max(delivery.lease_expires_at_ms for delivery in step.deliveries)
-            self._held.add(step.deliveries, now + (last - step.at_ms) / 1_000)
+            last_ms = last_expiry_ms(step.deliveries)
+            self._held.add(step.deliveries, now + (last_ms - step.at_ms) / 1_000)
         elif step.wait is Wait.LARGE:
             self._too_large_at = self._held.freed
         elif step.wait is not Wait.NOTHING:  # nothing to wait for: drained, which the next try tells
@@ -279,6 +280,9 @@ class Consuming:
         return ToldConsumer(settled=settled)
 
     def _note(self, settled: Sequence[Settlement]) -> None:
+        if isinstance(settled, FirstAcks):
+            self._held.end_all(settled.leases)
+            return
         for one in settled:
             if one.settled is Settled.EXTENDED and one.available_at_ms is not None:
                 self._held.extend(one.lease, (one.available_at_ms - self._clock_ahead_ms) / 1_000)
@@ -330,7 +334,7 @@ class Consuming:
         given, stands = consumer.given, self._line is not None
         if self._line is not None:
             if given.done() and not given.cancelled() and given.exception() is None:
-                leases += [delivery.lease for delivery in given.result().deliveries]
+                leases += leases_of(given.result().deliveries)
             given.cancel()
             self._line.forget(consumer)
         if self._follower is not None:
@@ -349,5 +353,5 @@ class Consuming:
         if under_way.cancelled() or isinstance(under_way.exception(), OutcomeUnknown):
             self._consumers.leave(self._consumer)
         elif under_way.exception() is None and isinstance(under_way.result(), GetStep):
-            late = [delivery.lease for delivery in under_way.result().deliveries]
+            late = leases_of(under_way.result().deliveries)
         self._consumers.give_up(self._consumer, [*leases, *late])

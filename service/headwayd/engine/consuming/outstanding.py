@@ -9,7 +9,9 @@ import heapq
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
+from headwayd.domain.columns import FirstDeliveries, leases_of
 from headwayd.domain.consuming import Credit
 from headwayd.domain.model import Delivery
 
@@ -65,11 +67,9 @@ class Outstanding:
 
     def room(self, ending: Iterable[str] = ()) -> Room | None:
         """How much more may be leased once the leases in `ending` are settled; None if that is nothing."""
-        count, size = len(self._held), self._bytes
-        for lease in set(ending):
-            if lease in self._held:
-                count -= 1
-                size -= self._held[lease][0]
+        held = self._held
+        sizes = [held[lease][0] for lease in set(ending) if lease in held]
+        count, size = len(held) - len(sizes), self._bytes - sum(sizes)
         messages, most = self._credit.messages - count, self._credit.bytes
         if messages <= 0:
             return None
@@ -79,9 +79,15 @@ class Outstanding:
 
     def add(self, deliveries: Sequence[Delivery], lapses_at: float) -> None:
         """Leased to the stream just now."""
-        for delivery in deliveries:
-            self._hold(delivery.lease, size_of(delivery), lapses_at)
-        self._note_lapse(lapses_at, [delivery.lease for delivery in deliveries])
+        leases = leases_of(deliveries)
+        if isinstance(deliveries, FirstDeliveries) and self._held.keys().isdisjoint(leases):
+            sizes = list(map(len, deliveries.payloads))
+            self._bytes += sum(sizes)
+            self._held.update(zip(leases, zip(sizes, repeat(lapses_at)), strict=False))
+        else:
+            for delivery in deliveries:
+                self._hold(delivery.lease, size_of(delivery), lapses_at)
+        self._note_lapse(lapses_at, leases)
 
     def _hold(self, lease: str, size: int, lapses_at: float) -> None:
         self._bytes += size - self._held.get(lease, (0, 0.0))[0]
@@ -97,6 +103,18 @@ class Outstanding:
         if held is not None:
             self._bytes -= held[0]
             self.freed += 1
+        if not self._held:
+            self._lapses.clear()
+
+    def end_all(self, leases: Sequence[str]) -> None:
+        """The same for many."""
+        if self._lapsed:
+            for lease in leases:
+                self.end(lease)
+            return
+        ended = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
+        self._bytes -= sum([size for size, _ in ended])
+        self.freed += len(ended)
         if not self._held:
             self._lapses.clear()
 

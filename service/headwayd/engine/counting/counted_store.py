@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, cast
 
+from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, PutCode, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.counting.counts import Counts, QueueCounts, add
@@ -90,6 +93,14 @@ class _CountedStore:
 
     def _note_delivered(self, counts: QueueCounts, deliveries: Sequence[Delivery]) -> None:
         leased_at, wait, now = self._leased_at, counts.wait, self._loop.time()
+        if isinstance(deliveries, FirstDeliveries) and leased_at.keys().isdisjoint(deliveries.leases):
+            leased_at.update(zip(deliveries.leases, repeat(now), strict=False))
+            counts.delivered += len(deliveries)
+            for put_at_ms, count in Counter(deliveries.put_at_ms).items():
+                if put_at_ms:
+                    wait.note(deliveries.waited_ms(put_at_ms) / 1_000, count)
+            self._forget_leases()
+            return
         bounds, buckets = wait.bounds, wait.counts
         at, waited_before_ms = 0, -1
         for _, _, _, lease, _, attempt, _, _, waited_ms in deliveries:
@@ -104,11 +115,21 @@ class _CountedStore:
                     at, waited_before_ms = bisect_left(bounds, waited_ms / 1_000), waited_ms
                 buckets[at] += 1
                 wait.total += waited_ms / 1_000
+        self._forget_leases()
+
+    def _forget_leases(self) -> None:
+        leased_at = self._leased_at
         while len(leased_at) > _MOST_LEASES:
             del leased_at[next(iter(leased_at))]
 
     def _note_settled(self, counts: QueueCounts, settled: Sequence[Settlement]) -> None:
         ended, work, now = self._leased_at.pop, counts.work, self._loop.time()
+        if isinstance(settled, FirstAcks):
+            for began, count in Counter([ended(lease, None) for lease in settled.leases]).items():
+                if began is not None:
+                    work.note(now - began, count)
+            add(counts.settled, _ACKED, len(settled))
+            return
         bounds, buckets = work.bounds, work.counts
         acked = at = 0
         began_before = span = -1.0

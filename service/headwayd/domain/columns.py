@@ -1,0 +1,123 @@
+"""What a step of the store did alike with many messages or leases: kept by columns, and made one by one only for who
+looks at one. Most batches are such, and to make an object for each took a good part of what a message cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import repeat
+from typing import overload
+
+from headwayd.domain.model import Delivery, Settled, Settlement
+
+
+def made_id(generation: str, ticket: int) -> str:
+    """The id of a message that nobody named."""
+    return f"~{generation}-{ticket}"
+
+
+class FirstDeliveries(Sequence[Delivery]):
+    """Messages without id and headers that one step leased to one caller, each for the first time.
+
+    `put_at_ms` is 0 where nobody knows; `now_ms` when they were leased; times are by the store's clock.
+    """
+
+    __slots__ = ("generation", "lease_expires_at_ms", "leases", "now_ms", "payloads", "put_at_ms", "tickets")
+    attempt = 1
+
+    def __init__(
+        self,
+        *,
+        generation: str,
+        tickets: Sequence[int],
+        payloads: Sequence[bytes],
+        leases: Sequence[str],
+        put_at_ms: Sequence[int],
+        lease_expires_at_ms: int,
+        now_ms: int,
+    ) -> None:
+        self.generation = generation
+        self.tickets = tickets
+        self.payloads = payloads
+        self.leases = leases
+        self.put_at_ms = put_at_ms
+        self.lease_expires_at_ms = lease_expires_at_ms
+        self.now_ms = now_ms
+
+    def waited_ms(self, put_at_ms: int) -> int:
+        """How long one that was put then has waited."""
+        return max(0, self.now_ms - put_at_ms)
+
+    def __len__(self) -> int:
+        return len(self.tickets)
+
+    def _one(self, ticket: int, payload: bytes, lease: str, put_at_ms: int) -> Delivery:
+        return Delivery(
+            id=made_id(self.generation, ticket),
+            payload=payload,
+            headers=b"",
+            lease=lease,
+            lease_expires_at_ms=self.lease_expires_at_ms,
+            attempt=self.attempt,
+            ticket=ticket,
+            put_at_ms=put_at_ms or None,
+            waited_ms=self.waited_ms(put_at_ms) if put_at_ms else None,
+        )
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return map(self._one, self.tickets, self.payloads, self.leases, self.put_at_ms)
+
+    @overload
+    def __getitem__(self, at: int) -> Delivery: ...
+    @overload
+    def __getitem__(self, at: slice) -> FirstDeliveries: ...
+    def __getitem__(self, at: int | slice) -> Delivery | FirstDeliveries:
+        if isinstance(at, int):
+            return self._one(self.tickets[at], self.payloads[at], self.leases[at], self.put_at_ms[at])
+        return FirstDeliveries(
+            generation=self.generation,
+            tickets=self.tickets[at],
+            payloads=self.payloads[at],
+            leases=self.leases[at],
+            put_at_ms=self.put_at_ms[at],
+            lease_expires_at_ms=self.lease_expires_at_ms,
+            now_ms=self.now_ms,
+        )
+
+
+class FirstAcks(Sequence[Settlement]):
+    """Leases that were all acked, none of whose messages has ever failed."""
+
+    __slots__ = ("leases",)
+
+    def __init__(self, leases: Sequence[str]) -> None:
+        self.leases = leases
+
+    def __len__(self) -> int:
+        return len(self.leases)
+
+    def __iter__(self) -> Iterator[Settlement]:
+        return map(Settlement, self.leases, repeat(Settled.ACKED))
+
+    @overload
+    def __getitem__(self, at: int) -> Settlement: ...
+    @overload
+    def __getitem__(self, at: slice) -> FirstAcks: ...
+    def __getitem__(self, at: int | slice) -> Settlement | FirstAcks:
+        if isinstance(at, int):
+            return Settlement(self.leases[at], Settled.ACKED)
+        return FirstAcks(self.leases[at])
+
+
+def leases_of(deliveries: Sequence[Delivery]) -> Sequence[str]:
+    """The leases of all, in order."""
+    if isinstance(deliveries, FirstDeliveries):
+        return deliveries.leases
+    return [delivery.lease for delivery in deliveries]
+
+
+def last_expiry_ms(deliveries: Sequence[Delivery]) -> int:
+    """When the last of the leases lapses; there must be one."""
+    if isinstance(deliveries, FirstDeliveries):
+        return deliveries.lease_expires_at_ms
+    return max(delivery.lease_expires_at_ms for delivery in deliveries)

@@ -1,0 +1,179 @@
+"""What is kept by columns is, to who looks at it one by one, what it would be made one by one; and on the wire, too."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.v1 import queue_service_pb2 as pb
+from headwayd.domain.columns import FirstAcks, FirstDeliveries, last_expiry_ms, leases_of
+from headwayd.domain.consuming import Credit
+from headwayd.domain.model import Delivery, Settled, Settlement
+from headwayd.engine.consuming.outstanding import Outstanding
+from headwayd.rpc.conversion import add_deliveries, add_results
+from headwayd.store import replies, tokens
+
+GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
+DEADLINE = NOW + 30_000
+Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
+
+rows = st.lists(
+    st.tuples(
+        st.integers(1, 2**53),
+        st.just(1),
+        st.sampled_from([0, NOW, NOW - 99, NOW + 1]),
+        st.just(b""),
+        st.just(DEADLINE),
+        st.one_of(st.binary(max_size=3), st.sampled_from([b"%d%%", b"x" * 200, b"x" * 20_000])),
+    ),
+    min_size=8,
+    max_size=20,
+    unique_by=lambda row: row[0],
+)
+
+
+def reply(rows: Sequence[Row]) -> list[Any]:
+    """As get.lua answers, from its status on."""
+    return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, *(value for row in rows for value in row)]
+
+
+def leased(rows: Sequence[Row]) -> Sequence[Delivery]:
+    return replies.deliveries(reply(rows), 6)
+
+
+def one_by_one(rows: Sequence[Row]) -> list[Delivery]:
+    """The same, a step each, of which none is worth columns."""
+    return [delivery for row in rows for delivery in leased([row])]
+
+
+def consecutive(count: int, first: int = 1) -> list[Row]:
+    return [(first + i, 1, NOW - 100, b"", DEADLINE, b"body %d" % i) for i in range(count)]
+
+
+@given(rows)
+def test_deliveries_are_those_made_one_by_one(rows: list[Row]) -> None:
+    columns = leased(rows)
+    assert isinstance(columns, FirstDeliveries)
+    assert list(columns) == one_by_one(rows)
+    assert [columns[i] for i in range(len(columns))] == one_by_one(rows)
+    assert list(columns[2:5]) == one_by_one(rows)[2:5]
+    assert list(leases_of(columns)) == [delivery.lease for delivery in columns]
+    assert last_expiry_ms(columns) == last_expiry_ms(list(columns)) == DEADLINE
+
+
+def test_a_delivery_that_is_not_like_the_others_makes_no_columns() -> None:
+    plain = consecutive(8)
+    ticket, _, put_at, _, deadline, element = plain[3]
+    for odd in (
+        (ticket, 2, put_at, b"", deadline, element),
+        (ticket, 1, put_at, b"~g-d1", deadline, element),
+        (ticket, 1, put_at, b"", deadline + 1, element),
+        (ticket, 1, put_at, b"", deadline, b"\xf5HW\x01" + element),
+    ):
+        rows = [*plain[:3], odd, *plain[4:]]
+        columns = leased(rows)
+        assert not isinstance(columns, FirstDeliveries)
+        assert list(columns) == one_by_one(rows)
+
+
+def test_leases_that_several_callers_share_make_no_columns() -> None:
+    randoms = os.urandom(tokens.RANDOM_BYTES * 8)
+    assert not isinstance(replies.deliveries(reply(consecutive(8)), 6, randoms=randoms), FirstDeliveries)
+
+
+@given(rows)
+def test_deliveries_by_columns_are_the_same_on_the_wire(rows: list[Row]) -> None:
+    columns = leased(rows)
+    for make in (pb.GetResponse, pb.ConsumeResponse, pb.Granted):
+        at_once, in_turn = make(), make()
+        add_deliveries(at_once, columns)
+        add_deliveries(in_turn, list(columns))
+        assert at_once.SerializeToString() == in_turn.SerializeToString()
+
+
+@pytest.mark.parametrize("first", [1, 92, 9_990, 16_380, 2**14 * 7 - 3, 10**12, 2**53 - 20])
+def test_tickets_of_any_length_are_the_same_on_the_wire(first: int) -> None:
+    columns = leased(consecutive(20, first))
+    response = pb.ConsumeResponse()
+    add_deliveries(response, columns)
+    assert [delivery.ticket for delivery in response.deliveries] == list(range(first, first + 20))
+    assert [delivery.message.id for delivery in response.deliveries] == [one.id for one in columns]
+
+
+def test_acks_are_those_made_one_by_one_and_the_same_on_the_wire() -> None:
+    leases = [delivery.lease for delivery in one_by_one(consecutive(9))]
+    columns = replies.settlements(leases, [b"ACKED", 0] * 9)
+    in_turn = [Settlement(lease, Settled.ACKED) for lease in leases]
+    assert isinstance(columns, FirstAcks)
+    assert list(columns) == in_turn
+    assert [columns[i] for i in range(9)] == in_turn
+    assert list(columns[3:]) == in_turn[3:]
+    for make, name in ((pb.GetResponse, "settled"), (pb.AckResponse, "results")):
+        response, other = make(), make()
+        add_results(response, name, columns)
+        add_results(other, name, in_turn)
+        assert response.SerializeToString() == other.SerializeToString()
+
+
+@pytest.mark.parametrize("results", [[b"STALE", 0], [b"ACKED", 2]])
+def test_a_settlement_that_is_not_like_the_others_makes_no_columns(results: list[Any]) -> None:
+    leases = [str(i) for i in range(9)]
+    settled = replies.settlements(leases, [b"ACKED", 0] * 8 + results)
+    assert not isinstance(settled, FirstAcks)
+    assert [one.lease for one in settled] == leases
+
+
+@pytest.mark.parametrize("odd", ["", "é" * 48, "x" * 300, "short"])
+def test_acks_of_leases_of_any_length_are_the_same_on_the_wire(odd: str) -> None:
+    acks = FirstAcks(["a" * 48, odd, "b" * 48])
+    for leases in (acks, FirstAcks([odd])):
+        response, other = pb.AckResponse(), pb.AckResponse()
+        add_results(response, "results", leases)
+        add_results(other, "results", list(leases))
+        assert response == other
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.text(max_size=60),
+            st.tuples(st.binary(min_size=8, max_size=8), st.integers(0, 2**64 - 1)).map(
+                lambda named: tokens.encoder(named[0].hex().encode())(named[1], RANDOM, 1)
+            ),
+        )
+    )
+)
+def test_tokens_of_many_are_those_of_each(leases: list[str]) -> None:
+    assert tokens.decode_all(leases) == [word for lease in leases for word in tokens.decode(lease)]
+
+
+@given(st.lists(st.integers(0, 2**53)))
+def test_tokens_made_at_once_are_those_made_one_by_one(tickets: list[int]) -> None:
+    encode = tokens.encoder(GENERATION)
+    assert tokens.encode_all(GENERATION, tickets, RANDOM, 3) == [encode(ticket, RANDOM, 3) for ticket in tickets]
+
+
+def test_what_is_outstanding_is_the_same_by_columns() -> None:
+    columns = leased(consecutive(12))
+    at_once, in_turn = Outstanding(Credit(20, 500)), Outstanding(Credit(20, 500))
+    at_once.add(columns, 5.0)
+    at_once.add(columns[3:], 7.0)  # the same leases again
+    in_turn.add(list(columns), 5.0)
+    in_turn.add(list(columns[3:]), 7.0)
+    some = [*leases_of(columns)[2:6], "unknown"]
+    assert at_once.leases == in_turn.leases
+    assert at_once.room() == in_turn.room()
+    assert at_once.room(some) == in_turn.room(some)
+    at_once.end_all(some)
+    for lease in some:
+        in_turn.end(lease)
+    assert (at_once.room(), at_once.freed, len(at_once)) == (in_turn.room(), in_turn.freed, len(in_turn))
+    for held in (at_once, in_turn):
+        held.lapse(6.0)
+        held.end_all([leases_of(columns)[0], leases_of(columns)[4]])  # one has lapsed, one is settled already
+    assert (at_once.room(), at_once.freed, at_once.leases) == (in_turn.room(), in_turn.freed, in_turn.leases)
