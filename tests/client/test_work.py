@@ -118,6 +118,19 @@ async def test_cancelled_worker_gives_back_for_free(
     assert len(made.line) == 2
 
 
+async def test_cancelled_worker_takes_no_more_before_it_gives_back(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put_many([b"1", b"2"])
+    gate = _Gate()
+    task = asyncio.create_task(queue.run(gate, concurrency=2, by="stream"))
+    await gate.wait_for(2)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    steps = [(name, request) for name, request in service.calls if name in {"Credit", "Delay"}]
+    assert [name for name, _ in steps] == ["Credit", "Delay", "Delay"]
+    assert steps[0][1].messages == 0
+
+
 async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queue, made: FakeQueue, by: By) -> None:
     await queue.put_many([b"bad", b"good"])
 

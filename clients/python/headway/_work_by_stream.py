@@ -83,6 +83,12 @@ class StreamRunner(Runner):
         if failure is not None:
             raise failure
 
+    def begin_stop(self, failure: HeadwayError | None = None) -> None:
+        """See `Runner.begin_stop`. The stream is told at once, before anything is given back on it: else it might bring
+        that again."""
+        super().begin_stop(failure)
+        self._source.stop()
+
     async def _drained(self) -> None:
         """Stops when nothing waits, is delayed or is leased any more."""
         pause = _DRAIN_SECONDS
