@@ -8,12 +8,8 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import overload
 
+from headwayd.domain.joined import made_id
 from headwayd.domain.model import Delivery, Settled, Settlement
-
-
-def made_id(generation: str, ticket: int) -> str:
-    """The id of a message that nobody named."""
-    return f"~{generation}-{ticket}"
 
 
 class FirstDeliveries(Sequence[Delivery]):

@@ -18,6 +18,7 @@ from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
 from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
+from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -113,9 +114,8 @@ class GuardedEngine:
         return replace(queue, name=queue.name.removeprefix(self._qualifier)) if self._qualifier else queue
 
     def _own_outcomes(self, outcomes: Sequence[PutOutcome]) -> Sequence[PutOutcome]:
-        for outcome in outcomes:
-            if outcome.error is not None:
-                self._bare.strip(outcome.error)
+        for error in errors_of(outcomes):
+            self._bare.strip(error)
         return outcomes
 
     def check_name(self, name: str) -> None:

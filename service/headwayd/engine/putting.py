@@ -18,6 +18,7 @@ from headwayd.domain.errors import (
     RoleInUse,
     StoreUnavailable,
 )
+from headwayd.domain.joined import errors_of
 from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.domain.waiting import wait_for
 from headwayd.engine.coalescing import Coalescer, shared_out
@@ -185,9 +186,9 @@ class Putting:
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Engine.put."""
         outcomes = await self._put_each(order, budget_s=budget_s)
-        first = outcomes[0].error
-        if first is not None and all(one.error is not None and one.error.reason is first.reason for one in outcomes):
-            raise first
+        errors = errors_of(outcomes)
+        if len(errors) == len(outcomes) and all(error.reason is errors[0].reason for error in errors):
+            raise errors[0]
         return outcomes
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:

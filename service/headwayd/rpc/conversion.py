@@ -12,6 +12,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.joined import Joined
 from headwayd.domain.limits import MAX_HEADER_KEY_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, Limits
 from headwayd.domain.model import (
     Checked,
@@ -32,6 +33,7 @@ from headwayd.domain.standing import GetOutcome, Standing
 from headwayd.rpc.encoding import first_acks, first_deliveries
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
+from headwayd.rpc.put_results import results_in_bytes
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
 from headwayd.rpc.status import item_status
 from headwayd.rpc.text import clean_text
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
 log: Any = structlog.get_logger(__name__)
 
+_WORTH_BYTES = 4  # results; fewer are cheaper by the schema's own code
 # Counts whose names and units are the same on both sides; `oldest_age` is the one that differs.
 _PLAIN_COUNTS = tuple(
     name for name in Counts.__dataclass_fields__ if name in queue_pb2.Counts.DESCRIPTOR.fields_by_name
@@ -78,14 +81,14 @@ def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
     )
 
 
-def put_response(outcomes: Iterable[PutOutcome]) -> queue_service_pb2.PutResponse:
+def put_response(outcomes: Sequence[PutOutcome]) -> queue_service_pb2.PutResponse:
     """One result per message, in order."""
     response = queue_service_pb2.PutResponse()
     _fill_results(response, outcomes)
     return response
 
 
-def produce_response(batch: int, outcomes: Iterable[PutOutcome]) -> queue_service_pb2.ProduceResponse:
+def produce_response(batch: int, outcomes: Sequence[PutOutcome]) -> queue_service_pb2.ProduceResponse:
     """The answer to a batch: one result per message, in order."""
     response = queue_service_pb2.ProduceResponse(batch=batch)
     _fill_results(response, outcomes)
@@ -93,8 +96,13 @@ def produce_response(batch: int, outcomes: Iterable[PutOutcome]) -> queue_servic
 
 
 def _fill_results(
-    response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Iterable[PutOutcome]
+    response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Sequence[PutOutcome]
 ) -> None:
+    if isinstance(outcomes, Joined) and len(outcomes) >= _WORTH_BYTES:
+        in_bytes = results_in_bytes(outcomes, response.RESULTS_FIELD_NUMBER)
+        if in_bytes is not None:
+            response.MergeFromString(in_bytes)
+            return
     add = response.results.add
     for outcome in outcomes:
         result = add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import HeadwayError, Reason
+from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import DAY_MS
 from headwayd.domain.model import PutOrder, PutOutcome, refused
 from headwayd.engine.read_ahead import ReadAhead
@@ -73,9 +74,9 @@ async def produce(
             async with aclosing(_put_all(engine, together, context)) as answers:
                 async for batch, outcomes in answers:
                     yield produce_response(batch.number, outcomes)
-                    for outcome in outcomes:
-                        if outcome.error is not None and outcome.error.reason not in _OF_ONE_BATCH:
-                            raise outcome.error
+                    for error in errors_of(outcomes):
+                        if error.reason not in _OF_ONE_BATCH:
+                            raise error
     finally:
         batches.close()
 
@@ -105,19 +106,26 @@ async def _put_all(
     at = 0
     for batch in batches:
         messages = list(batch.order.messages)
-        outcomes = list(at_once[at : at + len(messages)])
+        outcomes = _without_those_that_found_no_room(at_once[at : at + len(messages)])
         at += len(messages)
-        while outcomes and outcomes[-1].error is not None and outcomes[-1].error.reason in _NO_ROOM:
-            outcomes.pop()
         if rest := messages[len(outcomes) :]:
             wait_ms = wait_within_deadline_ms(_WAIT_MS, context)
             try:
-                outcomes += await _put(engine, batch.order._replace(messages=rest, wait_ms=wait_ms), context)
+                others = await _put(engine, batch.order._replace(messages=rest, wait_ms=wait_ms), context)
+                outcomes = [*outcomes, *others] if outcomes else others
             except HeadwayError as error:
                 if not outcomes:
                     raise
-                outcomes += refused(rest, error)
+                outcomes = [*outcomes, *refused(rest, error)]
         yield batch, outcomes
+
+
+def _without_those_that_found_no_room(outcomes: Sequence[PutOutcome]) -> Sequence[PutOutcome]:
+    """Of what befell a batch that did not wait: as far as nothing stood in the way but room."""
+    end = len(outcomes)
+    while end and (error := outcomes[end - 1].error) is not None and error.reason in _NO_ROOM:
+        end -= 1
+    return outcomes[:end]
 
 
 async def _put(engine: Engine, order: PutOrder, context: Context) -> Sequence[PutOutcome]:

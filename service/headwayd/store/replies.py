@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from headwayd.domain.columns import FirstAcks, FirstDeliveries, made_id
+from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import (
     DuplicateMessage,
     HeadwayError,
@@ -19,6 +19,7 @@ from headwayd.domain.errors import (
     QueueDrained,
     QueueNotFound,
 )
+from headwayd.domain.joined import Joined, made_id
 from headwayd.domain.model import (
     Counts,
     DeadMessage,
@@ -127,13 +128,15 @@ def duplicate(queue: str, message_id: str) -> DuplicateMessage:
     return DuplicateMessage(f"message {message_id!r} is known", metadata={"queue": queue, "id": message_id})
 
 
-def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> list[PutOutcome]:
+def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> Sequence[PutOutcome]:
     """The outcomes of the messages that were dealt with. `reply` is put.lua's, from its status on."""
     generation = text(reply[2])
     ticket, position, done = int(reply[6]), int(reply[7]), int(reply[8])
     exceptions: dict[int, tuple[str, str, int]] = {}
     for at in range(11, len(reply), 4):
         exceptions[int(reply[at])] = (text(reply[at + 1]), text(reply[at + 2]), int(reply[at + 3]))
+    if not exceptions and not any(given_ids):
+        return Joined(generation, ticket, position, done)
     if not exceptions:
         return [
             PutOutcome(PutCode.QUEUED, given or made_id(generation, ticket + i), ticket + i, position + i)

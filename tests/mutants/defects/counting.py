@@ -29,8 +29,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="waiting-for-room-counts-as-refused",
         defect="A stream's batch that waits for room is counted as refused, though it is accepted then.",
         file="engine/counting/counted_puts.py",
-        old="if outcome.error is not None and (order.wait_ms or outcome.error.reason not in _WILL_WAIT):",
-        new="if outcome.error is not None:",
+        old="if order.wait_ms or why.reason not in _WILL_WAIT:",
+        new="if why:",
         test=_COUNTED + "test_what_streams_do_counts_like_any_other",
     ),
     Mutant(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, Reason
+from headwayd.domain.joined import errors_of
 from headwayd.domain.model import PutOrder, PutOutcome
 from headwayd.engine.counting.counts import Counts, add
 from headwayd.engine.putting import Putting
@@ -30,9 +31,8 @@ class CountedPutting(Putting):
         except HeadwayError as error:
             self._refused(order.queue, error, len(order.messages))
             raise
-        for outcome in outcomes:
-            if outcome.error is not None:
-                self._refused(order.queue, outcome.error, 1)
+        for why in errors_of(outcomes):
+            self._refused(order.queue, why, 1)
         return outcomes
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
@@ -43,9 +43,9 @@ class CountedPutting(Putting):
             if order.wait_ms or error.reason not in _WILL_WAIT:
                 self._refused(order.queue, error, len(order.messages))
             raise
-        for outcome in outcomes:
-            if outcome.error is not None and (order.wait_ms or outcome.error.reason not in _WILL_WAIT):
-                self._refused(order.queue, outcome.error, 1)
+        for why in errors_of(outcomes):
+            if order.wait_ms or why.reason not in _WILL_WAIT:
+                self._refused(order.queue, why, 1)
         return outcomes
 
     def _refused(self, queue: str, error: HeadwayError, number: int) -> None:

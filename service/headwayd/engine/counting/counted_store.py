@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Any, cast
 
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.joined import Joined
 from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, PutCode, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.counting.counts import Counts, QueueCounts, add
@@ -42,6 +43,9 @@ class _CountedStore:
     async def put(self, queue: str, messages: Sequence[NewMessage], **options: Any) -> PutStep:
         """See Store."""
         step = await self._store.put(queue, messages, **options)
+        if isinstance(step.outcomes, Joined):
+            self._counts.of(queue).put += len(step.outcomes)
+            return step
         codes = [outcome[0] for outcome in step.outcomes]
         put = codes.count(PutCode.QUEUED)
         counts = self._counts.of(queue)

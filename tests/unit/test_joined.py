@@ -1,0 +1,50 @@
+"""Outcomes that are told by a few facts are those that would be told one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from headwayd.domain.errors import QueueFull
+from headwayd.domain.joined import Joined, errors_of
+from headwayd.domain.model import PutCode, PutOutcome
+from headwayd.store.replies import put_outcomes
+
+JOINED = Joined("g", 98, 8, 4)
+EACH = [PutOutcome(PutCode.QUEUED, f"~g-{98 + i}", 98 + i, 8 + i) for i in range(4)]
+
+
+def test_each_outcome_is_made_when_it_is_asked_for() -> None:
+    assert list(JOINED) == EACH
+    assert [JOINED[i] for i in range(-4, 4)] == EACH + EACH
+    assert len(JOINED) == 4
+    assert not Joined("g", 1, 1, 0)
+    for outside in (-5, 4):
+        with pytest.raises(IndexError):
+            JOINED[outside]
+
+
+@pytest.mark.parametrize("part", [slice(0, 0), slice(1, 3), slice(2, None), slice(None, 9), slice(4, 9), slice(-1)])
+def test_a_part_of_it_is_one_too(part: slice) -> None:
+    assert isinstance(JOINED[part], Joined)
+    assert list(JOINED[part]) == EACH[part]
+
+
+def test_a_part_with_gaps_is_told_one_by_one() -> None:
+    assert JOINED[::2] == EACH[::2]
+    assert JOINED[::-1] == EACH[::-1]
+
+
+def test_there_are_no_errors_in_it() -> None:
+    full = QueueFull("full")
+    assert not errors_of(JOINED)
+    assert errors_of([*JOINED, PutOutcome(PutCode.REFUSED, "", error=full)]) == [full]
+
+
+@pytest.mark.parametrize(("given_ids", "is_one"), [(["", ""], True), (["a", ""], False)])
+def test_what_nobody_named_and_only_joined_the_tail_is_told_so(given_ids: list[str], *, is_one: bool) -> None:
+    reply = [b"OK", b"1", b"g", b"", b"", b"0", b"5", b"3", 2, b"0", b"0"]
+    outcomes = put_outcomes("q", reply, given_ids)
+    assert isinstance(outcomes, Joined) is is_one
+    assert list(outcomes) == [
+        PutOutcome(PutCode.QUEUED, given or f"~g-{5 + i}", 5 + i, 3 + i) for i, given in enumerate(given_ids)
+    ]
