@@ -143,6 +143,7 @@ async def test_a_token_of_another_attempt_is_stale_though_all_else_is_right(desk
     name = tokens.decode(lease)
     forged = tokens.encoder(name.generation)(name.ticket, name.nonce[:16], 2)
     assert await desk.ack(forged) == ["STALE"]
+    assert [result.settled.name for result in await desk.give_back(forged, delay_ms=0)] == ["STALE"]
     assert await desk.ack(lease) == ["ACKED"]
 
 
@@ -223,7 +224,7 @@ async def test_room_is_the_first_waiting_producers_whoever_else_asks(desk: Desk)
             await desk.put(b"newcomer", waiter="here#3"),
             await desk.put(b"second", waiter="here#2", line_ticket=second.line_ticket),
         ):
-            assert (overtaker.outcomes, overtaker.wait) == ([], Wait.ROOM)
+            assert (list(overtaker.outcomes), overtaker.wait) == ([], Wait.ROOM)
         assert len((await desk.put(b"first", waiter="here#1", line_ticket=first.line_ticket)).outcomes) == 1
     assert (await desk.take_one()).payload == b"first"
 

@@ -107,7 +107,7 @@ def test_tickets_of_any_length_are_the_same_on_the_wire(first: int) -> None:
 
 def test_acks_are_those_made_one_by_one_and_the_same_on_the_wire() -> None:
     leases = [delivery.lease for delivery in one_by_one(consecutive(9))]
-    columns = replies.settlements(leases, [b"ACKED", 0] * 9)
+    columns, _ = replies.acked(leases, [0], 0)
     in_turn = [Settlement(lease, Settled.ACKED) for lease in leases]
     assert isinstance(columns, FirstAcks)
     assert list(columns) == in_turn
@@ -120,12 +120,14 @@ def test_acks_are_those_made_one_by_one_and_the_same_on_the_wire() -> None:
         assert response.SerializeToString() == other.SerializeToString()
 
 
-@pytest.mark.parametrize("results", [[b"STALE", 0], [b"ACKED", 2]])
-def test_a_settlement_that_is_not_like_the_others_makes_no_columns(results: list[Any]) -> None:
+def test_a_settlement_that_is_not_like_the_others_makes_no_columns() -> None:
     leases = [str(i) for i in range(9)]
-    settled = replies.settlements(leases, [b"ACKED", 0] * 8 + results)
-    assert not isinstance(settled, FirstAcks)
-    assert [one.lease for one in settled] == leases
+    settled, behind = replies.acked(leases, [b"", 2, 3, b"STALE", 0, 9, b"ACKED", 2, b"next"], 1)
+    assert behind == 8
+    expected = [Settlement(lease, Settled.ACKED) for lease in leases]
+    expected[2] = Settlement("2", Settled.STALE)
+    expected[8] = Settlement("8", Settled.ACKED, 2)
+    assert list(settled) == expected
 
 
 @pytest.mark.parametrize("odd", ["", "é" * 48, "x" * 300, "short"])

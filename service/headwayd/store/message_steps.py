@@ -155,7 +155,7 @@ class MessageSteps(Asking):
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])
-        return replies.settlements(leases, reply[3:])
+        return replies.acked(leases, reply, 3)[0]
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
         """Gives leases back, and postpones by id. What belongs to a queue that is no more is GONE."""

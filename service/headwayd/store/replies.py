@@ -341,12 +341,17 @@ def settlement(
     return Settlement(lease, _SETTLED[status], int(attempts), int(available_at) or None, message_id)
 
 
-def settlements(leases: Sequence[str], results: Sequence[Any]) -> Sequence[Settlement]:
-    """What became of leases; `results` has status and failures of each."""
-    count = len(leases)
-    if count >= _WORTH_COLUMNS and results[::2].count(b"ACKED") == count and not any(results[1::2]):
-        return FirstAcks(leases)
-    return [settlement(lease, results[2 * i], results[2 * i + 1]) for i, lease in enumerate(leases)]
+def acked(leases: Sequence[str], reply: Sequence[Any], start: int) -> tuple[Sequence[Settlement], int]:
+    """What became of leases that were to be acked, and where the reply goes on. It tells only of those that were not
+    acked at their first attempt: at `start` how many, then number, status and failures of each."""
+    if not int(reply[start]) and len(leases) >= _WORTH_COLUMNS:
+        return FirstAcks(leases), start + 1
+    settled = [Settlement(lease, Settled.ACKED) for lease in leases]
+    end = start + 1 + 3 * int(reply[start])
+    for at in range(start + 1, end, 3):
+        index = int(reply[at]) - 1
+        settled[index] = settlement(leases[index], reply[at + 1], reply[at + 2])
+    return settled, end
 
 
 def all_gone(leases: Sequence[str], message_ids: Sequence[str] = ()) -> list[Settlement]:

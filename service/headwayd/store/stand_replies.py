@@ -26,7 +26,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
     return None
 
 
-_GET_SETTLED_AT = 17
+_GET_SETTLED_AT = 16
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
 
@@ -41,10 +41,10 @@ def _polls(base: bytes, per_position: bytes, longest: bytes) -> Policy:
 def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
     """The reply of get.lua, from its status on; `leases` are those that it settled, `randoms` the random parts of the
     new ones if each has its own."""
-    given_at = _GET_SETTLED_AT + 2 * len(leases)
+    settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
     return GetStep(
-        deliveries=replies.deliveries(reply, given_at, randoms=randoms),
-        settled=replies.settlements(leases, reply[_GET_SETTLED_AT:given_at]),
+        deliveries=replies.deliveries(reply, start, randoms=randoms),
+        settled=settled,
         generation=text(reply[2]),
         wait=_WAITS[reply[3]],
         holder=text(reply[4]),

@@ -15,6 +15,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_token_of_another_attempt_is_stale_though_all_else_is_right",
     ),
     Mutant(
+        name="nonce-not-compared-by-ack",
+        defect="Any token with the right generation and ticket acks the message, whoever holds it now.",
+        file=INCLUDE + "settle.lua",
+        old=" and known_nonce == nonce then",
+        new=" then",
+        test=EXACT + "test_a_token_of_another_attempt_is_stale_though_all_else_is_right",
+    ),
+    Mutant(
+        name="generation-not-compared-by-ack",
+        defect="A token of another life of the queue acks a message of this one.",
+        file=INCLUDE + "settle.lua",
+        old="args[at] ~= S.gen",
+        new="false",
+        test=EXACT + "test_a_token_of_another_generation_is_gone_though_all_else_is_right",
+    ),
+    Mutant(
         name="generation-not-compared",
         defect="A token of another life of the queue has a say in this one.",
         file=INCLUDE + "settle.lua",

@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="more-left-called-none",
         defect="A Get that leaves messages says that nothing is left, so the next in line is not tried.",
         file=LUA + "get.lua",
-        old="math.max(0, math.min(S.len, slots - #tickets))",
+        old="math.max(0, math.min(S.len, slots - taken))",
         new="0",
         test="tests/integration/test_arming.py::test_a_get_says_how_many_more_could_be_leased",
     ),

@@ -18,16 +18,17 @@
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, how many more
---        could be leased after what was given (1 if that was given before), count of settled, then status and failures for each, then for each message: ticket, attempt, put at, made id, deadline,
---        element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no
---        queue.
+--        could be leased after what was given (1 if that was given before), how many leases were not acked at their
+--        first attempt, then number (from 1 on), status and failures of each of those, then for each message: ticket,
+--        attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go
+--        follows), PLACE_LOST, or why there is no queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once.
 -- O(k log n). Room in the line wakes the first waiting producer; what is left calls the next consumers.
 -- @include due
 -- @include settle
 -- @include stands
-local CHUNK_OUT = 64
+local CHUNK_OUT, RANDOM_SIZE = 64, 16
 local MOST_BYTES, MUST_FIT = math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45
 local S, status = open()
 if not S then return { ARGV[1], status } end
@@ -37,17 +38,17 @@ if not is_life(S, ARGV[13]) then
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_DELETED }
 end
-local settled = {}
+-- What is said first is known last; behind it stands what was settled, and then what is given.
+local reply = { ARGV[1], '', '', '', '', '', '', '', '', 0, 0, '', '', '', '', 0, 0 }
 local acks, ended = tonumber(ARGV[14]), 0
-if acks > 0 then ended = ack_leases(S, 15, acks, '', settled) end
+if acks > 0 then ended = ack_leases(S, 15, acks, '', reply) else reply[#reply + 1] = 0 end
 local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
-local RANDOM_SIZE = 16
-local random, deliveries, given = string.sub(ARGV[6], 1, RANDOM_SIZE), {}, 0
+local random, given, reply_at = string.sub(ARGV[6], 1, RANDOM_SIZE), 0, #reply
 local function deliver(ticket, attempt, put_at, id, deadline, element)
-  local at = 6 * given
-  deliveries[at + 1], deliveries[at + 2], deliveries[at + 3] = tonumber(ticket), attempt, put_at
-  deliveries[at + 4], deliveries[at + 5], deliveries[at + 6] = id, deadline, element
+  local at = reply_at + 6 * given
+  reply[at + 1], reply[at + 2], reply[at + 3] = tonumber(ticket), attempt, put_at
+  reply[at + 4], reply[at + 5], reply[at + 6] = id, deadline, element
   given = given + 1
 end
 local function deliver_again(ticket, record, deadline, element)
@@ -111,8 +112,73 @@ elseif redis.call('EXISTS', K.consumers) == 1 then
 end
 status = status or T.OK
 
--- Takes messages from the head, those whose time is over aside. Returns whether the next one is more than the reply can
--- hold.
+local consumer = pack_holder(S.now, string.sub(ARGV[3], 1, 255))
+local is_shared = #ARGV[6] > RANDOM_SIZE
+local function random_of(i)
+  return is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
+end
+local taken, counted, counted_bytes, attempted = 0, 0, 0, {}
+
+-- Those from `first` on go back to the head that they were taken from.
+local function put_back(elements, first)
+  local back = {}
+  for i = #elements, first, -1 do back[#back + 1] = elements[i] end
+  push_head(back)
+end
+
+-- Leases messages from the head of a line without anything in it but elements of which nothing more is known: then their
+-- tickets follow each other, and the records of those that were put at the same time differ in nothing but the nonce.
+-- Returns whether the next one is more than the reply can hold.
+local function lease_plain(most, deadline)
+  local deadline_text, rest, is_watched = text_of(deadline), fresh_rest(consumer), S.watched_until > S.now
+  local last, at, bytes, is_cut = S.head, reply_at, 0, false
+  local known_put_at, known_to, put_together, part, packed = 0, 0, nil, nil, nil
+  -- Deadline, ticket, x, ticket, x …: with one x after the other they are the arguments of three commands.
+  local rows, records = { deadline_text }, {}
+  while taken < most and not is_cut do
+    local elements = redis.call('RPOP', K.q, math.min(most - taken, CHUNK_OUT))
+    local count = #elements
+    for i = 1, count do
+      local element = elements[i]
+      if bytes + #element > MOST_BYTES and (MUST_FIT or taken > 0) then
+        put_back(elements, i)
+        count, is_cut = i - 1, true
+        break
+      end
+      bytes, taken, last = bytes + #element, taken + 1, last + 1
+      local put_at = string.byte(element) == MAGIC_BYTE and select(2, id_of(element)) or 0
+      if put_at == 0 then
+        if last >= known_to then known_put_at, known_to = time_of(S, last) end
+        put_at = known_put_at
+      end
+      if put_at ~= put_together then put_together, part, packed = put_at, fresh_part(put_at), nil end
+      if is_shared or not packed then packed = part .. random_of(taken) .. rest end
+      rows[2 * i], rows[2 * i + 1], records[i] = string.format('%d', last), element, packed
+      reply[at + 1], reply[at + 2], reply[at + 3] = last, 1, put_at
+      reply[at + 4], reply[at + 5], reply[at + 6] = '', deadline, element
+      at = at + 6
+    end
+    if count > 0 then
+      local to = 2 * count + 1
+      redis.call('HSET', K.body, unpack(rows, 2, to))
+      for i = 1, count do rows[2 * i + 1] = records[i] end
+      redis.call('HSET', K.lease, unpack(rows, 2, to))
+      for i = 3, to, 2 do rows[i] = deadline_text end
+      redis.call('ZADD', K.leases, unpack(rows, 1, to - 1))
+      for i = 2, (is_watched or ARGV[8] ~= '') and to or 0, 2 do
+        tell(S, 'L', rows[i], 1)
+        attempted[#attempted + 1] = rows[i]
+      end
+    end
+  end
+  if taken > 0 then set(S, 'head', last) end
+  S.size, S.len = S.size - taken, S.len - taken
+  given, counted, counted_bytes = taken, taken, bytes
+  return is_cut
+end
+
+-- Takes messages from the head of any line, those whose time is over aside. Returns whether the next one is more than
+-- the reply can hold.
 -- Of one that was never leased and never expires only `put_ats` tells; `records` has what is known of the others.
 local tickets, elements, records, put_ats = {}, {}, {}, {}
 local function take(most)
@@ -127,9 +193,7 @@ local function take(most)
     end)
     if passed.count < #part then
       is_cut = true
-      local back = {}
-      for i = #part, passed.count + 1, -1 do back[#back + 1] = part[i] end
-      push_head(back)
+      put_back(part, passed.count + 1)
     end
     take_walked(S, passed)
     local count = #passed_tickets
@@ -141,7 +205,7 @@ local function take(most)
       local record, put_at = sides[i] and unpack_record(sides[i]), 0
       if not record then
         if string.byte(element) == MAGIC_BYTE then put_at = (select(2, id_of(element))) end
-        if put_at == 0 then put_at = time_of(S, tonumber(ticket)) end
+        if put_at == 0 then put_at = (time_of(S, tonumber(ticket))) end
         if expires_at > 0 then record = new_record(put_at) end
       end
       if record then record.expires_at = expires_at end
@@ -159,53 +223,54 @@ local function take(most)
   return is_cut
 end
 
-if status == T.OK and wait == '' and given == 0 then
-  local is_cut = take(math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead))
-  if #tickets == 0 then wait = MUST_FIT and is_cut and 'large' or S.closed and 'drain' or 'empty' end
-  S.made_room = true
-end
-
-if #tickets > 0 then
-  local lease_ms = tonumber(ARGV[5])
-  if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
-  local deadline = S.now + lease_ms
-  local deadline_text = text_of(deadline)
-  local leases, kept, bodies, counted, counted_bytes = {}, {}, {}, 0, 0
-  local is_shared, first_attempt = #ARGV[6] > RANDOM_SIZE, struct.pack('>I4', 1)
-  local holder = pack_holder(S.now, string.sub(ARGV[3], 1, 255))
-  local parts = {}   -- of the records of those that were put at the same time
+-- Leases messages from the head of any line. Returns the same.
+local function lease_any(most, deadline)
+  local is_cut = take(most)
+  local leases, kept, bodies, deadline_text, rest = {}, {}, {}, text_of(deadline), fresh_rest(consumer)
   for i, ticket in ipairs(tickets) do
     local record, element = records[i], elements[i]
-    local own = is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
     local packed, attempt
     if record then
       attempt = record.failures + 1
-      record.nonce = own .. struct.pack('>I4', attempt)
+      record.nonce = random_of(i) .. struct.pack('>I4', attempt)
       record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
       if not has_flag(record.flags, FLAG.COUNTED) then
         record.flags = with_flag(record.flags, FLAG.COUNTED)
         counted, counted_bytes = counted + 1, counted_bytes + #element
       end
-      packed = pack_leased(record, holder)
+      packed = pack_leased(record, consumer)
       deliver_again(ticket, record, deadline, element)
     else
-      local put_at = put_ats[i]
-      parts[put_at] = parts[put_at] or fresh_part(put_at)
       attempt = 1
       counted, counted_bytes = counted + 1, counted_bytes + #element
-      packed = pack_fresh(parts[put_at], own .. first_attempt, holder)
-      deliver(ticket, attempt, put_at, '', deadline, element)
+      packed = fresh_part(put_ats[i]) .. random_of(i) .. rest
+      deliver(ticket, attempt, put_ats[i], '', deadline, element)
     end
     leases[2 * i - 1], leases[2 * i] = deadline_text, ticket
     kept[2 * i - 1], kept[2 * i] = ticket, packed
     bodies[2 * i - 1], bodies[2 * i] = ticket, element
     tell(S, 'L', ticket, attempt)
   end
-  add(S, 'n_departed', #tickets)
   add_members(K.leases, leases)
   set_fields(K.lease, kept)
   set_fields(K.body, bodies)
-  if ARGV[8] ~= '' then keep_attempt(S, ARGV[8], random, tickets) end
+  taken, attempted = #tickets, tickets
+  return is_cut
+end
+
+if status == T.OK and wait == '' and given == 0 then
+  local lease_ms = tonumber(ARGV[5])
+  if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
+  local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and redis.call('EXISTS', K.side) == 0
+  local most = math.min(tonumber(ARGV[4]), slots, S.len - ahead, slots - ahead)
+  local is_cut = (is_plain and lease_plain or lease_any)(most, S.now + lease_ms)
+  if taken == 0 then wait = MUST_FIT and is_cut and 'large' or S.closed and 'drain' or 'empty' end
+  S.made_room = true
+end
+
+if taken > 0 then
+  add(S, 'n_departed', taken)
+  if ARGV[8] ~= '' then keep_attempt(S, ARGV[8], random, attempted) end
   redis.call('SET', K.consumer, ARGV[3])
   if counted > 0 then
     redis.call('INCRBY', K.consumed_messages, counted)
@@ -220,7 +285,7 @@ if WAITER ~= '' then
     if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
     if ARGV[11] ~= '' then forget_place(ARGV[11]) end
     if S.turn_to == WAITER then set(S, 'turn_to', '') end
-    if ARGV[12] ~= '' and #tickets > 0 then own_leases(WAITER, random, #tickets, ARGV[12] == '2') end
+    if ARGV[12] ~= '' and taken > 0 then own_leases(WAITER, random, taken, ARGV[12] == '2') end
   else
     if number == 0 then number = number_behind_all(S) end
     redis.call('ZADD', K.consumers, 'NX', number, WAITER)
@@ -232,14 +297,8 @@ if WAITER ~= '' then
   length = redis.call('ZCARD', K.consumers)
 end
 local due = commit(S, false, nil)
-local left = given > 0 and (#tickets == 0 and 1 or math.max(0, math.min(S.len, slots - #tickets))) or 0
-local reply = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), text_of(number), position,
-  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0,
-  left, acks }
-for i = 1, acks do
-  reply[#reply + 1] = settled[i][1]
-  reply[#reply + 1] = settled[i][2]
-end
-local at = #reply
-for i = 1, #deliveries do reply[at + i] = deliveries[i] end
+local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or 0
+local told = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), text_of(number), position,
+  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0, left }
+for i, value in ipairs(told) do reply[i] = value end
 return reply

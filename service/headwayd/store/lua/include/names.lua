@@ -55,28 +55,33 @@ local PAGES = { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' 
 
 local BITS = { [0] = 1, 2, 4, 8, 16, 32, 64, 128 }
 
--- The page that has the bit of a ticket, which of its bytes, and the bit's value there.
-local function bit_of(S, mark, ticket)
+-- The pages of a mark that this call has looked at, and which it looked at last.
+local function bits_of(S, mark)
+  S.bits = S.bits or {}
+  S.bits[mark] = S.bits[mark] or { prefix = PAGES[mark], pages = {} }
+  return S.bits[mark]
+end
+
+-- The page that has the bit of a ticket, a number.
+local function page_of(bits, ticket)
   local number = math.floor(ticket / PAGE)
-  local at = ticket - number * PAGE
-  S.pages = S.pages or {}
-  local pages = S.pages[mark]
-  if not pages then
-    pages = {}
-    S.pages[mark] = pages
-  end
-  local page = pages[number]
+  local page = bits.pages[number]
   if not page then
-    local field = PAGES[mark] .. text_of(number)
-    page = { field = field, was = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES), bytes = {} }
-    pages[number] = page
+    local field = bits.prefix .. text_of(number)
+    local was = redis.call('HGET', K.acked, field) or string.rep('\0', PAGE_BYTES)
+    page = { field = field, was = was, bytes = {}, from = number * PAGE, to = number * PAGE + PAGE - 1 }
+    bits.pages[number] = page
   end
-  return page, math.floor(at / 8) + 1, BITS[at % 8]
+  bits.last = page
+  return page
 end
 
 local function has_bit(S, mark, ticket)
-  local page, byte_at, value = bit_of(S, mark, tonumber(ticket))
-  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / value) % 2 == 1
+  ticket = tonumber(ticket)
+  local page = page_of(bits_of(S, mark), ticket)
+  local at = ticket - page.from
+  local byte_at = math.floor(at / 8) + 1
+  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / BITS[at % 8]) % 2 == 1
 end
 
 local function write_page(S, page)
@@ -96,15 +101,20 @@ local function write_page(S, page)
 end
 
 local function write_pages(S)
-  for _, pages in pairs(S.pages) do
-    for _, page in pairs(pages) do write_page(S, page) end
+  for _, bits in pairs(S.bits) do
+    for _, page in pairs(bits.pages) do write_page(S, page) end
   end
 end
 
-local function set_bit(S, mark, ticket)
-  local page, byte_at, value = bit_of(S, mark, tonumber(ticket))
+local function set_bit(S, bits, ticket)
+  ticket = tonumber(ticket)
+  local page = bits.last
+  if not page or ticket < page.from or ticket > page.to then page = page_of(bits, ticket) end
+  local at = ticket - page.from
+  local place = at % 8
+  local byte_at, value = (at - place) / 8 + 1, BITS[place]
   local byte = page.bytes[byte_at] or string.byte(page.was, byte_at)
-  if math.floor(byte / value) % 2 == 1 then return end
+  if byte % (2 * value) >= value then return end
   page.bytes[byte_at] = byte + value
   S.at_commit = write_pages
 end
@@ -118,7 +128,7 @@ local function remember(S, ref, record, mark, result)
     is_plain = not record or record.nonce == NO_NONCE
   end
   if is_plain then
-    set_bit(S, mark, ref)
+    set_bit(S, bits_of(S, mark), ref)
   else
     redis.call('HSET', K.acked, 'n' .. ref, mark .. (record and record.nonce or NO_NONCE) .. result)
     touch_remembered(S, 'n' .. ref)

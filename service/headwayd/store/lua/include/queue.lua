@@ -114,8 +114,8 @@ local function first_time()
   return { from = tonumber(from), to = tonumber(to) or math.huge, at = tonumber(at) }
 end
 
--- When the message with this ticket was put, 0 if nobody knows. Entries that the head has passed are dropped.
--- Tickets must be asked in growing order. Amortised O(1).
+-- When the message with this ticket was put, 0 if nobody knows; and the first ticket behind it of which that may not be
+-- true. Entries that the head has passed are dropped. Tickets must be asked in growing order. Amortised O(1).
 local function time_of(S, ticket)
   local first = S.first_time or first_time()
   while first.to <= ticket do
@@ -123,7 +123,8 @@ local function time_of(S, ticket)
     first = first_time()
   end
   S.first_time = first
-  return first.from <= ticket and first.at or 0
+  if first.from > ticket then return 0, first.from end
+  return first.at, first.to
 end
 
 -- The same for any ticket; drops nothing. O(log n) after the first.

@@ -43,11 +43,11 @@ end
 
 -- Of a message that is leased for the first time nothing is known but when it was put, and its lease. So its record is
 -- put together from three parts: the first is the same for all that were put at the same time, the last for all that
--- are leased together.
+-- are leased together; between them stands the random part of the nonce.
 local FRESH_FLAGS = FLAG.COUNTED + FLAG.HELD
 local FRESH_BYTES, NAME_SIZE_AT, NONCE_AT, NONCE_TO = 56, 56, 26, 45
 local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FRESH_FLAGS, 0) end
-local function pack_fresh(part, nonce, holder) return part .. nonce .. '\0\0' .. holder end
+local function fresh_rest(holder) return '\0\0\0\1\0\0' .. holder end
 local function is_fresh(bytes)
   return string.byte(bytes, 21) == FRESH_FLAGS and string.sub(bytes, 1, 4) == '\0\0\0\0'
     and string.sub(bytes, 46, 47) == '\0\0' and #bytes == FRESH_BYTES + string.byte(bytes, NAME_SIZE_AT)

@@ -53,40 +53,66 @@ local function each_lease(S, from, count, act, other)
   end
 end
 
--- Acks the `count` leases named by ARGV from `from` on. Fills `results` with status and failures for each. Returns how
--- many messages are done. O(k log n).
-local function ack_leases(S, from, count, result, results)
-  local done, records, ended = {}, {}, 0
+-- Acks the `count` leases named by ARGV from `from` on. Appends to `reply` how many of them were not acked at their first
+-- attempt, then number (from 1 on), status and failures of each of those. Returns how many messages are done.
+-- O(k log n).
+local function ack_leases(S, from, count, result, reply)
+  local args, tickets = ARGV, {}
+  for i = 1, count do tickets[i] = args[from + 3 * i - 2] end
+  local records = fields_of(K.lease, tickets)
+  local head, exceptions, ended, dropped, seen = #reply + 1, 0, 0, 0, {}
+  reply[head] = 0
+  local function except(i, status, failures)
+    local at = head + 3 * exceptions
+    reply[at + 1], reply[at + 2], reply[at + 3] = i, status, failures
+    exceptions = exceptions + 1
+  end
   local function end_of(i, ticket, record, element)
     finish(S, ticket, record, element, MARK.DONE, result)
-    results[i] = { T.ACKED, record.failures }
+    if record.failures > 0 then except(i, T.ACKED, record.failures) end
     ended = ended + 1
   end
   local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
-  local is_plain = result == '' and not has_ids
-  local at_first = { T.ACKED, 0 }
-  each_lease(S, from, count, function(i, ticket, packed)
-    if is_plain and is_fresh(packed) then   -- the same as end_of
-      tell(S, 'E', ticket, MARK.DONE .. ' ')
-      set_bit(S, MARK.DONE, ticket)
-      results[i] = at_first
-      ended = ended + 1
-    else
-      end_of(i, ticket, unpack_record(packed), has_ids and redis.call('HGET', K.body, ticket) or '')
+  local is_plain, is_watched = result == '' and not has_ids, S.watched_until > S.now
+  local done = bits_of(S, MARK.DONE)
+  -- Messages that were put together and leased together have the same record, so it is looked at but once.
+  local known, known_nonce, is_known_fresh
+  for i = 1, count do
+    local ticket, packed, at = tickets[i], records[i], from + 3 * i - 3
+    local nonce = args[at + 2]
+    if packed and packed ~= known then
+      known, known_nonce, is_known_fresh = packed, nonce_of(packed), is_fresh(packed)
     end
-    done[#done + 1], records[#records + 1] = ticket, packed
-    return true
-  end, function(i, ticket, status, record)
-    if status == T.LAPSED then
-      end_of(i, ticket, record, (take_one(S, ticket)))
+    if args[at] ~= S.gen then
+      except(i, T.GONE, 0)
+    elseif packed and not seen[ticket] and known_nonce == nonce then
+      if is_plain and is_known_fresh then   -- the same as end_of
+        if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
+        set_bit(S, done, ticket)
+        ended = ended + 1
+      else
+        end_of(i, ticket, unpack_record(packed), has_ids and redis.call('HGET', K.body, ticket) or '')
+      end
+      seen[ticket] = true
+      dropped = dropped + 1
+      tickets[dropped], records[dropped] = ticket, packed
+    elseif packed and not seen[ticket] then
+      except(i, T.STALE, 0)
     else
-      results[i] = { status, record and record.failures or 0 }
+      local status, record = afterlife(S, ticket, nonce)
+      if status == T.LAPSED then
+        end_of(i, ticket, record, (take_one(S, ticket)))
+      else
+        except(i, status, record and record.failures or 0)
+      end
     end
-  end)
-  drop_leases(S, done, true, records)
+  end
+  for i = count, dropped + 1, -1 do tickets[i], records[i] = nil, nil end
+  drop_leases(S, tickets, true, records)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)
   end
+  reply[head] = exceptions
   return ended
 end
