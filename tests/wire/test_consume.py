@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import grpc
+import redis
 
 from harness import eventually, refused
 from headway.v1 import admin_service_pb2, queue_service_pb2
@@ -297,3 +298,21 @@ async def test_the_first_answer_may_be_read_by_a_plain_client(line: Line) -> Non
     assert payloads(answer.deliveries) == [b"1"]
     call.cancel()
     assert await call.code() is grpc.StatusCode.CANCELLED
+
+
+async def test_one_who_alone_stands_in_line_takes_four_steps_of_the_store_for_a_message(
+    line: Line, redis_client: redis.Redis
+) -> None:
+    """They put it, give it, stand in line again, and settle. What was in vain a moment ago is not tried again."""
+    rounds = 20
+    await line.create()
+    async with Consuming(line, 4) as stream:
+        await eventually(lambda: consumers_wait(line, 1))
+        before = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+        for number in range(rounds):
+            await line.put(b"%d" % number)
+            await stream.taken(number + 1)
+            await stream.ack((await stream.tokens(number + 1))[-1])
+            await stream.results(number + 1)
+        taken = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
+    assert taken < 4.5 * rounds, f"{taken} steps for {rounds} messages"

@@ -169,7 +169,7 @@ class Consuming:
             if ack or not self._is_begun:
                 self._is_unsure = isinstance(error, OutcomeUnknown)
                 raise
-            self._wait_in_line()  # which goes on trying, by the same attempt id
+            self._wait_in_line(has_tried=False)  # which goes on trying, by the same attempt id
             return None
         except (QueueNotFound, QueueDeleted) as error:
             if ack:  # that is told first; the next try tells of the queue
@@ -189,7 +189,7 @@ class Consuming:
         elif step.wait is Wait.LARGE:
             self._too_large_at = self._held.freed
         elif step.wait is not Wait.NOTHING:  # nothing to wait for: drained, which the next try tells
-            self._wait_in_line()
+            self._wait_in_line(has_tried=True)
         if not step.deliveries and not ack:
             return None
         return ToldConsumer(deliveries=step.deliveries, settled=step.settled)
@@ -203,10 +203,10 @@ class Consuming:
         self._stop_waiting()
         return step
 
-    def _wait_in_line(self) -> None:
+    def _wait_in_line(self, *, has_tried: bool) -> None:
         consumer = self._consumer
         consumer.order = consumer.order._replace(ack=())
-        self._line = self._consumers.join(consumer)
+        self._line = self._consumers.join(consumer, has_tried=has_tried)
         self._told_known_at = self._loop.time()  # what was known before was true of another wait
         self._tell_at = self._told_known_at + _TELL_AFTER_S
         consumer.given.add_done_callback(lambda _: self._stance.stir())
