@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -21,41 +22,39 @@ from headwayd.store import replies, tokens
 GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
 DEADLINE = NOW + 30_000
 Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
-
-rows = st.lists(
-    st.tuples(
-        st.integers(1, 2**53),
-        st.just(1),
-        st.sampled_from([0, NOW, NOW - 99, NOW + 1]),
-        st.just(b""),
-        st.just(DEADLINE),
-        st.one_of(st.binary(max_size=3), st.sampled_from([b"%d%%", b"x" * 200, b"x" * 20_000])),
-    ),
-    min_size=8,
-    max_size=20,
-    unique_by=lambda row: row[0],
-)
+ELEMENTS = st.one_of(st.binary(max_size=3), st.sampled_from([b"%d%%", b"x" * 200, b"x" * 20_000]))
 
 
-def reply(rows: Sequence[Row]) -> list[Any]:
-    """As get.lua answers, from its status on."""
-    return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, *(value for row in rows for value in row)]
+@st.composite
+def lines(draw: st.DrawFn) -> list[Row]:
+    """Messages that follow each other, leased for the first time."""
+    first = draw(st.one_of(st.integers(1, 2**53 - 30), st.integers(1, 2**15)))
+    put = draw(st.lists(st.tuples(st.sampled_from([0, NOW, NOW - 99, NOW + 1]), ELEMENTS), min_size=8, max_size=20))
+    return [(first + i, 1, put_at, b"", DEADLINE, element) for i, (put_at, element) in enumerate(put)]
 
 
-def leased(rows: Sequence[Row]) -> Sequence[Delivery]:
-    return replies.deliveries(reply(rows), 6)
+def told_by(rows: Sequence[Row]) -> list[Any]:
+    """As get.lua tells of them from its status on, if they follow each other."""
+    runs = [(str(len(list(run))), str(put_at)) for put_at, run in groupby(row[2] for row in rows)]
+    times = " ".join(word for run in runs for word in run).encode()
+    return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, rows[0][0], DEADLINE, times, *(row[5] for row in rows)]
 
 
-def one_by_one(rows: Sequence[Row]) -> list[Delivery]:
-    """The same, a step each, of which none is worth columns."""
-    return [delivery for row in rows for delivery in leased([row])]
+def leased(rows: Sequence[Row], *, randoms: bytes = b"") -> Sequence[Delivery]:
+    return replies.deliveries(told_by(rows), 6, randoms=randoms)
+
+
+def one_by_one(rows: Sequence[Row], *, randoms: bytes = b"") -> Sequence[Delivery]:
+    """The same as get.lua tells of any."""
+    words = [value for row in rows for value in row]
+    return replies.deliveries([b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, 0, *words], 6, randoms=randoms)
 
 
 def consecutive(count: int, first: int = 1) -> list[Row]:
     return [(first + i, 1, NOW - 100, b"", DEADLINE, b"body %d" % i) for i in range(count)]
 
 
-@given(rows)
+@given(lines())
 def test_deliveries_are_those_made_one_by_one(rows: list[Row]) -> None:
     columns = leased(rows)
     assert isinstance(columns, FirstDeliveries)
@@ -66,27 +65,26 @@ def test_deliveries_are_those_made_one_by_one(rows: list[Row]) -> None:
     assert last_expiry_ms(columns) == last_expiry_ms(list(columns)) == DEADLINE
 
 
-def test_a_delivery_that_is_not_like_the_others_makes_no_columns() -> None:
-    plain = consecutive(8)
-    ticket, _, put_at, _, deadline, element = plain[3]
-    for odd in (
-        (ticket, 2, put_at, b"", deadline, element),
-        (ticket, 1, put_at, b"~g-d1", deadline, element),
-        (ticket, 1, put_at, b"", deadline + 1, element),
-        (ticket, 1, put_at, b"", deadline, b"\xf5HW\x01" + element),
-    ):
-        rows = [*plain[:3], odd, *plain[4:]]
-        columns = leased(rows)
-        assert not isinstance(columns, FirstDeliveries)
-        assert list(columns) == one_by_one(rows)
+def test_a_frame_among_them_makes_no_columns() -> None:
+    rows = consecutive(9)
+    rows[3] = (*rows[3][:5], b"\xf5HW\x01" + rows[3][5])
+    columns = leased(rows)
+    assert not isinstance(columns, FirstDeliveries)
+    assert columns == one_by_one(rows)
 
 
-def test_leases_that_several_callers_share_make_no_columns() -> None:
-    randoms = os.urandom(tokens.RANDOM_BYTES * 8)
-    assert not isinstance(replies.deliveries(reply(consecutive(8)), 6, randoms=randoms), FirstDeliveries)
+def test_leases_of_several_callers_make_no_columns() -> None:
+    rows, randoms = consecutive(8), os.urandom(tokens.RANDOM_BYTES * 8)
+    columns = leased(rows, randoms=randoms)
+    assert not isinstance(columns, FirstDeliveries)
+    assert columns == one_by_one(rows, randoms=randoms)
 
 
-@given(rows)
+def test_nothing_was_leased() -> None:
+    assert not one_by_one([])
+
+
+@given(lines())
 def test_deliveries_by_columns_are_the_same_on_the_wire(rows: list[Row]) -> None:
     columns = leased(rows)
     for make in (pb.GetResponse, pb.ConsumeResponse, pb.Granted):
@@ -151,7 +149,22 @@ def test_acks_of_leases_of_any_length_are_the_same_on_the_wire(odd: str) -> None
     )
 )
 def test_tokens_of_many_are_those_of_each(leases: list[str]) -> None:
-    assert tokens.decode_all(leases) == [word for lease in leases for word in tokens.decode(lease)]
+    named, words = [], iter(tokens.decode_all(leases))
+    for generation in words:
+        nonce, count = next(words), next(words)
+        named += [(generation, next(words), nonce) for _ in range(int(count))]
+    assert named == [tokens.decode(lease) for lease in leases]
+
+
+def test_leases_of_one_step_are_named_together() -> None:
+    leases = tokens.encode_all(GENERATION, [4, 5, 6], RANDOM, 1)
+    nonce = RANDOM + (1).to_bytes(4)
+    assert tokens.decode_all(leases) == [GENERATION, nonce, 3, 4, 5, 6]
+    assert tokens.decode_all([leases[0], "none", *leases[1:]]) == [
+        *(GENERATION, nonce, 1, 4),
+        *(b"", b"", 1, 0),
+        *(GENERATION, nonce, 2, 5, 6),
+    ]
 
 
 @given(st.lists(st.integers(0, 2**53)))

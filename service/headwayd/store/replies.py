@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from itertools import repeat
 from typing import Any
 
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
@@ -42,7 +43,6 @@ from headwayd.store.status import Status
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 30
-_DELIVERY_FIELDS = 6  # of get.lua's reply, for each message
 _WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
@@ -169,22 +169,33 @@ def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> 
 def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> Sequence[Delivery]:
     """The messages of get.lua's reply, which is given from its status on; they begin at `start`. `randoms` has the
     random parts of their leases, if each has its own."""
-    if not randoms and len(reply) - start >= _WORTH_COLUMNS * _DELIVERY_FIELDS:
-        given_alike = _first_deliveries(reply, start)
-        if given_alike is not None:
-            return given_alike
     now, generation, random = int(reply[1]), text(reply[2]), reply[5]
+    rows: Iterable[tuple[int, int, int, bytes, int, bytes]]
+    if first := reply[start]:
+        deadline, stored = reply[start + 1], reply[start + 3 :]
+        tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
+        if not randoms and len(stored) >= _WORTH_COLUMNS and frames.MAGIC not in [each[:4] for each in stored]:
+            return FirstDeliveries(
+                generation=generation,
+                tickets=tickets,
+                payloads=stored,
+                leases=tokens.encode_all(reply[2], tickets, random, FirstDeliveries.attempt),
+                put_at_ms=put_at_ms,
+                lease_expires_at_ms=deadline,
+                now_ms=now,
+            )
+        rows = zip(tickets, repeat(1), put_at_ms, repeat(b""), repeat(deadline), stored, strict=False)
+    else:
+        fields = iter(reply[start + 1 :])
+        rows = zip(fields, fields, fields, fields, fields, fields, strict=True)
     new_token = tokens.encoder(reply[2])
     given: list[Delivery] = []
-    fields = iter(reply[start:])
-    for number, (ticket, attempt, put_at, kept_id, deadline, stored) in enumerate(
-        zip(fields, fields, fields, fields, fields, fields, strict=True)
-    ):
-        payload, given_id, headers = stored, "", b""
-        if stored[:4] == frames.MAGIC:
-            element = frames.read(stored)
-            payload, given_id, headers = element.payload, element.id, element.headers
-            put_at = element.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
+    for number, (ticket, attempt, put_at, kept_id, deadline, element) in enumerate(rows):
+        payload, given_id, headers = element, "", b""
+        if element[:4] == frames.MAGIC:
+            frame = frames.read(element)
+            payload, given_id, headers = frame.payload, frame.id, frame.headers
+            put_at = frame.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
         if randoms:
             random = randoms[number * tokens.RANDOM_BYTES : (number + 1) * tokens.RANDOM_BYTES]
         given.append(
@@ -203,25 +214,13 @@ def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> Seq
     return given
 
 
-def _first_deliveries(reply: Sequence[Any], start: int) -> FirstDeliveries | None:
-    """The same by columns; None if they are not alike."""
-    tickets, attempts, put_at_ms, kept_ids, deadlines, stored = (
-        reply[start + field :: _DELIVERY_FIELDS] for field in range(_DELIVERY_FIELDS)
-    )
-    count, deadline = len(tickets), deadlines[0]
-    if attempts.count(1) != count or any(kept_ids) or deadlines.count(deadline) != count:
-        return None
-    if frames.MAGIC in [element[:4] for element in stored]:
-        return None
-    return FirstDeliveries(
-        generation=text(reply[2]),
-        tickets=tickets,
-        payloads=stored,
-        leases=tokens.encode_all(reply[2], tickets, reply[5], FirstDeliveries.attempt),
-        put_at_ms=put_at_ms,
-        lease_expires_at_ms=deadline,
-        now_ms=int(reply[1]),
-    )
+def _repeated(runs: bytes) -> list[int]:
+    """From 'count value count value …' to the values, each as often as its count says."""
+    numbers = map(int, runs.split())
+    values: list[int] = []
+    for count, value in zip(numbers, numbers, strict=True):
+        values += [value] * count
+    return values
 
 
 def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> WithdrawOutcome:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 _LAYOUT = struct.Struct(">8sQ16sI")
-_NAME_LAYOUT = struct.Struct(">8sQ20s")  # the same, random and attempt in one
-_GENERATION_BYTES, _NONCE_AT = 8, 16
+_PARTS_LAYOUT = struct.Struct(">8sQ20s")  # the same, random and attempt in one: the nonce
 LENGTH = 48
 RANDOM_BYTES = 16
 _LARGEST_TICKET = 2**53
@@ -27,7 +28,9 @@ class LeaseName(NamedTuple):
     nonce: bytes
 
 
-UNKNOWN = LeaseName(b"", 0, b"")
+_Parts = tuple[bytes, int, bytes]  # generation, ticket, nonce
+_UNKNOWN: _Parts = (b"", 0, b"")
+_TICKET, _OF_A_STEP = itemgetter(1), itemgetter(0, 2)
 
 
 def encoder(generation: bytes) -> Callable[[int, bytes, int], str]:
@@ -50,36 +53,44 @@ def encode_all(generation: bytes, tickets: Iterable[int], random: bytes, attempt
 
 
 def decode(token: str) -> LeaseName:
-    """The lease a token names; one that nobody ever gave is UNKNOWN, which no queue knows either."""
-    if len(token) != LENGTH:
-        return UNKNOWN
-    try:
-        packed = binascii.a2b_base64(token.encode("ascii").translate(_FROM_URL_SAFE))
-    except (ValueError, UnicodeEncodeError):  # binascii.Error is a ValueError
-        return UNKNOWN
-    ticket = int.from_bytes(packed[_GENERATION_BYTES:_NONCE_AT])
-    if len(packed) != _LAYOUT.size or ticket > _LARGEST_TICKET:
-        return UNKNOWN
-    return LeaseName(binascii.hexlify(packed[:_GENERATION_BYTES]), ticket, packed[_NONCE_AT:])
+    """The lease a token names; one that nobody ever gave names what no queue knows."""
+    generation, ticket, nonce = _part(token)
+    return LeaseName(binascii.hexlify(generation), ticket, nonce)
 
 
 def decode_all(tokens: Sequence[str]) -> list[bytes | int]:
-    """The three words of each lease, one behind the other. Where one is no token each is looked at for itself."""
+    """The words by which scripts know these leases (lua/include/settle.lua): of each run of leases of one step their
+    generation, nonce and number, and then tickets."""
+    words: list[bytes | int] = []
+    for (generation, nonce), run in groupby(_parts(tokens), key=_OF_A_STEP):
+        tickets = [ticket for _, ticket, _ in run]
+        words += (binascii.hexlify(generation), nonce, len(tickets), *tickets)
+    return words
+
+
+def _part(token: str) -> _Parts:
+    if len(token) != LENGTH:
+        return _UNKNOWN
+    try:
+        packed = binascii.a2b_base64(token.encode("ascii").translate(_FROM_URL_SAFE))
+    except (ValueError, UnicodeEncodeError):  # binascii.Error is a ValueError
+        return _UNKNOWN
+    if len(packed) != _LAYOUT.size:
+        return _UNKNOWN
+    generation, ticket, nonce = _PARTS_LAYOUT.unpack(packed)
+    return _UNKNOWN if ticket > _LARGEST_TICKET else (generation, ticket, nonce)
+
+
+def _parts(tokens: Sequence[str]) -> Sequence[_Parts]:
+    """Generation, ticket and nonce of each. Where one is no token, each is looked at by itself."""
     text = "".join(tokens)
-    if len(text) == LENGTH * len(tokens) and all(len(token) == LENGTH for token in tokens):
+    if set(map(len, tokens)) == {LENGTH}:
         try:
             packed = binascii.a2b_base64(text.encode("ascii").translate(_FROM_URL_SAFE), strict_mode=True)
         except ValueError:
             packed = b""
-        if len(packed) == _NAME_LAYOUT.size * len(tokens):
-            words: list[bytes | int] = []
-            tickets: list[int] = []
-            generation, name = b"", b""
-            for given, ticket, nonce in _NAME_LAYOUT.iter_unpack(packed):
-                if given != generation:
-                    generation, name = given, binascii.hexlify(given)
-                words += (name, ticket, nonce)
-                tickets.append(ticket)
-            if max(tickets, default=0) <= _LARGEST_TICKET:
-                return words
-    return [word for token in tokens for word in decode(token)]
+        if len(packed) == _LAYOUT.size * len(tokens):
+            parts = list(_PARTS_LAYOUT.iter_unpack(packed))
+            if max(map(_TICKET, parts)) <= _LARGEST_TICKET:
+                return parts
+    return [_part(token) for token in tokens]

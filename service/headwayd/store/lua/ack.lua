@@ -2,7 +2,7 @@
 -- Settles leases for good.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] result, remembered with the outcome
--- ARGV[4] count, then for each lease: generation, ticket, nonce
+-- ARGV[4] count, then the leases (see include/settle)
 -- Reply: echo, OK, now, next due, how many were not acked at their first attempt, then number (from 1 on), status and
 --        failures of each of those; or why there is no queue.
 -- O(k log n). A free slot wakes by the leases' change.

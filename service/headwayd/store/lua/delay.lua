@@ -6,7 +6,7 @@
 --         attempt that was asked again stay
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
--- then    count of leases, then for each: generation, ticket, nonce
+-- then    count of leases, then the leases (see include/settle)
 -- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each lease, then for each
 --        message id; or echo, TOO_FAR; or why there is no queue.
 -- O(k log n), and O(NEAR) for each waiting message. Wakes waiting consumers by the line's change.
@@ -77,10 +77,9 @@ each_lease(S, 8 + id_count, lease_count, function(i, ticket, packed)
     results[i] = { T.RELEASED, record.failures, '0' }
   end
   return true
-end, function(i, ticket, outcome, record)
+end, function(i, ticket, outcome, record, is_of_this_life)
   if outcome ~= T.LAPSED then
     if outcome == T.ALREADY_ACKED then outcome = T.GONE end
-    local is_of_this_life = ARGV[8 + id_count + 3 * (i - 1)] == S.gen
     if released[ticket] and is_of_this_life then outcome = T.STALE end   -- named twice
     results[i] = { outcome, record and record.failures or 0, '0' }
     return

@@ -3,7 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] lease (ms); '0' = the queue's policy
 -- ARGV[4] how far the work has come (0 to 1), '' = nothing told; ARGV[5] a note
--- ARGV[6] count, then for each lease: generation, ticket, nonce
+-- ARGV[6] count, then the leases (see include/settle)
 -- Reply: echo, OK, now, next due, deadline, then status and failures for each; or why there is no queue.
 -- O(k log n). Wakes nobody.
 -- @include due

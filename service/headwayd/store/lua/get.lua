@@ -14,14 +14,15 @@
 -- ARGV[12] '1': the waiter's stream owns what it gets; '2': and when that is settled it goes on before all others; '' =
 --        neither
 -- ARGV[13] generation in which the waiter began to wait; '' = whichever it is
--- ARGV[14] count of leases to ack, then for each: generation, ticket, nonce
+-- ARGV[14] count of leases to ack, then the leases (see include/settle)
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if the waiter stood no longer there, how many more
 --        could be leased after what was given (1 if that was given before), how many leases were not acked at their
---        first attempt, then number (from 1 on), status and failures of each of those, then for each message: ticket,
---        attempt, put at, made id, deadline, element. Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go
---        follows), PLACE_LOST, or why there is no queue.
+--        first attempt, then number (from 1 on), status and failures of each of those, then '0' and for each message:
+--        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
+--        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements.
+--        Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once.
 -- O(k log n). Room in the line wakes the first waiting producer; what is left calls the next consumers.
@@ -44,7 +45,8 @@ local acks, ended = tonumber(ARGV[14]), 0
 if acks > 0 then ended = ack_leases(S, 15, acks, '', reply) else reply[#reply + 1] = 0 end
 local WAITER, number = ARGV[9], tonumber(ARGV[10])
 
-local random, given, reply_at = string.sub(ARGV[6], 1, RANDOM_SIZE), 0, #reply
+local random, given, reply_at = string.sub(ARGV[6], 1, RANDOM_SIZE), 0, #reply + 1
+reply[reply_at] = 0
 local function deliver(ticket, attempt, put_at, id, deadline, element)
   local at = reply_at + 6 * given
   reply[at + 1], reply[at + 2], reply[at + 3] = tonumber(ticket), attempt, put_at
@@ -131,8 +133,10 @@ end
 -- Returns whether the next one is more than the reply can hold.
 local function lease_plain(most, deadline)
   local deadline_text, rest, is_watched = text_of(deadline), fresh_rest(consumer), S.watched_until > S.now
-  local last, at, bytes, is_cut = S.head, reply_at, 0, false
-  local known_put_at, known_to, put_together, part, packed = 0, 0, nil, nil, nil
+  local last, at, bytes, is_cut = S.head, reply_at + 2, 0, false
+  local known_put_at, known_to, put_together, put_from, part, packed = 0, 0, nil, 1, nil, nil
+  local put_when = {}
+  reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = last + 1, deadline, ''
   -- Deadline, ticket, x, ticket, x …: with one x after the other they are the arguments of three commands.
   local rows, records = { deadline_text }, {}
   while taken < most and not is_cut do
@@ -151,12 +155,16 @@ local function lease_plain(most, deadline)
         if last >= known_to then known_put_at, known_to = time_of(S, last) end
         put_at = known_put_at
       end
-      if put_at ~= put_together then put_together, part, packed = put_at, fresh_part(put_at), nil end
+      if put_at ~= put_together then
+        if put_together then
+          put_when[#put_when + 1], put_when[#put_when + 2] = text_of(taken - put_from), text_of(put_together)
+        end
+        put_together, put_from, part, packed = put_at, taken, fresh_part(put_at), nil
+      end
       if is_shared or not packed then packed = part .. random_of(taken) .. rest end
       rows[2 * i], rows[2 * i + 1], records[i] = string.format('%d', last), element, packed
-      reply[at + 1], reply[at + 2], reply[at + 3] = last, 1, put_at
-      reply[at + 4], reply[at + 5], reply[at + 6] = '', deadline, element
-      at = at + 6
+      at = at + 1
+      reply[at] = element
     end
     if count > 0 then
       local to = 2 * count + 1
@@ -171,7 +179,13 @@ local function lease_plain(most, deadline)
       end
     end
   end
-  if taken > 0 then set(S, 'head', last) end
+  if taken > 0 then
+    set(S, 'head', last)
+    put_when[#put_when + 1], put_when[#put_when + 2] = text_of(taken + 1 - put_from), text_of(put_together)
+    reply[reply_at + 2] = table.concat(put_when, ' ')
+  else
+    reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = 0, nil, nil
+  end
   S.size, S.len = S.size - taken, S.len - taken
   given, counted, counted_bytes = taken, taken, bytes
   return is_cut

@@ -29,26 +29,40 @@ local function afterlife(S, name, nonce)
   return T.GONE
 end
 
--- Finds the leases named by ARGV from `from` on: triples generation, ticket, nonce. Calls act(i, ticket, packed) for
--- each that is live, with its packed record (true = it ends the lease, so that the same lease named again is no longer
--- live), and other(i, ticket, status, record) for each that is not. O(k).
+-- The leases named by ARGV from `from` on: their tickets, generations and nonces. Those of one step have all but the
+-- ticket in common, so each run of such begins with generation, nonce and its count, and then come tickets.
+local function named_leases(from, count)
+  local args, tickets, generations, nonces, named = ARGV, {}, {}, {}, 0
+  while named < count do
+    local generation, nonce, run = args[from], args[from + 1], tonumber(args[from + 2])
+    for i = 1, run do
+      named = named + 1
+      tickets[named], generations[named], nonces[named] = args[from + 2 + i], generation, nonce
+    end
+    from = from + 3 + run
+  end
+  return tickets, generations, nonces
+end
+
+-- Finds the `count` leases named by ARGV from `from` on. Calls act(i, ticket, packed) for each that is live, with its
+-- packed record (true = it ends the lease, so that the same lease named again is no longer live), and for each that is
+-- not other(i, ticket, status, record, is_of_this_life). O(k).
 local function each_lease(S, from, count, act, other)
-  local tickets = {}
-  for i = 1, count do tickets[i] = ARGV[from + 3 * (i - 1) + 1] end
+  local tickets, generations, nonces = named_leases(from, count)
   local records = fields_of(K.lease, tickets)
   local seen = {}
   for i = 1, count do
-    local at = from + 3 * (i - 1)
-    local ticket, nonce = ARGV[at + 1], ARGV[at + 2]
+    local ticket, nonce = tickets[i], nonces[i]
     local packed = not seen[ticket] and (records[i] or redis.call('HGET', K.lease, ticket))   -- taken up again just now?
-    if ARGV[at] ~= S.gen then
+    if generations[i] ~= S.gen then
       other(i, ticket, T.GONE)
     elseif packed and nonce_of(packed) == nonce then
       seen[ticket] = act(i, ticket, packed)
     elseif packed then
-      other(i, ticket, T.STALE)
+      other(i, ticket, T.STALE, nil, true)
     else
-      other(i, ticket, afterlife(S, ticket, nonce))
+      local status, record = afterlife(S, ticket, nonce)
+      other(i, ticket, status, record, true)
     end
   end
 end
@@ -57,8 +71,7 @@ end
 -- attempt, then number (from 1 on), status and failures of each of those. Returns how many messages are done.
 -- O(k log n).
 local function ack_leases(S, from, count, result, reply)
-  local args, tickets = ARGV, {}
-  for i = 1, count do tickets[i] = args[from + 3 * i - 2] end
+  local tickets, generations, nonces = named_leases(from, count)
   local records = fields_of(K.lease, tickets)
   local head, exceptions, ended, dropped, seen = #reply + 1, 0, 0, 0, {}
   reply[head] = 0
@@ -78,12 +91,11 @@ local function ack_leases(S, from, count, result, reply)
   -- Messages that were put together and leased together have the same record, so it is looked at but once.
   local known, known_nonce, is_known_fresh
   for i = 1, count do
-    local ticket, packed, at = tickets[i], records[i], from + 3 * i - 3
-    local nonce = args[at + 2]
+    local ticket, packed, nonce = tickets[i], records[i], nonces[i]
     if packed and packed ~= known then
       known, known_nonce, is_known_fresh = packed, nonce_of(packed), is_fresh(packed)
     end
-    if args[at] ~= S.gen then
+    if generations[i] ~= S.gen then
       except(i, T.GONE, 0)
     elseif packed and not seen[ticket] and known_nonce == nonce then
       if is_plain and is_known_fresh then   -- the same as end_of
