@@ -60,3 +60,27 @@ def test_a_variable_with_the_name_of_a_function_is_refused(code: str) -> None:
 
 def test_a_script_without_functions_stays_as_it_is() -> None:
     assert made_when_called([], "return 1") == "return 1"
+
+
+def test_what_every_step_runs_through_is_made_with_the_table_and_the_rest_by_number_behind_it() -> None:
+    functions = [DOUBLE, "local function add(x) return double(x) end   -- often", TWICE]
+    assert made_when_called(functions, "return twice(add(1))").splitlines() == [
+        "local F",
+        "F = {",
+        "function(x) return F[2](x) end   -- often",
+        ",",
+        "}",
+        "setmetatable(F, { __index = function(_, n)",
+        "local f",
+        "if n < 3 then",
+        "f = function(x) return 2 * x end",
+        "else",
+        "f = function(x)",
+        "  return F[2](F[2](x))   -- not double(x)",
+        "end",
+        "end",
+        "F[n] = f",
+        "return f",
+        "end })",
+        "return F[3](F[1](1))",
+    ]

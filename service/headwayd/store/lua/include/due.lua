@@ -73,6 +73,8 @@ end
 
 -- All of it. True if there may be more that is due already.
 local function do_what_is_due(S)
+  -- Nothing is due before what was told last (see `commit`).
+  if not S.is_new and (S.due_said == 0 or S.due_said > S.now) then return S.aged < S.tail end
   local lapsed = lapse(S, DUE_AT_ONCE)
   local expired = expire_old(S, DUE_AT_ONCE)
   local joined = promote(S, DUE_AT_ONCE)

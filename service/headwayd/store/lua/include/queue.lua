@@ -17,11 +17,16 @@
 -- the consumer line), turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals;
 -- n_departed: what ever left the line at its head), logged (events ever put into x:log), watched_until (ms; events are
 -- logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
-local CORE = { 'gen', 'offer_to', 'turn_to', 'scan', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps',
-  'n_holes', 'seq', 'line', 'died', 'tick_at', 'due_said', 'tidy_at', 'expiring', 'aged', 'adopted_at', 'offer_at',
-  'paused', 'n_accepted', 'n_acked', 'n_expired', 'n_withdrawn', 'n_foreign', 'put_sum', 'put_sum_at', 'ack_sum',
-  'ack_sum_at', 'born', 'n_departed', 'logged', 'watched_until', 'standing', 'turn_at' }
-local FIRST_COUNTER = 5   -- all but the first four are numbers
+--
+-- Every step reads the core; the others are read together when one of them is first asked for.
+local CORE = { 'gen', 'turn_to', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes', 'aged',
+  'due_said', 'tidy_at', 'expiring', 'standing', 'adopted_at', 'watched_until', 'paused', 'n_departed', 'tick_at',
+  'n_accepted', 'put_sum', 'put_sum_at', 'n_acked', 'ack_sum', 'ack_sum_at' }
+local FIRST_COUNTER = 3   -- all but the first two are numbers, in both
+local function other_fields()
+  return { 'offer_to', 'scan', 'offer_at', 'turn_at', 'seq', 'line', 'died', 'n_expired', 'n_withdrawn', 'n_foreign',
+    'born', 'logged' }
+end
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
 local LIFE_MARK_AT = '253402300000000'
@@ -35,11 +40,35 @@ local AGED_AT_ONCE = 1000    -- most foreign messages given the queue's time to 
 -- Fields and values that x:meta begins with. A small hash is kept as one piece that is searched from its front, and to
 -- its end for a field that it has not: so what each step reads is there from the start, and stands first.
 local function first_fields(generation)
-  local fields = { 'gen', generation, 'offer_to', '', 'turn_to', '', 'scan', '-1' }
-  for i = FIRST_COUNTER, #CORE do
-    fields[2 * i - 1], fields[2 * i] = CORE[i], '0'
+  local fields = { 'gen', generation, 'turn_to', '' }
+  local function counters(names)
+    for i = FIRST_COUNTER, #names do
+      fields[#fields + 1] = names[i]
+      fields[#fields + 1] = '0'
+    end
   end
+  counters(CORE)
+  fields[#fields + 1] = 'offer_to'
+  fields[#fields + 1] = ''
+  fields[#fields + 1] = 'scan'
+  fields[#fields + 1] = '-1'
+  counters(other_fields())
   return fields
+end
+
+local function is_other_field(name)
+  for _, other in ipairs(other_fields()) do
+    if name == other then return true end
+  end
+  return false
+end
+
+-- What S has of the fields that are not of the core.
+local function read_others(S)
+  local names = other_fields()
+  local values = redis.call('HMGET', K.meta, unpack(names))
+  S.offer_to, S.scan = values[1] or '', values[2] or '-1'
+  for i = FIRST_COUNTER, #names do S[names[i]] = tonumber(values[i] or 0) end
 end
 
 -- Adds n events to a decaying sum; sum / RATE_SPAN_MS is the rate.
@@ -57,17 +86,30 @@ end
 local function load()
   local strings = redis.call('MGET', K.bound, K.produced_messages, K.consumed_messages)
   if not strings[1] then return nil end
+  local meta = redis.call('HMGET', K.meta, unpack(CORE))
+  -- Named here, the entries have room from the start; and what is false is not looked for among the other fields.
   local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0,
               prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
-              size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0 }
-  local meta = redis.call('HMGET', K.meta, unpack(CORE))
-  S.gen, S.offer_to, S.turn_to, S.scan = meta[1], meta[2] or '', meta[3] or '', meta[4] or '-1'
-  for i = FIRST_COUNTER, #CORE do S[CORE[i]] = tonumber(meta[i] or 0) end
+              size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0,
+              gen = meta[1], turn_to = meta[2] or '', head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
+              n_gaps = 0, n_holes = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
+              watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0, put_sum_at = 0,
+              n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false, was_full = false,
+              policy = false, log = false, bits = false, at_commit = false, made_room = false, time_known = false, called = false,
+              present = false }
+  for i = FIRST_COUNTER, #CORE do S[CORE[i]] = (meta[i] or 0) + 0 end
+  setmetatable(S, { __index = function(_, name)
+    if not is_other_field(name) then return nil end
+    read_others(S)
+    return rawget(S, name)
+  end })
   S.is_new = not S.gen or redis.call('PTTL', K.bound) < LIFE_MARK_LEAST
   if S.is_new then
     S.is_remade = S.gen and true or false
     S.gen, S.offer_to, S.turn_to, S.scan = ARGV[1], '', '', '-1'
-    for i = FIRST_COUNTER, #CORE do S[CORE[i]] = 0 end
+    for _, names in ipairs({ CORE, other_fields() }) do
+      for i = FIRST_COUNTER, #names do S[names[i]] = 0 end
+    end
     S.tail, S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted = S.size, S.size, S.prod, S.cons, S.size
     S.born, S.adopted_at = S.now, S.now
     S.len, S.returned = S.size, 0
@@ -117,12 +159,12 @@ end
 -- When the message with this ticket was put, 0 if nobody knows; and the first ticket behind it of which that may not be
 -- true. Entries that the head has passed are dropped. Tickets must be asked in growing order. Amortised O(1).
 local function time_of(S, ticket)
-  local first = S.first_time or first_time()
+  local first = S.time_known or first_time()
   while first.to <= ticket do
     redis.call('LPOP', K.times)
     first = first_time()
   end
-  S.first_time = first
+  S.time_known = first
   if first.from > ticket then return 0, first.from end
   return first.at, first.to
 end
@@ -267,7 +309,9 @@ local function open()
       end
     end
     redis.call('HSET', K.meta, unpack(fields))
-    for i = FIRST_COUNTER, #CORE do S.dirty[CORE[i]] = true end
+    for _, names in ipairs({ CORE, other_fields() }) do
+      for i = FIRST_COUNTER, #names do S.dirty[names[i]] = true end
+    end
     S.aged = S.tail
     redis.call('PEXPIREAT', K.bound, LIFE_MARK_AT)
     return S
