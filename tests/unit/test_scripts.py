@@ -40,6 +40,26 @@ def test_constants_are_written_out_but_not_within_names_and_texts() -> None:
     assert scripts.with_constants(lines) == ["return 10 + T.MOST .. 'MOST' .. ALMOST .. 'w' .. x.WORD"]
 
 
+def test_entries_of_constant_tables_are_written_out_and_the_tables_go() -> None:
+    lines = [
+        "local FLAG = {",
+        "  HELD = 16,     -- it isn't free, as in OLD = 1",
+        "  LAPSED = 2,",
+        "}",
+        "local CAUSE = { AGE = 'x', OTHER = 'y' }",
+        "local made = { HELD = 1 + 1 }",
+        "return FLAG.HELD + made.HELD .. CAUSE.OTHER .. S.FLAG",
+    ]
+    assert scripts.with_constant_tables(lines) == [lines[5], "return 16 + made.HELD .. 'y' .. S.FLAG"]
+
+
+def test_keys_are_asked_for_by_what_stands_behind_the_name_of_the_queue() -> None:
+    text = scripts.build("put").text.decode()
+    assert "redis.call('LPUSH', K['']" in text
+    assert "K[':x:meta']" in text
+    assert "K.meta" not in text
+
+
 @pytest.mark.parametrize("name", scripts.NAMES)
 def test_every_script_stays_clear_of_luas_limit_of_locals(name: str) -> None:
     text = scripts.build(name).text.decode()

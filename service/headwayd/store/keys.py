@@ -163,22 +163,28 @@ def blocked_at_keys(base: str) -> tuple[str, ...]:
 
 
 def lua_table() -> str:
-    """The same spelling as a Lua table `K` from short name to full key of the queue at KEYS[1], built when first
-    asked."""
+    """The same spelling for Lua: a table `K` of the queue at KEYS[1], from suffix to full key, built when first asked.
+    Scripts write `K.meta`, which `lua_key` turns into the suffix; for a name in a variable there is `key_of`."""
     rows = ", ".join(f"{name} = '{suffix}'" for name, suffix in (PRESSURE | OWN).items())
     stale = ", ".join(f"'{suffix}'" for suffix in STALE_SUFFIXES)
     own = ", ".join(f"'{name}'" for name in OWN)
     pressure = ", ".join(f"'{name}'" for name in PRESSURE)
     return (
         f"local WAKE_CHANNEL, DUE_CHANNEL = '{WAKE_CHANNEL}', '{DUE_CHANNEL}'\n"
-        f"local SUFFIX = {{ {rows} }}\n"
+        f"local function suffixes() return {{ {rows} }} end\n"
         f"local function stale_suffixes() return {{ {stale} }} end\n"
         f"local function own_names() return {{ {own} }} end\n"
         f"local function pressure_names() return {{ {pressure} }} end\n"
         "local BASE = KEYS[1]\n"
-        "local K = setmetatable({}, { __index = function(known, name)\n"
-        "  local key = BASE .. SUFFIX[name]\n"
-        "  known[name] = key\n"
+        "local K = setmetatable({}, { __index = function(known, suffix)\n"
+        "  local key = BASE .. suffix\n"
+        "  known[suffix] = key\n"
         "  return key\n"
         "end })\n"
+        "local function key_of(name) return K[suffixes()[name]] end\n"
     )
+
+
+def lua_key(name: str) -> str:
+    """The key with this short name, in Lua."""
+    return f"K['{(PRESSURE | OWN)[name]}']"

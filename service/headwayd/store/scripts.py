@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 
 from headwayd.domain.limits import MAX_DELAY_MS, MAX_REMEMBERED_IDS
@@ -22,6 +23,9 @@ from headwayd.store.status import Status
 _CONSTANTS = re.compile(
     r"local ([A-Z][A-Z_0-9]*(?:, [A-Z][A-Z_0-9]*)*) = ((?:\d+|'[^',]*')(?:, (?:\d+|'[^',]*'))*)(?: +--.*)?$"
 )
+_TABLE = re.compile(r"^local ([A-Z]+) = \{((?:\s*[A-Z]+ = (?:\d+|'\w*'),?(?:\s*--.*)?)+)\s*\}$", re.MULTILINE)
+_ENTRY = re.compile(r"([A-Z]+) = (\d+|'\w*')")
+_KEY = re.compile(r"\bK\.([a-z_]+)\b")
 _CAPITALS = re.compile(r"(?<![\w.'\"])[A-Z][A-Z_0-9]*(?![\w'\"])")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 _FUNCTION = re.compile(r"local function (\w+)\(")
@@ -63,6 +67,11 @@ def _limits_include() -> str:
 def _with_statuses(text: str) -> str:
     """`T.NAME` becomes the word itself: a table of them would be built anew for every call."""
     return _STATUS.sub(lambda match: f"'{Status[match[1]]}'", text)
+
+
+def _with_keys(text: str) -> str:
+    """`K.name` becomes a look by the suffix: a table of all names would be built anew for every call, too."""
+    return _KEY.sub(lambda match: keys.lua_key(match[1]), text)
 
 
 _MADE = {
@@ -109,6 +118,21 @@ def with_constants(lines: list[str]) -> list[str]:
         else:
             rest.append(line)
     return _CAPITALS.sub(lambda match: constants.get(match[0], match[0]), "\n".join(rest)).split("\n")
+
+
+def _entry(entries: Mapping[str, str], match: re.Match[str]) -> str:
+    return entries[match[1]]
+
+
+def with_constant_tables(lines: list[str]) -> list[str]:
+    """The script with the entries of its constant tables written out where they are used, `FLAG.HELD` for example."""
+    text = "\n".join(lines)
+    while table := _TABLE.search(text):
+        rows = (row.partition("--")[0] for row in table[2].splitlines())
+        entries = {name: value for row in rows for name, value in _ENTRY.findall(row)}
+        text = text[: table.start()] + text[table.end() + 1 :]
+        text = re.sub(rf"\b{table[1]}\.([A-Z]+)\b", partial(_entry, entries), text)
+    return text.split("\n")
 
 
 def needed(lines: list[str]) -> list[str]:
@@ -168,15 +192,14 @@ def build(name: str, replaced: dict[str, str] | None = None) -> Script:
     """The script of this operation; `replaced` maps include names to other texts (a test's clock, for example)."""
     first, _, own = _source(name).partition("\n")
     includes = "\n".join(line for line in own.splitlines() if _INCLUDE.match(line))
-    lines = needed(
-        with_constants([*_expand(includes, set(), replaced or {}), _OWN, *_INCLUDE.sub("", own).splitlines()])
-    )
+    expanded = [*_expand(includes, set(), replaced or {}), _OWN, *_INCLUDE.sub("", own).splitlines()]
+    lines = needed(with_constants(with_constant_tables(expanded)))
     at = lines.index(_OWN)
     included = ["\n".join(piece) for piece in _pieces(lines[:at])]
     functions = [piece for piece in included if is_function(piece)]
     values = [piece for piece in included if not is_function(piece) and _code(piece)]
     whole = "\n".join([first, *values, made_when_called(functions, "\n".join(lines[at:]))])
-    text = _with_statuses(whole).encode()
+    text = _with_keys(_with_statuses(whole)).encode()
     return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

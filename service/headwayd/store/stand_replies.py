@@ -32,10 +32,10 @@ _ANY_POLICY = Policy()
 
 
 @lru_cache(maxsize=256)  # most answers tell the same, and a policy has many fields
-def _polls(base: bytes, per_position: bytes, longest: bytes) -> Policy:
-    if not int(base):  # told only to those who stand in line
+def _polls(base_ms: int, per_position_ms: int, longest_ms: int) -> Policy:
+    if not base_ms:  # told only to those who stand in line
         return _ANY_POLICY
-    return Policy(poll_base_ms=int(base), poll_per_position_ms=int(per_position), poll_max_ms=int(longest))
+    return Policy(poll_base_ms=base_ms, poll_per_position_ms=per_position_ms, poll_max_ms=longest_ms)
 
 
 def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:

@@ -131,8 +131,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="delete-leaves-a-key",
         defect="Delete forgets one of the keys.",
         file=INCLUDE + "removal.lua",
-        old="for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end",
-        new="for _, name in ipairs(own_names()) do if name ~= 'corpse' then keys[#keys + 1] = K[name] end end",
+        old="for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end",
+        new="for _, name in ipairs(own_names()) do if name ~= 'corpse' then keys[#keys + 1] = key_of(name) end end",
         test=EXACT + "test_deleting_with_everything_outstanding_leaves_no_key",
     ),
     Mutant(

@@ -11,7 +11,7 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
-local reply = { ARGV[1], T.OK, text_of(S.now), '' }
+local reply = { ARGV[1], T.OK, S.now, 0 }
 ack_leases(S, 5, tonumber(ARGV[4]), ARGV[3], reply)
-reply[4] = text_of(commit(S, false, nil))
+reply[4] = commit(S, false, nil)
 return reply

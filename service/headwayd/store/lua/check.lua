@@ -8,6 +8,7 @@
 local MOST_FINDINGS, PART, OVERDUE_MS = 100, 1000, 5000
 if redis.call('EXISTS', K.bound) == 0 then return { ARGV[1], why_absent() } end
 
+local SUFFIX = suffixes()
 local findings = {}
 local function find(key, text, ...)
   if #findings < MOST_FINDINGS then findings[#findings + 1] = key .. ': ' .. string.format(text, ...) end
@@ -26,12 +27,12 @@ local KINDS = { bound = 'string', producer = 'string', consumer = 'string', dele
 local SIZES = { list = 'LLEN', hash = 'HLEN', zset = 'ZCARD' }
 local entries, has_wrong_kind = 0, false
 for name, kind in pairs(KINDS) do
-  local found = redis.call('TYPE', K[name]).ok
+  local found = redis.call('TYPE', key_of(name)).ok
   if found ~= 'none' and found ~= kind then
     find(SUFFIX[name], 'is a %s, must be a %s', found, kind)
     has_wrong_kind = true
   elseif SIZES[found] then
-    entries = entries + redis.call(SIZES[kind], K[name])
+    entries = entries + redis.call(SIZES[kind], key_of(name))
   end
 end
 local S
@@ -48,19 +49,19 @@ if entries > tonumber(ARGV[3]) then return reply_with(T.TOO_LARGE) end
 
 -- pressure's keys.
 for _, role in ipairs({ 'producer', 'consumer' }) do
-  local tokens = redis.call('LLEN', K[role .. '_free'])
+  local tokens = redis.call('LLEN', key_of(role .. '_free'))
   expect(tokens <= 1, SUFFIX[role .. '_free'], 'has %d tokens, at most 1 is right', tokens)
 end
 local closed = redis.call('LLEN', K.closed)
 expect(closed == 0 or closed == 2, SUFFIX.closed, 'has %d tokens, 0 or 2 are right', closed)
 for _, name in ipairs({ 'produced_messages', 'produced_bytes', 'consumed_messages', 'consumed_bytes' }) do
-  local value = redis.call('GET', K[name]) or '0'
+  local value = redis.call('GET', key_of(name)) or '0'
   expect(string.match(value, '^%d+$'), SUFFIX[name], 'is no count: %s', string.sub(value, 1, 40))
 end
 expect(string.match(redis.call('GET', K.bound), '^%d+$'), SUFFIX.bound, 'is no number')
 if S.is_new then   -- a foreign client's: nothing of ours is booked yet
   for _, name in ipairs(S.is_remade and {} or own_names()) do
-    expect(redis.call('EXISTS', K[name]) == 0, SUFFIX.meta, 'is missing, though there is %s', SUFFIX[name])
+    expect(redis.call('EXISTS', key_of(name)) == 0, SUFFIX.meta, 'is missing, though there is %s', SUFFIX[name])
   end
   return reply_with(T.OK)
 end
@@ -76,16 +77,16 @@ local function look(name, act, member, value)
   if not pcall(act, member, value) then find(SUFFIX[name], 'cannot make sense of %s', string.sub(member, 1, 40)) end
 end
 local function each_member(name, act)
-  local size = redis.call('ZCARD', K[name])
+  local size = redis.call('ZCARD', key_of(name))
   for from = 0, size - 1, PART do
-    local part = redis.call('ZRANGE', K[name], from, from + PART - 1, 'WITHSCORES')
+    local part = redis.call('ZRANGE', key_of(name), from, from + PART - 1, 'WITHSCORES')
     for i = 1, #part, 2 do look(name, act, part[i], tonumber(part[i + 1])) end
   end
 end
 local function each_field(name, act)
   local cursor, seen = '0', {}
   repeat
-    local found = redis.call('HSCAN', K[name], cursor, 'COUNT', PART)
+    local found = redis.call('HSCAN', key_of(name), cursor, 'COUNT', PART)
     cursor = found[1]
     for i = 1, #found[2], 2 do
       if not seen[found[2][i]] then

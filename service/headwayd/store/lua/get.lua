@@ -40,7 +40,7 @@ if not is_life(S, ARGV[13]) then
   return { ARGV[1], T.QUEUE_DELETED }
 end
 -- What is said first is known last; behind it stands what was settled, and then what is given.
-local reply = { ARGV[1], '', '', '', '', '', '', '', '', 0, 0, '', '', '', '', 0, 0 }
+local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 local acks, ended = tonumber(ARGV[14]), 0
 if acks > 0 then ended = ack_leases(S, 15, acks, '', reply) else reply[#reply + 1] = 0 end
 local WAITER, number = ARGV[9], tonumber(ARGV[10])
@@ -293,7 +293,7 @@ if taken > 0 then
   end
 end
 
-local position, length, poll = 0, 0, { '0', '0', '0' }
+local position, length, poll = 0, 0, { 0, 0, 0 }
 if WAITER ~= '' then
   if given > 0 or status ~= T.OK or wait == 'large' then
     if number ~= 0 then redis.call('ZREM', K.consumers, WAITER) end
@@ -305,14 +305,14 @@ if WAITER ~= '' then
     redis.call('ZADD', K.consumers, 'NX', number, WAITER)
     position = redis.call('ZRANK', K.consumers, WAITER) + 1
     for i, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
-      poll[i] = text_of(policy_of(S, name))
+      poll[i] = policy_of(S, name)
     end
   end
   length = redis.call('ZCARD', K.consumers)
 end
 local due = commit(S, false, nil)
 local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or 0
-local told = { ARGV[1], status, text_of(S.now), S.gen, wait, holder, random, text_of(due), text_of(number), position,
-  length, text_of(limit), poll[1], poll[2], poll[3], was_dropped and 1 or 0, left }
+local told = { ARGV[1], status, S.now, S.gen, wait, holder, random, due, number, position, length, limit, poll[1],
+  poll[2], poll[3], was_dropped and 1 or 0, left }
 for i, value in ipairs(told) do reply[i] = value end
 return reply

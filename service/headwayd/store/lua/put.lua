@@ -90,6 +90,7 @@ local function except(i, code, ref, position)
   exceptions[#exceptions + 1] = position
 end
 local function flush()
+  if #joining == 0 then return end
   join_tail(S, joining)
   joining, joining_names = {}, {}
 end
@@ -236,7 +237,6 @@ if WAITER ~= '' then
   end
 end
 local due = commit(S, false, WAITER ~= '' and WAITER or nil)
-local reply = { ARGV[1], T.OK, text_of(S.now), S.gen, wait, holder, text_of(number), text_of(first_ticket),
-  text_of(first_position), done, text_of(due), text_of(S.bound) }
+local reply = { ARGV[1], T.OK, S.now, S.gen, wait, holder, number, first_ticket, first_position, done, due, S.bound }
 for _, value in ipairs(exceptions) do reply[#reply + 1] = value end
 return reply

@@ -37,8 +37,10 @@ local function commit(S, made_room, me)
   end
   local fields = {}
   for name in pairs(S.dirty) do
+    local value = S[name]
+    if type(value) == 'number' and value % 1 ~= 0 then value = text_of(value) end   -- of a sum not all digits
     fields[#fields + 1] = name
-    fields[#fields + 1] = type(S[name]) == 'number' and text_of(S[name]) or S[name]
+    fields[#fields + 1] = value
   end
   if #fields > 0 then redis.call('HSET', K.meta, unpack(fields)) end
   return due

@@ -20,9 +20,11 @@ local function each_chunk(values, per_chunk, act)
 end
 
 local function remove_fields(key, fields)
+  if #fields > 0 and #fields <= CHUNK then return redis.call('HDEL', key, unpack(fields)) end
   each_chunk(fields, CHUNK, function(part) redis.call('HDEL', key, unpack(part)) end)
 end
 local function remove_members(key, members)
+  if #members > 0 and #members <= CHUNK then return redis.call('ZREM', key, unpack(members)) end
   each_chunk(members, CHUNK, function(part) redis.call('ZREM', key, unpack(part)) end)
 end
 -- Field, value, field, value … of a hash; score, member, score, member … of a sorted set; elements of a list.
@@ -33,6 +35,7 @@ local function add_members(key, pairs_list)
   each_chunk(pairs_list, 2 * CHUNK, function(part) redis.call('ZADD', key, unpack(part)) end)
 end
 local function push_tail(elements)
+  if #elements > 0 and #elements <= CHUNK then return redis.call('LPUSH', K.q, unpack(elements)) end
   each_chunk(elements, CHUNK, function(part) redis.call('LPUSH', K.q, unpack(part)) end)
 end
 local function push_head(elements)

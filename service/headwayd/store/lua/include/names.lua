@@ -51,14 +51,12 @@ end
 -- Bits, one per ticket, for the endings that need no more than that. A page is kept as it was read, with the bytes that
 -- this call has changed beside it; commit puts both together. To cut a page in pieces for every bit costs as much as all
 -- the rest of an ack.
-local PAGES = { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' }
-
-local BITS = { [0] = 1, 2, 4, 8, 16, 32, 64, 128 }
+local function page_prefixes() return { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' } end
 
 -- The pages of a mark that this call has looked at, and which it looked at last.
 local function bits_of(S, mark)
   S.bits = S.bits or {}
-  S.bits[mark] = S.bits[mark] or { prefix = PAGES[mark], pages = {} }
+  S.bits[mark] = S.bits[mark] or { prefix = page_prefixes()[mark], pages = {} }
   return S.bits[mark]
 end
 
@@ -81,7 +79,7 @@ local function has_bit(S, mark, ticket)
   local page = page_of(bits_of(S, mark), ticket)
   local at = ticket - page.from
   local byte_at = math.floor(at / 8) + 1
-  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / BITS[at % 8]) % 2 == 1
+  return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / 2 ^ (at % 8)) % 2 == 1
 end
 
 local function write_page(S, page)
@@ -112,7 +110,7 @@ local function set_bit(S, bits, ticket)
   if not page or ticket < page.from or ticket > page.to then page = page_of(bits, ticket) end
   local at = ticket - page.from
   local place = at % 8
-  local byte_at, value = (at - place) / 8 + 1, BITS[place]
+  local byte_at, value = (at - place) / 8 + 1, 2 ^ place
   local byte = page.bytes[byte_at] or string.byte(page.was, byte_at)
   if byte % (2 * value) >= value then return end
   page.bytes[byte_at] = byte + value
@@ -121,7 +119,7 @@ end
 
 -- Remembers how the message with this reference ended, or that its last lease has no say any more. O(log n).
 local function remember(S, ref, record, mark, result)
-  local is_plain = result == '' and PAGES[mark] and string.byte(ref) ~= 100
+  local is_plain = result == '' and page_prefixes()[mark] and string.byte(ref) ~= 100
   if is_plain and mark == MARK.DONE then
     is_plain = record.failures == 0 and not has_flag(record.flags, FLAG.RELEASED)
   elseif is_plain then
@@ -184,7 +182,7 @@ local function ending_of(S, ref)
     return mark, string.sub(noted, 22)
   end
   if string.byte(ref) == 100 then return nil end
-  for mark in pairs(PAGES) do
+  for mark in pairs(page_prefixes()) do
     if has_bit(S, mark, ref) then return mark, '' end
   end
   return nil

@@ -183,7 +183,7 @@ end
 
 local function forget_own_keys()
   local keys = {}
-  for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
+  for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end
   redis.call('DEL', unpack(keys))
 end
 
@@ -338,8 +338,10 @@ local function room_of(S)
   return math.max(0, S.bound - S.len)
 end
 
-local function role_is_free(role) return redis.call('EXISTS', K[role .. '_free']) == 1 end
-local function holder_of(role) return redis.call('GET', K[role]) or '' end
+local function role_is_free(role)
+  return redis.call('EXISTS', role == 'producer' and K.producer_free or K.consumer_free) == 1
+end
+local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
 
 -- pressure's not_full has one token exactly while there is room. While a foreign client holds the producer role it may
 -- have popped the token for the push it is about to do, so then a token is added only if this step made room. While a

@@ -15,7 +15,7 @@ local FLAG = {
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
   HELD = 16,     -- it tells by whom: only while it is leased
 }
-local NO_NONCE = string.rep('\0', 20)
+local NO_NONCE = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
 local function has_flag(flags, flag) return math.floor(flags / flag) % 2 == 1 end
 local function with_flag(flags, flag) if has_flag(flags, flag) then return flags end return flags + flag end

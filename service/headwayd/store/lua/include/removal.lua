@@ -3,8 +3,8 @@
 
 local function remove_all_keys()
   local keys = {}
-  for _, name in ipairs(pressure_names()) do keys[#keys + 1] = K[name] end
-  for _, name in ipairs(own_names()) do keys[#keys + 1] = K[name] end
+  for _, name in ipairs(pressure_names()) do keys[#keys + 1] = key_of(name) end
+  for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end
   for _, suffix in ipairs(stale_suffixes()) do keys[#keys + 1] = BASE .. suffix end
   redis.call('UNLINK', unpack(keys))
 end
@@ -22,7 +22,7 @@ local function deletion_obstacle()
   local begun = redis.call('GET', K.deleting)
   if not begun and redis.call('EXISTS', K.closed) == 0 then return nil end
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    if not role_is_free(role) and (begun == OURS or redis.call('EXISTS', K[role]) == 1) then return role end
+    if not role_is_free(role) and (begun == OURS or redis.call('EXISTS', key_of(role)) == 1) then return role end
   end
   if begun == OURS or redis.call('EXISTS', K.closed) == 0 then return nil end
   if not begun then
