@@ -6,7 +6,7 @@ import pytest
 
 from headwayd.domain.errors import QueueFull
 from headwayd.domain.joined import Joined, errors_of
-from headwayd.domain.model import PutCode, PutOutcome
+from headwayd.domain.model import NewMessage, PutCode, PutOutcome
 from headwayd.store.replies import put_outcomes
 
 JOINED = Joined("g", 98, 8, 4)
@@ -43,7 +43,7 @@ def test_there_are_no_errors_in_it() -> None:
 @pytest.mark.parametrize(("given_ids", "is_one"), [(["", ""], True), (["a", ""], False)])
 def test_what_nobody_named_and_only_joined_the_tail_is_told_so(given_ids: list[str], *, is_one: bool) -> None:
     reply = [b"OK", b"1", b"g", b"", b"", b"0", b"5", b"3", 2, b"0", b"0"]
-    outcomes = put_outcomes("q", reply, given_ids)
+    outcomes = put_outcomes("q", reply, [NewMessage(b"x", id=given) for given in given_ids])
     assert isinstance(outcomes, Joined) is is_one
     assert list(outcomes) == [
         PutOutcome(PutCode.QUEUED, given or f"~g-{5 + i}", 5 + i, 3 + i) for i, given in enumerate(given_ids)

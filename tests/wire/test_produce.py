@@ -53,6 +53,31 @@ async def test_batches_are_stored_and_answered_in_order(line: Line) -> None:
     assert await waiting_payloads(line) == [b"%d %c" % (number, which) for number in range(50) for which in b"ab"]
 
 
+async def test_bare_and_other_batches_stand_in_the_order_in_which_they_were_sent(line: Line) -> None:
+    """Also those that went together in one step, and those that room was found for bit by bit."""
+    await line.create(bound=30)
+    batches = [[b"%d-%d" % (number, i) for i in range(10)] for number in range(8)]
+    async with Producing(line) as stream:
+        for number, batch in enumerate(batches):
+            odd = [Message(payload=b"%d-x" % number, id=f"id {number}", headers={"k": "v"})] if number % 3 == 1 else []
+            await stream.send(*batch[:5], *odd, *batch[5:])
+            batch[5:5] = [one.payload for one in odd]
+        taken: list[message_pb2.Delivery] = []
+        count = sum(map(len, batches))
+        while len(taken) < count:
+            some = (await line.get(7, wait_ms=5_000)).deliveries
+            await line.ack(*[one.lease for one in some])
+            taken += some
+        await stream.answer(8)
+        results = [result for one in stream.seen for result in one.results]
+    assert [one.message.payload for one in taken] == [payload for batch in batches for payload in batch]
+    assert [(one.message.id, one.ticket) for one in taken] == [(one.id, one.ticket) for one in results]
+    assert [one.ticket for one in results] == list(range(1, count + 1))
+    assert [one.id for one in results if not one.id.startswith("~")] == ["id 1", "id 4", "id 7"]
+    assert all(1 <= one.position <= 30 for one in results)
+    assert [one.message.id for one in taken if one.message.headers] == ["id 1", "id 4", "id 7"]
+
+
 async def test_the_batch_number_is_the_senders_own(line: Line) -> None:
     await line.create()
     async with Producing(line) as stream:

@@ -15,6 +15,7 @@ from types import TracebackType
 
 from headwayd.domain import names
 from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
+from headwayd.domain.bare import all_bytes
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
 from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
@@ -25,7 +26,6 @@ from headwayd.domain.model import (
     DeadPage,
     DelayOrder,
     GetOrder,
-    NewMessage,
     Peeked,
     Policy,
     Purged,
@@ -73,10 +73,6 @@ class _Bare:
             error.text = bare(error.text, own)
             error.metadata = {key: bare(value, own) for key, value in error.metadata.items()}
             error.violations = tuple(Violation(one.field, bare(one.description, own)) for one in error.violations)
-
-
-def _size_of(message: NewMessage) -> int:
-    return len(message.payload) + len(message.headers) + len(message.id)
 
 
 def _denied(allowed: int, where: str, metadata: dict[str, str]) -> PermissionDenied:
@@ -191,7 +187,7 @@ class GuardedEngine:
 
     async def _own_put(self, order: PutOrder) -> PutOrder:
         own = order._replace(queue=self._own(order.queue, _PRODUCER))
-        await self._quota.check_put(len(order.messages), lambda: sum(map(_size_of, order.messages)))
+        await self._quota.check_put(len(order.messages), lambda: all_bytes(order.messages))
         return own
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from headwayd.domain.bare import all_of, is_for_now, payload_bytes
 from headwayd.domain.blocked import BlockedPut
 from headwayd.domain.errors import (
     HeadwayError,
@@ -134,14 +135,9 @@ _Kind = tuple[str, OnDuplicate, str]  # what must be the same for Puts to go tog
 
 def _size_if_together(order: PutOrder) -> int | None:
     """The bytes of its payloads; None if something in it could refuse the Puts that it goes with."""
-    if order.all_or_nothing:
+    if order.all_or_nothing or not is_for_now(order.messages):
         return None
-    size = 0
-    for message in order.messages:
-        if message.not_before_at_ms:
-            return None
-        size += len(message.payload)
-    return size
+    return payload_bytes(order.messages)
 
 
 def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
@@ -232,7 +228,7 @@ class Putting:
         queue, on_duplicate, producer = kind
         step = await self._store.put(
             queue,
-            batches[0] if len(batches) == 1 else [message for batch in batches for message in batch],
+            all_of(batches),
             producer=producer,
             waiter="",
             line_ticket=0,

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from headway.v1 import queue_service_pb2
+from headwayd.domain.bare import all_of, is_for_now
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import DAY_MS
@@ -49,7 +50,7 @@ class _Batch:
     @property
     def is_harmless(self) -> bool:
         """Nothing in it can be a reason to refuse others."""
-        return not any(message.not_before_at_ms for message in self.order.messages)
+        return is_for_now(self.order.messages)
 
     def may_go_with(self, other: _Batch) -> bool:
         """In one step with the batch before."""
@@ -101,11 +102,11 @@ async def _put_all(
     """What befell each batch, as soon as that is known."""
     at_once: Sequence[PutOutcome] = ()
     if len(batches) > 1:
-        messages = [message for batch in batches for message in batch.order.messages]
+        messages = all_of([batch.order.messages for batch in batches])
         at_once = await _put(engine, batches[0].order._replace(messages=messages), context)
     at = 0
     for batch in batches:
-        messages = list(batch.order.messages)
+        messages = batch.order.messages
         outcomes = _without_those_that_found_no_room(at_once[at : at + len(messages)])
         at += len(messages)
         if rest := messages[len(outcomes) :]:

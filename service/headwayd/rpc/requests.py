@@ -7,9 +7,10 @@ queue's name is not checked here: the engine knows which names its store can hol
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_service_pb2
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.limits import (
     DEFAULT_PAGE_SIZE,
     MAX_ATTEMPT_ID_BYTES,
@@ -29,11 +30,13 @@ from headwayd.domain.limits import (
 from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import PLACE_MARK
+from headwayd.rpc.bare_messages import bare_payloads, is_bare
 from headwayd.rpc.policies import masked_names, policy_of
 from headwayd.rpc.validation import Checks
 from headwayd.rpc.watch_requests import checked_progress
 
 OWN_ID_MARK = "~"  # ids that the service makes begin with it
+_MANY = 6  # messages; fewer are cheaper to look at one by one
 _CLOSE_WAIT_MS = 1 * SECOND_MS
 _DELETE_WAIT_MS = 5 * SECOND_MS
 # No line is longer, and Lua's numbers are exact up to here: a position beyond shows the same, nothing.
@@ -223,30 +226,21 @@ def _on_duplicate(value: int, checks: Checks) -> OnDuplicate:
 
 def _new_messages(
     request: queue_service_pb2.PutRequest | queue_service_pb2.ProduceRequest, checks: Checks
-) -> list[NewMessage]:
-    if not checks.batch_size("messages", len(request.messages)):
-        return []
+) -> Sequence[NewMessage]:
+    count = len(request.messages)
+    if not checks.batch_size("messages", count):
+        return ()
+    if count >= _MANY:
+        payloads = bare_payloads(request, max_bytes=checks.limits.max_message_bytes)
+        if payloads is not None:
+            return BareMessages(payloads)
     return [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
-
-
-# The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
-_AROUND_PAYLOAD = ((0x80, 2), (0x4000, 3), (0x20_0000, 4), (0x1000_0000, 5))
-
-
-def _is_bare(message: message_pb2.Message, payload_bytes: int) -> bool:
-    """Whether it has nothing but its payload, by its size alone: what is there takes at least two bytes more."""
-    if not payload_bytes:
-        return message.ByteSize() == 0
-    for below, around in _AROUND_PAYLOAD:
-        if payload_bytes < below:
-            return message.ByteSize() == payload_bytes + around
-    return False
 
 
 def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> NewMessage:
     payload = message.payload
     size = len(payload)
-    if size <= checks.limits.max_message_bytes and _is_bare(message, size):
+    if size <= checks.limits.max_message_bytes and is_bare(message, size):
         return NewMessage(payload)
     message_id = message.id
     if message_id:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.errors import (
     FieldInvalid,
     Violation,
@@ -76,7 +77,7 @@ class MessageSteps(Asking):
             raise replies.duplicate(queue, messages[int(reply[1]) - 1].id)
         self._note_due(queue, reply[1], reply[9])
         return PutStep(
-            outcomes=replies.put_outcomes(queue, reply, [message.id for message in messages]),
+            outcomes=replies.put_outcomes(queue, reply, messages),
             wait=Wait(text(reply[3]) or Wait.NOTHING.value),
             line_ticket=int(reply[5]),
             holder=text(reply[4]),
@@ -86,6 +87,8 @@ class MessageSteps(Asking):
 
     @staticmethod
     def _messages(messages: Sequence[NewMessage]) -> list[Argument]:
+        if isinstance(messages, BareMessages):
+            return [f"p{len(messages)}", *messages.payloads]
         if all(message.is_bare for message in messages):
             return [f"p{len(messages)}", *[message.payload for message in messages]]
         arguments: list[Argument] = [len(messages)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from itertools import repeat
 from typing import Any
 
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import (
     DuplicateMessage,
@@ -25,6 +26,7 @@ from headwayd.domain.model import (
     Counts,
     DeadMessage,
     Delivery,
+    NewMessage,
     Outcome,
     Peeked,
     Policy,
@@ -128,13 +130,16 @@ def duplicate(queue: str, message_id: str) -> DuplicateMessage:
     return DuplicateMessage(f"message {message_id!r} is known", metadata={"queue": queue, "id": message_id})
 
 
-def put_outcomes(queue: str, reply: Sequence[Any], given_ids: Sequence[str]) -> Sequence[PutOutcome]:
-    """The outcomes of the messages that were dealt with. `reply` is put.lua's, from its status on."""
+def put_outcomes(queue: str, reply: Sequence[Any], messages: Sequence[NewMessage]) -> Sequence[PutOutcome]:
+    """The outcomes of those messages that were dealt with. `reply` is put.lua's, from its status on."""
     generation = text(reply[2])
     ticket, position, done = int(reply[6]), int(reply[7]), int(reply[8])
     exceptions: dict[int, tuple[str, str, int]] = {}
     for at in range(11, len(reply), 4):
         exceptions[int(reply[at])] = (text(reply[at + 1]), text(reply[at + 2]), int(reply[at + 3]))
+    if not exceptions and isinstance(messages, BareMessages):
+        return Joined(generation, ticket, position, done)
+    given_ids = [message.id for message in messages]
     if not exceptions and not any(given_ids):
         return Joined(generation, ticket, position, done)
     if not exceptions:

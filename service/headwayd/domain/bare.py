@@ -1,0 +1,67 @@
+"""Messages that are nothing but their payloads.
+
+Most are. So a batch of them is kept as its payloads, and no message is made of one until somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import overload
+
+from headwayd.domain.model import NewMessage
+
+
+class BareMessages(Sequence[NewMessage]):
+    """Messages with these payloads. A part of it is one, too."""
+
+    __slots__ = ("payloads",)
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self.payloads = payloads
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def __iter__(self) -> Iterator[NewMessage]:
+        return map(NewMessage, self.payloads)
+
+    @overload
+    def __getitem__(self, at: int) -> NewMessage: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[NewMessage]: ...
+
+    def __getitem__(self, at: int | slice) -> NewMessage | Sequence[NewMessage]:
+        if isinstance(at, slice):
+            return BareMessages(self.payloads[at])
+        return NewMessage(self.payloads[at])
+
+
+def all_of(batches: Sequence[Sequence[NewMessage]]) -> Sequence[NewMessage]:
+    """The messages of all batches, in order."""
+    if len(batches) == 1:
+        return batches[0]
+    payloads = [batch.payloads for batch in batches if isinstance(batch, BareMessages)]
+    if len(payloads) == len(batches):
+        return BareMessages(list(chain.from_iterable(payloads)))
+    return list(chain.from_iterable(batches))
+
+
+def is_for_now(messages: Sequence[NewMessage]) -> bool:
+    """Whether none has an instant of its own, which may be too far ahead."""
+    return isinstance(messages, BareMessages) or not any(message.not_before_at_ms for message in messages)
+
+
+def payload_bytes(messages: Sequence[NewMessage]) -> int:
+    """How many bytes their payloads have."""
+    if isinstance(messages, BareMessages):
+        return sum(map(len, messages.payloads))
+    return sum(len(message.payload) for message in messages)
+
+
+def all_bytes(messages: Sequence[NewMessage]) -> int:
+    """The same with their headers and the ids they were given."""
+    if isinstance(messages, BareMessages):
+        return payload_bytes(messages)
+    return sum(len(message.payload) + len(message.headers) + len(message.id) for message in messages)
