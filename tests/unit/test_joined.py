@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.errors import QueueFull
 from headwayd.domain.joined import Joined, errors_of
 from headwayd.domain.model import NewMessage, PutCode, PutOutcome
@@ -40,11 +41,13 @@ def test_there_are_no_errors_in_it() -> None:
     assert errors_of([*JOINED, PutOutcome(PutCode.REFUSED, "", error=full)]) == [full]
 
 
-@pytest.mark.parametrize(("given_ids", "is_one"), [(["", ""], True), (["a", ""], False)])
-def test_what_nobody_named_and_only_joined_the_tail_is_told_so(given_ids: list[str], *, is_one: bool) -> None:
+@pytest.mark.parametrize("is_bare", [True, False])
+def test_bare_messages_that_joined_the_tail_are_told_so(*, is_bare: bool) -> None:
+    given_ids = ["", ""] if is_bare else ["a", ""]
     reply = [b"OK", b"1", b"g", b"", b"", b"0", b"5", b"3", 2, b"0", b"0"]
-    outcomes = put_outcomes("q", reply, [NewMessage(b"x", id=given) for given in given_ids])
-    assert isinstance(outcomes, Joined) is is_one
+    named = [NewMessage(b"x", id=given) for given in given_ids]
+    outcomes = put_outcomes("q", reply, BareMessages([b"x"] * 2) if is_bare else named)
+    assert isinstance(outcomes, Joined) is is_bare
     assert list(outcomes) == [
         PutOutcome(PutCode.QUEUED, given or f"~g-{5 + i}", 5 + i, 3 + i) for i, given in enumerate(given_ids)
     ]

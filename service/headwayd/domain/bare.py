@@ -13,7 +13,8 @@ from headwayd.domain.model import NewMessage
 
 
 class BareMessages(Sequence[NewMessage]):
-    """Messages with these payloads. A part of it is one, too."""
+    """Messages with these payloads. A part of it is one, too. It has no subclasses: whether something is one is asked
+    by `type(…) is`, because `isinstance` asks an abstract class, which a Put of one message would notice."""
 
     __slots__ = ("payloads",)
 
@@ -42,7 +43,7 @@ def all_of(batches: Sequence[Sequence[NewMessage]]) -> Sequence[NewMessage]:
     """The messages of all batches, in order."""
     if len(batches) == 1:
         return batches[0]
-    payloads = [batch.payloads for batch in batches if isinstance(batch, BareMessages)]
+    payloads = [batch.payloads for batch in batches if type(batch) is BareMessages]
     if len(payloads) == len(batches):
         return BareMessages(list(chain.from_iterable(payloads)))
     return list(chain.from_iterable(batches))
@@ -50,18 +51,16 @@ def all_of(batches: Sequence[Sequence[NewMessage]]) -> Sequence[NewMessage]:
 
 def is_for_now(messages: Sequence[NewMessage]) -> bool:
     """Whether none has an instant of its own, which may be too far ahead."""
-    return isinstance(messages, BareMessages) or not any(message.not_before_at_ms for message in messages)
+    return type(messages) is BareMessages or not any(message.not_before_at_ms for message in messages)
 
 
-def payload_bytes(messages: Sequence[NewMessage]) -> int:
+def payload_bytes(messages: BareMessages) -> int:
     """How many bytes their payloads have."""
-    if isinstance(messages, BareMessages):
-        return sum(map(len, messages.payloads))
-    return sum(len(message.payload) for message in messages)
+    return sum(map(len, messages.payloads))
 
 
 def all_bytes(messages: Sequence[NewMessage]) -> int:
-    """The same with their headers and the ids they were given."""
-    if isinstance(messages, BareMessages):
+    """How many bytes messages have in their payloads, headers, and the ids they were given."""
+    if type(messages) is BareMessages:
         return payload_bytes(messages)
     return sum(len(message.payload) + len(message.headers) + len(message.id) for message in messages)

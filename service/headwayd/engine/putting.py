@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
-from headwayd.domain.bare import all_of, is_for_now, payload_bytes
+from headwayd.domain.bare import BareMessages, all_of, payload_bytes
 from headwayd.domain.blocked import BlockedPut
 from headwayd.domain.errors import (
     HeadwayError,
@@ -19,7 +19,6 @@ from headwayd.domain.errors import (
     RoleInUse,
     StoreUnavailable,
 )
-from headwayd.domain.joined import errors_of
 from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.domain.waiting import wait_for
 from headwayd.engine.coalescing import Coalescer, shared_out
@@ -135,9 +134,16 @@ _Kind = tuple[str, OnDuplicate, str]  # what must be the same for Puts to go tog
 
 def _size_if_together(order: PutOrder) -> int | None:
     """The bytes of its payloads; None if something in it could refuse the Puts that it goes with."""
-    if order.all_or_nothing or not is_for_now(order.messages):
+    if order.all_or_nothing:
         return None
-    return payload_bytes(order.messages)
+    if type(order.messages) is BareMessages:
+        return payload_bytes(order.messages)
+    size = 0
+    for message in order.messages:
+        if message.not_before_at_ms:
+            return None
+        size += len(message.payload)
+    return size
 
 
 def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
@@ -182,9 +188,9 @@ class Putting:
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Engine.put."""
         outcomes = await self._put_each(order, budget_s=budget_s)
-        errors = errors_of(outcomes)
-        if len(errors) == len(outcomes) and all(error.reason is errors[0].reason for error in errors):
-            raise errors[0]
+        first = outcomes[0].error
+        if first is not None and all(one.error is not None and one.error.reason is first.reason for one in outcomes):
+            raise first
         return outcomes
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:

@@ -98,7 +98,7 @@ def produce_response(batch: int, outcomes: Sequence[PutOutcome]) -> queue_servic
 def _fill_results(
     response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Sequence[PutOutcome]
 ) -> None:
-    if isinstance(outcomes, Joined) and len(outcomes) >= _WORTH_BYTES:
+    if type(outcomes) is Joined and len(outcomes) >= _WORTH_BYTES:
         in_bytes = results_in_bytes(outcomes, response.RESULTS_FIELD_NUMBER)
         if in_bytes is not None:
             response.MergeFromString(in_bytes)

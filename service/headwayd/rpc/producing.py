@@ -9,7 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from headway.v1 import queue_service_pb2
-from headwayd.domain.bare import all_of, is_for_now
+from headwayd.domain.bare import all_bytes, all_of, is_for_now
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import DAY_MS
@@ -45,7 +45,7 @@ _MOST_UNDONE, _MOST_UNDONE_BYTES = 16, 2 * 1024 * 1024  # batches read ahead; th
 class _Batch:
     number: int
     order: PutOrder
-    size: int  # bytes
+    size: int  # bytes of its messages; to ask the request for its own is to have it written
 
     @property
     def is_harmless(self) -> bool:
@@ -93,7 +93,8 @@ async def _batches(
     async for batch in asked:
         queue = batch.queue or queue
         engine.check_name(queue)
-        yield _Batch(batch.batch, requests.batch_order(batch, queue, engine.limits), batch.ByteSize())
+        order = requests.batch_order(batch, queue, engine.limits)
+        yield _Batch(batch.batch, order, all_bytes(order.messages))
 
 
 async def _put_all(

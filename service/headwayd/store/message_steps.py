@@ -87,7 +87,7 @@ class MessageSteps(Asking):
 
     @staticmethod
     def _messages(messages: Sequence[NewMessage]) -> list[Argument]:
-        if isinstance(messages, BareMessages):
+        if type(messages) is BareMessages:
             return [f"p{len(messages)}", *messages.payloads]
         if all(message.is_bare for message in messages):
             return [f"p{len(messages)}", *[message.payload for message in messages]]

@@ -137,11 +137,9 @@ def put_outcomes(queue: str, reply: Sequence[Any], messages: Sequence[NewMessage
     exceptions: dict[int, tuple[str, str, int]] = {}
     for at in range(11, len(reply), 4):
         exceptions[int(reply[at])] = (text(reply[at + 1]), text(reply[at + 2]), int(reply[at + 3]))
-    if not exceptions and isinstance(messages, BareMessages):
+    if not exceptions and type(messages) is BareMessages:
         return Joined(generation, ticket, position, done)
     given_ids = [message.id for message in messages]
-    if not exceptions and not any(given_ids):
-        return Joined(generation, ticket, position, done)
     if not exceptions:
         return [
             PutOutcome(PutCode.QUEUED, given or made_id(generation, ticket + i), ticket + i, position + i)

@@ -43,7 +43,7 @@ class _CountedStore:
     async def put(self, queue: str, messages: Sequence[NewMessage], **options: Any) -> PutStep:
         """See Store."""
         step = await self._store.put(queue, messages, **options)
-        if isinstance(step.outcomes, Joined):
+        if type(step.outcomes) is Joined:
             self._counts.of(queue).put += len(step.outcomes)
             return step
         codes = [outcome[0] for outcome in step.outcomes]
