@@ -107,13 +107,13 @@ class FirstAcks(Sequence[Settlement]):
 
 def leases_of(deliveries: Sequence[Delivery]) -> Sequence[str]:
     """The leases of all, in order."""
-    if isinstance(deliveries, FirstDeliveries):
+    if type(deliveries) is FirstDeliveries:
         return deliveries.leases
     return [delivery.lease for delivery in deliveries]
 
 
 def last_expiry_ms(deliveries: Sequence[Delivery]) -> int:
     """When the last of the leases lapses; there must be one."""
-    if isinstance(deliveries, FirstDeliveries):
+    if type(deliveries) is FirstDeliveries:
         return deliveries.lease_expires_at_ms
     return max(delivery.lease_expires_at_ms for delivery in deliveries)

@@ -211,7 +211,7 @@ def check_response(checked: Checked) -> admin_service_pb2.CheckResponse:
 def add_results(reply: ProtoMessage, name: str, settled: Sequence[Settlement]) -> None:
     """Fills the field `name` of a reply: one result per lease, and per message named by id, in order."""
     if (
-        isinstance(settled, FirstAcks)
+        type(settled) is FirstAcks
         and (encoded := first_acks(cast(Descriptor, reply.DESCRIPTOR), name, settled)) is not None
     ):
         reply.MergeFromString(encoded)
@@ -270,7 +270,7 @@ def add_deliveries(
 ) -> None:
     """Leased messages. Those of one step mostly have the same times: of several these are written once and copied,
     which halves what a message costs here."""
-    if isinstance(deliveries, FirstDeliveries):
+    if type(deliveries) is FirstDeliveries:
         encoded = first_deliveries(reply.DESCRIPTOR, "deliveries", deliveries)
         if encoded is not None:
             reply.MergeFromString(encoded)

@@ -280,7 +280,7 @@ class Consuming:
         return ToldConsumer(settled=settled)
 
     def _note(self, settled: Sequence[Settlement]) -> None:
-        if isinstance(settled, FirstAcks):
+        if type(settled) is FirstAcks:
             self._held.end_all(settled.leases)
             return
         for one in settled:

@@ -80,7 +80,7 @@ class Outstanding:
     def add(self, deliveries: Sequence[Delivery], lapses_at: float) -> None:
         """Leased to the stream just now."""
         leases = leases_of(deliveries)
-        if isinstance(deliveries, FirstDeliveries) and self._held.keys().isdisjoint(leases):
+        if type(deliveries) is FirstDeliveries and self._held.keys().isdisjoint(leases):
             sizes = list(map(len, deliveries.payloads))
             self._bytes += sum(sizes)
             self._held.update(zip(leases, zip(sizes, repeat(lapses_at)), strict=False))

@@ -97,7 +97,7 @@ class _CountedStore:
 
     def _note_delivered(self, counts: QueueCounts, deliveries: Sequence[Delivery]) -> None:
         leased_at, wait, now = self._leased_at, counts.wait, self._loop.time()
-        if isinstance(deliveries, FirstDeliveries) and leased_at.keys().isdisjoint(deliveries.leases):
+        if type(deliveries) is FirstDeliveries and leased_at.keys().isdisjoint(deliveries.leases):
             leased_at.update(zip(deliveries.leases, repeat(now), strict=False))
             counts.delivered += len(deliveries)
             for put_at_ms, count in Counter(deliveries.put_at_ms).items():
@@ -128,7 +128,7 @@ class _CountedStore:
 
     def _note_settled(self, counts: QueueCounts, settled: Sequence[Settlement]) -> None:
         ended, work, now = self._leased_at.pop, counts.work, self._loop.time()
-        if isinstance(settled, FirstAcks):
+        if type(settled) is FirstAcks:
             for began, count in Counter([ended(lease, None) for lease in settled.leases]).items():
                 if began is not None:
                     work.note(now - began, count)
