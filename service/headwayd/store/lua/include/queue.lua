@@ -63,12 +63,16 @@ local function is_other_field(name)
   return false
 end
 
--- What S has of the fields that are not of the core.
+-- Reads the fields that are not of the core, but those that this step has set already.
 local function read_others(S)
   local names = other_fields()
   local values = redis.call('HMGET', K.meta, unpack(names))
-  S.offer_to, S.scan = values[1] or '', values[2] or '-1'
-  for i = FIRST_COUNTER, #names do S[names[i]] = tonumber(values[i] or 0) end
+  local function keep(i, value)
+    if rawget(S, names[i]) == nil then S[names[i]] = value end
+  end
+  keep(1, values[1] or '')
+  keep(2, values[2] or '-1')
+  for i = FIRST_COUNTER, #names do keep(i, tonumber(values[i] or 0)) end
 end
 
 -- Adds n events to a decaying sum; sum / RATE_SPAN_MS is the rate.
@@ -95,8 +99,8 @@ local function load()
               n_gaps = 0, n_holes = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
               watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0, put_sum_at = 0,
               n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false, was_full = false,
-              policy = false, log = false, bits = false, at_commit = false, made_room = false, time_known = false, called = false,
-              present = false }
+              policy = false, log = false, bits = false, at_commit = false, made_room = false, time_known = false,
+              called = false, present = false }
   for i = FIRST_COUNTER, #CORE do S[CORE[i]] = (meta[i] or 0) + 0 end
   setmetatable(S, { __index = function(_, name)
     if not is_other_field(name) then return nil end
