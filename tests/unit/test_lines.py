@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from headwayd.domain.errors import HeadwayError
+from harness import eventually
+from headwayd.domain.errors import HeadwayError, ShuttingDown
 from headwayd.engine.lines import Line
 
 
@@ -22,10 +23,10 @@ class Hints:
         self.is_armed = True
         return self.finds
 
-    def change(self) -> None:
-        if self.is_armed and self.line is not None:
+    def change(self, *, is_call: bool = False) -> None:
+        if (self.is_armed or is_call) and self.line is not None:
             self.is_armed = False
-            self.line.kick()
+            self.line.kick(is_call=is_call)
 
 
 class Waiter:
@@ -171,3 +172,95 @@ async def test_a_line_looks_from_time_to_time_though_arming_said_that_it_is_in_v
     async with asyncio.timeout(5):
         await serving
     assert waiter.served.is_set()
+
+
+async def test_a_line_that_is_called_arms_now_and_then_only() -> None:
+    hints, messages = Hints(), list[str]()
+    hints.finds = False
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=0.2)
+    hints.line = line
+    waiter = Waiter(messages)
+    line.join(waiter, has_tried=True)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await turns()
+        assert hints.is_armed
+        hints.change()
+        await turns()
+        assert (hints.is_armed, waiter.tries) == (True, 1)  # nobody called
+        for tries in (2, 3):
+            hints.change(is_call=True)
+            await turns()
+            assert (hints.is_armed, waiter.tries) == (False, tries)
+        await eventually(lambda: hints.is_armed)
+        messages.append("put by a foreign client")
+        hints.change()
+        await waiter.served.wait()
+        await serving
+
+
+async def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
+    """Neither armed nor tried again: whoever comes has tried, and since then nothing was heard."""
+    hints, messages = Hints(), ["for the first"]
+    hints.finds = False
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=0.2)
+    hints.line = line
+    first, second = Waiter(messages), Waiter(messages)
+    first.leaves_more = False
+    line.join(first, has_tried=True)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await turns()
+        hints.change(is_call=True)
+        await first.served.wait()
+        await turns()
+        line.forget(first)  # as a stream does that has its turn
+        await turns()
+        line.join(second, has_tried=True)
+        await turns()
+        assert (hints.is_armed, second.tries) == (False, 0)
+        messages.append("for the second")
+        hints.change(is_call=True)
+        await serving
+    assert second.tries == 1
+
+
+@pytest.mark.parametrize("finds", [True, False])
+async def test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_once(*, finds: bool) -> None:
+    """It may have come between the try of whoever comes next and its coming."""
+    hints, messages = Hints(), ["for the first"]
+    hints.finds = False
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=60.0)
+    hints.line = line
+    first, second = Waiter(messages), Waiter(messages)
+    first.leaves_more = False
+    line.join(first, has_tried=True)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await turns()
+        hints.change(is_call=True)
+        await first.served.wait()
+        await turns()
+        hints.change(is_call=True)
+        hints.finds = finds
+        line.join(second, has_tried=True)
+        await turns()
+        assert (hints.is_armed, second.tries) == (True, 1 if finds else 0)
+        line.forget(second)
+        line.fail_all(ShuttingDown("a test"))
+        await serving
+
+
+async def test_an_empty_line_is_served_no_longer_when_all_waiting_is_over() -> None:
+    hints = Hints()
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=60.0)
+    waiter = Waiter([])
+    line.join(waiter)
+    serving = asyncio.create_task(line.serve())
+    async with asyncio.timeout(5):
+        await turns()
+        line.forget(waiter)
+        await turns()
+        assert not serving.done()
+        line.fail_all(ShuttingDown("a test"))
+        await serving

@@ -150,9 +150,9 @@ class Engine:
         await self._tasks.drain(_DRAIN_S)
         await self._tasks.close()
 
-    def _kick(self, queue: str | None) -> None:
-        self._getters.kick(queue)
-        self._putters.kick(queue)
+    def _kick(self, queue: str | None, is_call: bool) -> None:
+        self._getters.kick(queue, is_call=is_call)
+        self._putters.kick(queue, is_call=is_call)
         self._watching.kick(queue)
         if queue is None:
             self._standing.kick(None)

@@ -2,8 +2,9 @@
 
 A line keeps trying its first waiters while they leave more to find. Then it arms a hint, tries once more unless that
 said that it would be in vain (what happened before arming is not heard), and sleeps until the hint, or until it is time
-for the slow safety check. How a waiter tries,
-and what it wants, is its own business: a line only knows whether it was served.
+for the slow safety check. A call by name is heard without arming: so a line that is called often arms now and then
+only, for what nobody calls for, and stays for a moment when it is empty. How a waiter tries, and what it wants, is its
+own business: a line only knows whether it was served.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
 _SHORTEST_CHECK_S = 5.0
 _CHECKS_PER_S = 5
+_REST_S = 0.05  # so late may be heard what a foreign client does, where Headway's own do much
 _SLACK = 64  # entries of those who have gone that are kept before it is worth sorting them out
 
 
@@ -51,17 +53,30 @@ class Waiter(Protocol):
 
 class Line:
     """The waiters of one kind on one queue. `arm` asks for the next hint, and says whether trying may find something;
-    `most_at_once` first waiters may try together."""
+    `most_at_once` first waiters may try together. When it was called it does not arm again for `rest_s`, and when it is
+    empty it is served for so long."""
 
-    def __init__(self, arm: Callable[[], Awaitable[bool]], *, most_at_once: int, check_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        arm: Callable[[], Awaitable[bool]],
+        *,
+        most_at_once: int,
+        check_s: Callable[[], float],
+        rest_s: float = 0.0,
+    ) -> None:
         self._arm = arm
         self._most_at_once = most_at_once
         self._check_s = check_s
+        self._rest_s = rest_s
         self._waiters: dict[Waiter, None] = {}
         self._order: list[tuple[int, int, Waiter]] = []  # a heap; what no longer holds is dropped when it comes up
         self._joined = itertools.count()
         self._trying: dict[Waiter, asyncio.Future[None]] = {}
-        self._kicked = asyncio.Event()
+        self._is_kicked = False  # trying may find something
+        self._is_called = False  # by name, since it armed
+        self._is_behind = False  # something was heard while nobody waited, so what a try found before may be old
+        self._is_over = False
+        self._news = asyncio.Event()
         self.trouble: StoreUnavailable | None = None  # of the last try, if the store failed it
 
     def __len__(self) -> int:
@@ -72,8 +87,11 @@ class Line:
         heard. Nor is who comes alone and `has_tried` just now in vain: what changed since then arming tells."""
         self._waiters[waiter] = None
         self._enter(waiter)
-        if self._first(1) == [waiter] and not (has_tried and len(self._waiters) == 1):
-            self._kicked.set()
+        is_alone = len(self._waiters) == 1
+        if self._first(1) == [waiter] and not (has_tried and is_alone):
+            self.kick()
+        elif is_alone:
+            self._news.set()
 
     def _enter(self, waiter: Waiter) -> None:
         heapq.heappush(self._order, (waiter.rank, next(self._joined), waiter))
@@ -110,28 +128,39 @@ class Line:
 
     def forget(self, waiter: Waiter) -> None:
         """Gives up the place at once; if the waiter is just trying, it must cope with the outcome itself."""
-        self._waiters.pop(waiter, None)
-        if not self._waiters:
-            self._kicked.set()  # `serve` ends at once, not at its next safety check
+        if waiter in self._waiters:
+            del self._waiters[waiter]
+            if not self._waiters:
+                self._news.set()  # `serve` sees it at once, not at its next safety check
 
-    def kick(self) -> None:
-        """Something may have changed."""
-        self._kicked.set()
+    def kick(self, *, is_call: bool = False) -> None:
+        """Something may have changed. `is_call`: somebody here was called by name, which is heard without arming."""
+        if self._waiters:
+            self._is_kicked = True
+            self._is_called |= is_call
+            self._news.set()
+        else:
+            self._is_behind = True
 
     def fail_all(self, error: HeadwayError) -> None:
-        """Ends everybody's wait."""
+        """Ends everybody's wait, and the serving."""
         for waiter in list(self._waiters):
             waiter.fail(error)
         self._waiters.clear()
-        self._kicked.set()
+        self._is_over = True
+        self._news.set()
 
     async def serve(self) -> None:
-        """Runs until nobody waits."""
+        """Runs until nobody has waited for `rest_s`."""
+        loop = asyncio.get_running_loop()
         width = 1
         is_armed = may_find = False
-        while self._waiters:
-            if self._kicked.is_set():
-                self._kicked.clear()
+        rests_until = 0.0
+        while self._waiters or await self._is_joined(may_find):
+            if self._is_behind:  # then it goes on as if it had just begun
+                self._is_behind = self._is_called = is_armed = may_find = False
+            if self._is_kicked:
+                self._is_kicked = False
                 is_armed, may_find = False, True  # a hint comes once
             if may_find:
                 try:
@@ -143,16 +172,32 @@ class Line:
                     continue
                 self.trouble = None
                 width = min(2 * width, self._most_at_once) if may_find else 1
-            elif not is_armed:
+            elif not is_armed and not (self._is_called and loop.time() < rests_until):
+                self._is_called = False
                 may_find = await self._arm()
-                is_armed = True
-            else:
-                try:
-                    async with asyncio.timeout(self._check_s()):
-                        await self._kicked.wait()
-                except TimeoutError:  # armed before the look: then one look will do
-                    await self._arm()
-                    may_find = True
+                is_armed, rests_until = True, loop.time() + self._rest_s
+            elif not await self._hears(self._check_s() if is_armed else rests_until - loop.time()) and is_armed:
+                await self._arm()  # before the look: then one look will do
+                may_find = True
+
+    async def _is_joined(self, may_find: bool) -> bool:
+        """Whether somebody comes within `rest_s`, now that nobody waits. Whoever comes may have tried before what was
+        heard last."""
+        self._is_behind |= may_find or self._is_kicked
+        self._is_kicked = False
+        if self._rest_s and not self._is_over:
+            await self._hears(self._rest_s)
+        return bool(self._waiters)
+
+    async def _hears(self, within_s: float) -> bool:
+        """Waits for news. False if there are none in time."""
+        self._news.clear()
+        try:
+            async with asyncio.timeout(within_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _try_first(self, width: int) -> bool:
         """Lets the first waiters try, in order. True if the next may find something, too: all have got on, served or to
@@ -193,7 +238,8 @@ async def _each_attempt(waiters: Sequence[Waiter]) -> Sequence[bool | BaseExcept
 
 
 class Lines:
-    """All lines of one kind in this process, by queue; a line lives as long as somebody stands in it."""
+    """All lines of one kind in this process, by queue; a line lives as long as somebody stands in it, and a moment
+    longer."""
 
     def __init__(
         self,
@@ -228,19 +274,20 @@ class Lines:
     @property
     def queues(self) -> Sequence[str]:
         """Those on which somebody waits."""
-        return tuple(self._lines)
+        return tuple(queue for queue, line in self._lines.items() if line)
 
     def join(self, queue: str, waiter: Waiter, *, has_tried: bool = False) -> Line:
         """Stands in the queue's line. See Line."""
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = Line(
-                lambda: self._arm(queue), most_at_once=self._most_at_once, check_s=lambda: check_s(len(self._lines))
+                lambda: self._arm(queue),
+                most_at_once=self._most_at_once,
+                check_s=lambda: check_s(len(self._lines)),
+                rest_s=_REST_S,
             )
-            line.join(waiter, has_tried=has_tried)
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
-        else:
-            line.join(waiter)
+        line.join(waiter, has_tried=has_tried)
         if self._over is not None:
             line.fail_all(self._over)
         return line
@@ -253,13 +300,13 @@ class Lines:
             self._on_end(queue)
             line.fail_all(ShuttingDown("this process stopped serving the line"))
 
-    def kick(self, queue: str | None) -> None:
-        """Something may have changed on this queue; None: on any."""
+    def kick(self, queue: str | None, *, is_call: bool = False) -> None:
+        """Something may have changed on this queue; None: on any. `is_call`: see Line."""
         if queue is None:
             for line in self._lines.values():
                 line.kick()
         elif queue in self._lines:
-            self._lines[queue].kick()
+            self._lines[queue].kick(is_call=is_call)
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends everybody's wait, also that of whoever comes later."""

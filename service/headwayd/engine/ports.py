@@ -102,7 +102,7 @@ class RedriveStep:
 
 
 # Called with a queue's name when something may have changed for those who wait there; with None when anything may have.
-HintListener = Callable[[str | None], None]
+HintListener = Callable[[str | None, bool], None]
 # Called with a queue's name and the seconds until time alone next changes something there.
 DueListener = Callable[[str, float], None]
 

@@ -161,7 +161,7 @@ class Asking:
         await ask_each(self._servers.links, lambda link: link.command("PING"), within_s=budget_s)
 
     def on_hint(self, listener: HintListener) -> None:
-        """Who is told that something may have changed for those who wait."""
+        """Who is told that something may have changed for those who wait, and whether it was called by name."""
         self._hints.on_hint = listener
 
     def on_due(self, listener: DueListener) -> None:

@@ -36,7 +36,7 @@ _KICK = b"kick"
 # How soon those are told to look again whose queue is being moved to another node.
 _MOVING_S = 0.05
 
-HintListener = Callable[[str | None], None]
+HintListener = Callable[[str | None, bool], None]
 DueListener = Callable[[str, int], None]
 
 
@@ -55,8 +55,9 @@ class Interest:
 
 class Hints:
     """Open as long as the process serves. Listeners are called on the event loop and must not block: hints with a
-    queue's name (None: any), due times with a queue's name and milliseconds since 1970. Changes of the two lines of
-    those who wait are told apart: they give nobody anything to lease, or room.
+    queue's name (None: any) and whether somebody of this process was called by name, due times with a queue's name and
+    milliseconds since 1970. Changes of the two lines of those who wait are told apart: they give nobody anything to
+    lease, or room.
 
     `home` tells which server has a base key: one of those that `hear` was given.
     """
@@ -83,7 +84,7 @@ class Hints:
         self._interests = (self._waited_for, self.standing, self.blocked)
         self._wires: dict[Host | None, HintWire] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self.on_hint: HintListener = lambda _queue: None
+        self.on_hint: HintListener = lambda _queue, _is_call: None
         self.on_due: DueListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
 
@@ -125,7 +126,7 @@ class Hints:
         """Something may have been missed: everybody is told."""
         for interest in self._interests:
             interest.queues.clear()
-        self.on_hint(None)
+        self.on_hint(None, False)
         self.on_reconnect()
 
     async def arm(self, queue: str, *, until_drained: bool) -> bool:
@@ -173,26 +174,26 @@ class Hints:
     def _dispatch(self, host: Host | None, channel: bytes, content: Any) -> None:
         if channel == INVALIDATE:
             if content is None:
-                self.on_hint(None)
+                self.on_hint(None, False)
                 return
             for interest in self._interests:
                 interest.tell(content)
         elif channel == self._wake:
-            self._tell(host, content)
+            self._tell(host, content, is_call=True)
         elif channel == self._due:
             what, _, base = content.partition(b" ")
             if what == _KICK:
-                self._tell(host, base)
+                self._tell(host, base, is_call=False)
             elif what.isdigit() and (queue := self._queue_of(host, base)) is not None:
                 self.on_due(queue, int(what))
 
     def _hint(self, queue: str) -> None:
-        self.on_hint(queue)
+        self.on_hint(queue, False)
 
-    def _tell(self, host: Host | None, base: bytes) -> None:
+    def _tell(self, host: Host | None, base: bytes, *, is_call: bool) -> None:
         queue = self._queue_of(host, base)
         if queue is not None:
-            self.on_hint(queue)
+            self.on_hint(queue, is_call)
 
     def _queue_of(self, host: Host | None, base: bytes) -> str | None:
         home = self._home(base)

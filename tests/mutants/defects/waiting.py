@@ -46,6 +46,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_lines.py::test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again",
     ),
     Mutant(
+        name="heard-by-an-empty-line-forgotten",
+        defect="What is heard while nobody stands in line is lost on one who tried before it and stands there after.",
+        file="engine/lines.py",
+        old="            self._is_behind = True",
+        new="            pass",
+        test="tests/unit/test_lines.py::test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_once",
+    ),
+    Mutant(
         name="closed-called-not-worth-a-look",
         defect="Who arms a hint on a queue that was closed meanwhile sleeps on.",
         file="store/keys.py",
