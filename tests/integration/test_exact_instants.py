@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import pytest
 from redis.client import PubSub
 
-from headwayd.domain.errors import QueueDrained
+from headwayd.domain.errors import QueueDeleted, QueueDrained
 from headwayd.domain.model import Policy
+from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import Wait
 from headwayd.store import keys, tokens
 from integration.desk import BUDGET_S, HOUR_MS, PREFIX, START_MS, Desk
@@ -197,6 +198,20 @@ async def test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_anoth
     assert await desk.ack(lease) == ["GONE"]
     counts = await desk.counts()
     assert (counts.accepted, counts.length, counts.leased, counts.delayed) == (0, 0, 0, 0)
+
+
+async def test_what_a_foreign_client_took_is_booked_though_a_place_is_not_kept(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one", b"two", b"three")
+    waiting = await desk.store.peek(desk.name, from_position=2, max_messages=1, max_bytes=99, budget_s=BUDGET_S)
+    assert await desk.withdraw(waiting[0].id) == [""]
+    assert desk.foreign_get() == b"one"
+    with pytest.raises(QueueDeleted):
+        await desk.store.keep_place(
+            desk.name, Waiter(name="here#1", number=1, generation="0" * 16), "@place", None, budget_s=BUDGET_S
+        )
+    assert await desk.is_sound()
+    assert (await desk.take_one()).payload == b"three"
 
 
 async def test_pressures_token_is_there_exactly_while_there_is_room(desk: Desk) -> None:

@@ -11,7 +11,10 @@
 -- @include numbers stands
 local S, status = open()
 if not S then return { ARGV[1], status } end
-if not is_life(S, ARGV[8]) then return { ARGV[1], T.QUEUE_DELETED } end
+if not is_life(S, ARGV[8]) then
+  commit(S, false, nil)
+  return { ARGV[1], T.QUEUE_DELETED }
+end
 local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if number == 0 then
   number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)
