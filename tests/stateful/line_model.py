@@ -151,13 +151,14 @@ class LineModel:
         self.line.pop(place, None)
         self.kept.pop(place, None)
 
-    def come_back(self, place: str, units: int) -> tuple[str, int]:
-        """Why it cannot, or ""; and its number."""
+    def come_back(self, place: str, units: int | None) -> tuple[str, int]:
+        """Why it cannot, or ""; and its number. Only who polls, and so has `units`, may come too early; for nobody else
+        it is looked who stands before."""
         kept, number = self.kept.get(place), self.line.get(place)
         if kept is None or number is None:
             return "PLACE_LOST", 0
         early = kept.min_at - self.tolerance_ms - self.now > 0
-        if early and (units == 0 or len(self._walk(units, until=place)) >= units):
+        if early and units is not None and (units == 0 or len(self._walk(units, until=place)) >= units):
             kept.strikes += 1
             if kept.strikes < self.strikes_most:
                 return "POLL_TOO_SOON", 0
@@ -178,7 +179,7 @@ class LineModel:
             number = self.line.get(waiter, 0)
         if place:
             is_poll = not ended and keeps is None
-            given.refused, number = self.come_back(place, self.units() if is_poll else OVER)
+            given.refused, number = self.come_back(place, self.units() if is_poll else None)
             if given.refused:
                 self.commit()
                 return given
