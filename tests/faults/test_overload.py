@@ -86,13 +86,14 @@ async def flood(address: str, queue: str, *, rate: float, seconds: float) -> Tal
 
 
 async def once_it_can(ask: Callable[[], Awaitable[AnswerT]], *, within: float = 30) -> AnswerT:
-    """The answer, when the service has done with the flood: until then callers may be told to come again."""
+    """The answer, when the service has done with the flood: until then callers may be told to come again; where gRPC has
+    no room even for that, it says CANCELLED (P-ERR-7)."""
     async with asyncio.timeout(within):
         while True:
             try:
                 return await ask()
             except grpc.aio.AioRpcError as error:
-                if error.code() not in (RESOURCE_EXHAUSTED, UNAVAILABLE):
+                if error.code() not in (RESOURCE_EXHAUSTED, UNAVAILABLE, grpc.StatusCode.CANCELLED):
                     raise
             await asyncio.sleep(0.2)
 
