@@ -103,6 +103,13 @@ def test_tickets_of_any_length_are_the_same_on_the_wire(first: int) -> None:
     assert [delivery.message.id for delivery in response.deliveries] == [one.id for one in columns]
 
 
+def test_of_columns_a_caller_may_have_no_share() -> None:
+    response = pb.GetResponse()
+    add_deliveries(response, leased(consecutive(9))[:0])
+    add_results(response, "settled", FirstAcks(["a"] * 9)[9:])
+    assert response == pb.GetResponse()
+
+
 def test_acks_are_those_made_one_by_one_and_the_same_on_the_wire() -> None:
     leases = [delivery.lease for delivery in one_by_one(consecutive(9))]
     columns, _ = replies.acked(leases, [0], 0)

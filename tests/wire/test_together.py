@@ -96,6 +96,22 @@ async def test_each_get_has_what_it_asked_for_and_settles_its_own(line: Line) ->
     assert (await line.counts()).acked == len(numbers)
 
 
+async def test_of_those_who_get_some_settle_and_others_have_nothing_to(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % n for n in range(4 * MANY)))
+    held = await line.take(MANY)
+    gets = [
+        (line.get(ack=[held[n].lease, held[n + 1].lease]) if n % 4 == 0 else line.get())
+        for n in range(MANY)  # those who settle stand among those who do not
+    ]
+    answers = await asyncio.gather(*gets)
+    assert [len(answer.deliveries) for answer in answers] == [1] * MANY
+    for n, answer in enumerate(answers):
+        expected = [(held[n].lease, ACKED), (held[n + 1].lease, ACKED)] if n % 4 == 0 else []
+        assert [(one.lease, one.settled) for one in answer.settled] == expected
+    assert await leased(line, MANY + MANY // 2)
+
+
 async def test_at_the_end_of_what_waits_the_rest_stand_in_line(line: Line) -> None:
     await line.create()
     await line.put(b"0", b"1", b"2")

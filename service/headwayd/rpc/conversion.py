@@ -210,6 +210,8 @@ def check_response(checked: Checked) -> admin_service_pb2.CheckResponse:
 
 def add_results(reply: ProtoMessage, name: str, settled: Sequence[Settlement]) -> None:
     """Fills the field `name` of a reply: one result per lease, and per message named by id, in order."""
+    if not settled:
+        return
     if (
         type(settled) is FirstAcks
         and (encoded := first_acks(cast(Descriptor, reply.DESCRIPTOR), name, settled)) is not None
@@ -270,6 +272,8 @@ def add_deliveries(
 ) -> None:
     """Leased messages. Those of one step mostly have the same times: of several these are written once and copied,
     which halves what a message costs here."""
+    if not deliveries:
+        return
     if type(deliveries) is FirstDeliveries:
         encoded = first_deliveries(reply.DESCRIPTOR, "deliveries", deliveries)
         if encoded is not None:

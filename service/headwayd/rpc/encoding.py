@@ -42,7 +42,10 @@ _ACKED = _tag(_RESULT, "settled") + _varint(message_pb2.SETTLED_ACKED)
 
 
 def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> bytes | None:
-    """Field `name` of a message with these entries; None where tickets are not all as long as each other."""
+    """Field `name` of a message with these entries; None where tickets are not all as long as each other.
+
+    There must be an entry.
+    """
     tickets = deliveries.tickets
     least, most = min(tickets), max(tickets)
     digits, high = len(str(most)), most >> _LOW_BITS
@@ -87,7 +90,10 @@ def _times(deliveries: FirstDeliveries, put_at_ms: int) -> bytes:
 
 
 def first_acks(of: Descriptor, name: str, acks: FirstAcks) -> bytes | None:
-    """Field `name` of a message with these results; None where leases are not all as long as each other."""
+    """Field `name` of a message with these results; None where leases are not all as long as each other.
+
+    There must be a result.
+    """
     leases = acks.leases
     length = len(leases[0])
     before = _RESULT_LEASE_TAG + _varint(length)
