@@ -86,8 +86,8 @@ async def flood(address: str, queue: str, *, rate: float, seconds: float) -> Tal
 
 
 async def once_it_can(ask: Callable[[], Awaitable[AnswerT]], *, within: float = 30) -> AnswerT:
-    """The answer, when the service has done with the flood: until then callers may be told to come again; where gRPC has
-    no room even for that, it says CANCELLED (P-ERR-7)."""
+    """The answer, when the service has done with the flood: until then callers may be told to come again. Where gRPC
+    has no room even for that, it says CANCELLED (P-ERR-7)."""
     async with asyncio.timeout(within):
         while True:
             try:
