@@ -9,7 +9,7 @@ from typing import Any, Self
 import grpc
 import grpc.aio
 
-from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1 import error_reason_pb2, message_pb2, queue_service_pb2
 from wire.calls import SLACK_S, Line, Settled, leases, message, span
 
 LONG_S = 120.0  # the deadline of a stream that a test ends itself
@@ -211,3 +211,18 @@ class Consuming(Flow):
         found = await self.until(lambda: [one for one in self.places if one.position == position])
         last: message_pb2.Standing = found[-1]
         return last
+
+
+def reasons(results: list[message_pb2.PutResult]) -> list[str]:
+    """Why each message was not accepted; empty if it was."""
+    return [
+        error_reason_pb2.ErrorReason.Name(one.error.reason).removeprefix("ERROR_REASON_")
+        if one.HasField("error")
+        else ""
+        for one in results
+    ]
+
+
+async def waiting_payloads(line: Line) -> list[bytes]:
+    """The payloads of all that waits, in order."""
+    return [one.message.payload for one in await line.peek(1_000)]

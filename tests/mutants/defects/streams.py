@@ -61,7 +61,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="rpc/streams.py",
         old="        elif self._requests is not None:\n            return\n",
         new="",
-        test=WIRE + "test_produce.py::test_draining_answers_what_was_accepted_and_ends_with_shutting_down",
+        test=WIRE + "test_produce_ends.py::test_draining_answers_what_was_accepted_and_ends_with_shutting_down",
     ),
     Mutant(
         name="readiness-at-a-hiccup",
