@@ -165,6 +165,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before",
     ),
     Mutant(
+        name="due-skipped-at-its-instant",
+        defect="A step looks for what is due only after the instant that was told, not at it: >= for >.",
+        file=INCLUDE + "due.lua",
+        old="S.due_said > S.now",
+        new="S.due_said >= S.now",
+        test=EXACT + "test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before",
+    ),
+    Mutant(
         name="ties-out-of-order",
         defect="Messages due at one instant are ordered as text: the tenth before the second.",
         file=INCLUDE + "names.lua",
