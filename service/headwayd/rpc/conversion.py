@@ -30,7 +30,7 @@ from headwayd.domain.model import (
 )
 from headwayd.domain.places import LeasedMessage
 from headwayd.domain.standing import GetOutcome, Standing
-from headwayd.rpc.encoding import first_acks, first_deliveries
+from headwayd.rpc.columns import first_acks, first_deliveries
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.put_results import results_in_bytes

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from headway.v1.message_pb2 import PutResult
 from headwayd.domain.joined import Joined, made_id
+from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, WITH_LENGTH, tag, tag_of, varint
 
-_LENGTH_DELIMITED = 2
-_HIGHEST_OF_A_BYTE = 0x7F
-_NUMBERS = {name: field.number << 3 for name, field in PutResult.DESCRIPTOR.fields_by_name.items()}
-_ID, _TICKET, _POSITION = bytes([_NUMBERS["id"] | _LENGTH_DELIMITED]), _NUMBERS["ticket"], _NUMBERS["position"]
+_ID, _TICKET, _POSITION = (tag_of(PutResult.DESCRIPTOR, name) for name in ("id", "ticket", "position"))
 # The digits of a thousand numbers, one by one, from their last on.
 _DIGITS = tuple(bytes(48 + number // ten % 10 for number in range(1_000)) for ten in (1, 10, 100))
 # The lowest seven bits of numbers that have no more, and of those that have.
@@ -24,7 +22,7 @@ def results_in_bytes(joined: Joined, field: int) -> bytes | None:
     """The results as the repeated field of this number; None for what is too unusual to be worth it."""
     if joined.ticket < 1 or joined.position < 1:  # what is 0 is not written
         return None
-    tag = bytes([field << 3 | _LENGTH_DELIMITED])
+    before = tag(field, WITH_LENGTH)
     ticket, position = joined.ticket, joined.position
     end = ticket + len(joined)
     runs = []
@@ -33,11 +31,11 @@ def results_in_bytes(joined: Joined, field: int) -> bytes | None:
         digits, ticket_bits, position_bits = ticket % 10**digit_count, ticket & 127, position & 127
         count = min(end - ticket, 10**digit_count - digits, 128 - ticket_bits, 128 - position_bits)
         name = made_id(joined.generation, ticket).encode()
-        ticket_bytes, position_bytes = _number(_TICKET, ticket), _number(_POSITION, position)
+        ticket_bytes, position_bytes = _TICKET + varint(ticket), _POSITION + varint(position)
         size = len(_ID) + 1 + len(name) + len(ticket_bytes) + len(position_bytes)
-        if size > _HIGHEST_OF_A_BYTE:
+        if size > HIGHEST_OF_A_BYTE:
             return None
-        result = b"".join((tag, bytes([size]), _ID, bytes([len(name)]), name, ticket_bytes, position_bytes))
+        result = b"".join((before, bytes([size]), _ID, bytes([len(name)]), name, ticket_bytes, position_bytes))
         run, width = bytearray(result * count), len(result)
         at_position = width - len(position_bytes) + 1  # behind its tag
         at_ticket = at_position - len(ticket_bytes)
@@ -51,14 +49,4 @@ def results_in_bytes(joined: Joined, field: int) -> bytes | None:
 
 
 def _bits(number: int) -> bytes:
-    return _ALL_BITS if number <= _HIGHEST_OF_A_BYTE else _LOW_BITS
-
-
-def _number(tag: int, number: int) -> bytes:
-    """A field of a number: seven bits a byte, the lowest first, each byte but the last marked."""
-    found = bytearray([tag])
-    while number > _HIGHEST_OF_A_BYTE:
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
+    return _ALL_BITS if number <= HIGHEST_OF_A_BYTE else _LOW_BITS

@@ -8,37 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 
 from headway.v1 import message_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.rpc.spans import set_duration, set_timestamp
+from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, tag_of, varint
 
-_WIRE_TYPES = {FieldDescriptor.TYPE_UINT64: 0, FieldDescriptor.TYPE_ENUM: 0}  # varint; all others here: with a length
-_WITH_LENGTH = 2
-_MOST_SHORT = 0x80  # lengths below are one byte
 _LOW_BITS = 14  # of a ticket: two bytes of 7 bits
-
-
-def _varint(value: int) -> bytes:
-    parts = []
-    while value >= 0x80:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*parts, value])
-
-
-def _tag(of: Descriptor, name: str) -> bytes:
-    field = of.fields_by_name[name]
-    return _varint(field.number << 3 | _WIRE_TYPES.get(field.type, _WITH_LENGTH))
-
-
 _DELIVERY, _MESSAGE = message_pb2.Delivery.DESCRIPTOR, message_pb2.Message.DESCRIPTOR
-_MESSAGE_TAG, _LEASE_TAG, _TICKET_TAG = (_tag(_DELIVERY, name) for name in ("message", "lease", "ticket"))
-_ID_TAG, _PAYLOAD_TAG = _tag(_MESSAGE, "id"), _tag(_MESSAGE, "payload")
+_MESSAGE_TAG, _LEASE_TAG, _TICKET_TAG = (tag_of(_DELIVERY, name) for name in ("message", "lease", "ticket"))
+_ID_TAG, _PAYLOAD_TAG = tag_of(_MESSAGE, "id"), tag_of(_MESSAGE, "payload")
 _RESULT = message_pb2.SettleResult.DESCRIPTOR
-_RESULT_LEASE_TAG = _tag(_RESULT, "lease")
-_ACKED = _tag(_RESULT, "settled") + _varint(message_pb2.SETTLED_ACKED)
+_RESULT_LEASE_TAG = tag_of(_RESULT, "lease")
+_ACKED = tag_of(_RESULT, "settled") + varint(message_pb2.SETTLED_ACKED)
 
 
 def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> bytes | None:
@@ -50,20 +33,20 @@ def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> 
     least, most = min(tickets), max(tickets)
     digits, high = len(str(most)), most >> _LOW_BITS
     lease_length = len(deliveries.leases[0])
-    if len(str(least)) != digits or least >> _LOW_BITS != high or lease_length >= _MOST_SHORT:
+    if len(str(least)) != digits or least >> _LOW_BITS != high or lease_length > HIGHEST_OF_A_BYTE:
         return None
-    tag, made = _tag(of, name), f"~{deliveries.generation}-".encode()
+    tag, made = tag_of(of, name), f"~{deliveries.generation}-".encode()
 
     def template(size: int, put_at_ms: int) -> bytes:
         """Where ticket, payload, lease and the ticket's low bits are left open."""
-        message_id = [_ID_TAG, _varint(len(made) + digits), made]
-        payload = [_PAYLOAD_TAG, _varint(size)]
+        message_id = [_ID_TAG, varint(len(made) + digits), made]
+        payload = [_PAYLOAD_TAG, varint(size)]
         message_length = sum(map(len, message_id)) + digits + sum(map(len, payload)) + size
-        before = [_MESSAGE_TAG, _varint(message_length)]
-        lease = [_LEASE_TAG, _varint(lease_length)]
-        ticket, behind = [_TICKET_TAG], [_varint(high), _times(deliveries, put_at_ms)]
+        before = [_MESSAGE_TAG, varint(message_length)]
+        lease = [_LEASE_TAG, varint(lease_length)]
+        ticket, behind = [_TICKET_TAG], [varint(high), _times(deliveries, put_at_ms)]
         length = sum(map(len, [*before, *lease, *ticket, *behind])) + message_length + lease_length + 2
-        pieces = [[tag, _varint(length), *before, *message_id], payload, lease, ticket, behind]
+        pieces = [[tag, varint(length), *before, *message_id], payload, lease, ticket, behind]
         id_end, payload_end, lease_end, ticket_end, end = (b"".join(piece).replace(b"%", b"%%") for piece in pieces)
         return b"%b%%d%b%%b%b%%b%b%%c%%c%b" % (id_end, payload_end, lease_end, ticket_end, end)
 
@@ -96,9 +79,9 @@ def first_acks(of: Descriptor, name: str, acks: FirstAcks) -> bytes | None:
     """
     leases = acks.leases
     length = len(leases[0])
-    before = _RESULT_LEASE_TAG + _varint(length)
-    before = _tag(of, name) + _varint(len(before) + length + len(_ACKED)) + before
-    if length >= _MOST_SHORT or not _are_alike(leases, length):
+    before = _RESULT_LEASE_TAG + varint(length)
+    before = tag_of(of, name) + varint(len(before) + length + len(_ACKED)) + before
+    if length > HIGHEST_OF_A_BYTE or not _are_alike(leases, length):
         return None
     between = (_ACKED + before).decode("latin-1")
     return before + between.join(leases).encode("latin-1") + _ACKED

@@ -1,0 +1,34 @@
+"""Numbers and tags in the bytes of the schema, for replies that are put together without its own code.
+
+Only what those replies need: everything else of the format is left to the schema's code.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+NUMBER, WITH_LENGTH = 0, 2  # what follows a tag: a number, or a length and as many bytes
+HIGHEST_OF_A_BYTE = 0x7F  # numbers, and so lengths, up to this are one byte
+_NUMBERS = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_ENUM}  # of the types that are written here
+
+
+def varint(number: int) -> bytes:
+    """Seven bits a byte, the lowest first, each byte but the last marked."""
+    if number <= HIGHEST_OF_A_BYTE:  # most are
+        return bytes((number,))
+    found = []
+    while number > HIGHEST_OF_A_BYTE:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def tag(field: int, follows: int) -> bytes:
+    """What stands before the field of this number."""
+    return varint(field << 3 | follows)
+
+
+def tag_of(message: Descriptor, name: str) -> bytes:
+    """What stands before this field of a message."""
+    field = message.fields_by_name[name]
+    return tag(field.number, NUMBER if field.type in _NUMBERS else WITH_LENGTH)
