@@ -33,7 +33,7 @@ STALE_SUFFIXES = tuple(
     for unit in ("messages", "bytes")
 )
 OWN = {
-    "meta": ":x:meta",  # hash: generation, bookkeeping, counters and the policy; see lua/include/queue.lua
+    "meta": ":x:meta",  # hash: generation, bookkeeping, counters and the policy; see lua/include/meta.lua
     "times": ":x:times",  # list of "ticket:ms": from this ticket on, messages were put at about this time
     "returned": ":x:returned",  # zset ticket → ticket: messages that came back; they stand at the head, in this order
     "side": ":x:side",  # hash ticket → record: what is known of waiting messages that were leased or delayed before

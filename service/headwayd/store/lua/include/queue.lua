@@ -1,4 +1,4 @@
--- @include keys time limits policy record places
+-- @include keys time limits policy record places meta
 -- A queue's state: read it (load), write down what foreign clients did meanwhile (open). See `commit` for its way back.
 --
 -- Tickets. The line is a Redis list whose right end is the head. The first elements from the head are those in
@@ -7,26 +7,6 @@
 -- of its own. See `places` for what was taken from the middle. Foreign clients push and pop without telling: `load`
 -- infers it from the length and from pressure's counters, and it is booked before anything else is done.
 --
--- x:meta fields: gen (this life's name), born (ms), head, tail, seen_len (elements of the list), seen_prod, seen_cons
--- (what the last script left), n_gaps, n_holes (sizes), seq (last sequence number of the delayed), line (last number in
--- the producer line), died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due
--- time told to the processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids
--- that foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here
--- were given the queue's time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 =
--- its making is over), offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in
--- the consumer line), turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals;
--- n_departed: what ever left the line at its head), logged (events ever put into x:log), watched_until (ms; events are
--- logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
---
--- Every step reads the core; the others are read together when one of them is first asked for.
-local CORE = { 'gen', 'turn_to', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes', 'aged',
-  'due_said', 'tidy_at', 'expiring', 'standing', 'adopted_at', 'watched_until', 'paused', 'n_departed', 'tick_at',
-  'n_accepted', 'put_sum', 'put_sum_at', 'n_acked', 'ack_sum', 'ack_sum_at' }
-local FIRST_COUNTER = 3   -- all but the first two are numbers, in both
-local function other_fields()
-  return { 'offer_to', 'scan', 'offer_at', 'turn_at', 'seq', 'line', 'died', 'n_expired', 'n_withdrawn', 'n_foreign',
-    'born', 'logged' }
-end
 -- A queue that Headway knows carries an expiry of its bound key in the year 9999. A foreign delete takes it away and a
 -- foreign create does not bring it back: so a new life is never taken for the old one.
 local LIFE_MARK_AT = '253402300000000'
@@ -36,44 +16,6 @@ local TICK_MS = 100          -- resolution of put times of bare payloads
 local OFFER_MS = 2000        -- how long the first in line may leave an offer untaken
 local CREATING_MS = 1000     -- how long a foreign client may take to make a queue in its four steps
 local AGED_AT_ONCE = 1000    -- most foreign messages given the queue's time to live in one step
-
--- Fields and values that x:meta begins with. A small hash is kept as one piece that is searched from its front, and to
--- its end for a field that it has not: so what each step reads is there from the start, and stands first.
-local function first_fields(generation)
-  local fields = { 'gen', generation, 'turn_to', '' }
-  local function counters(names)
-    for i = FIRST_COUNTER, #names do
-      fields[#fields + 1] = names[i]
-      fields[#fields + 1] = '0'
-    end
-  end
-  counters(CORE)
-  fields[#fields + 1] = 'offer_to'
-  fields[#fields + 1] = ''
-  fields[#fields + 1] = 'scan'
-  fields[#fields + 1] = '-1'
-  counters(other_fields())
-  return fields
-end
-
-local function is_other_field(name)
-  for _, other in ipairs(other_fields()) do
-    if name == other then return true end
-  end
-  return false
-end
-
--- Reads the fields that are not of the core, but those that this step has set already.
-local function read_others(S)
-  local names = other_fields()
-  local values = redis.call('HMGET', K.meta, unpack(names))
-  local function keep(i, value)
-    if rawget(S, names[i]) == nil then S[names[i]] = value end
-  end
-  keep(1, values[1] or '')
-  keep(2, values[2] or '-1')
-  for i = FIRST_COUNTER, #names do keep(i, tonumber(values[i] or 0)) end
-end
 
 -- Adds n events to a decaying sum; sum / RATE_SPAN_MS is the rate.
 local function decayed(S, name)
@@ -265,20 +207,6 @@ local function absence()
   local reason = why_absent()
   if reason == T.QUEUE_NOT_FOUND and redis.call('EXISTS', K.meta) == 1 then forget_own_keys() end
   return reason
-end
-
-local function policy_of(S, name)
-  if not S.policy then S.policy = {} end
-  if S.policy[name] == nil then
-    local kept = redis.call('HGET', K.meta, name)
-    if not kept then
-      for _, row in ipairs(policy_defaults()) do
-        if row[1] == name then kept = row[2] end
-      end
-    end
-    S.policy[name] = tonumber(kept)
-  end
-  return S.policy[name]
 end
 
 -- What waits, or is delayed, under this reference expires at `at`; 0 = never. O(log n).
