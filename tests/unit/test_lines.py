@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -199,11 +201,12 @@ async def test_a_line_that_is_called_arms_now_and_then_only() -> None:
         await serving
 
 
-async def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
-    """Neither armed nor tried again: whoever comes has tried, and since then nothing was heard."""
+@asynccontextmanager
+async def first_served(*, rest_s: float) -> AsyncIterator[tuple[Hints, Line, Waiter, Waiter]]:
+    """A line, its only waiter, whom a call has served, and one who has not come yet. Serving must end in the end."""
     hints, messages = Hints(), ["for the first"]
     hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=0.2)
+    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=rest_s)
     hints.line = line
     first, second = Waiter(messages), Waiter(messages)
     first.leaves_more = False
@@ -214,33 +217,27 @@ async def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
         hints.change(is_call=True)
         await first.served.wait()
         await turns()
+        yield hints, line, first, second
+        await serving
+
+
+async def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
+    """Neither armed nor tried again: whoever comes has tried, and since then nothing was heard."""
+    async with first_served(rest_s=0.2) as (hints, line, first, second):
         line.forget(first)  # as a stream does that has its turn
         await turns()
         line.join(second, has_tried=True)
         await turns()
         assert (hints.is_armed, second.tries) == (False, 0)
-        messages.append("for the second")
+        second.messages.append("for the second")
         hints.change(is_call=True)
-        await serving
     assert second.tries == 1
 
 
 @pytest.mark.parametrize("finds", [True, False])
 async def test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_once(*, finds: bool) -> None:
     """It may have come between the try of whoever comes next and its coming."""
-    hints, messages = Hints(), ["for the first"]
-    hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=60.0)
-    hints.line = line
-    first, second = Waiter(messages), Waiter(messages)
-    first.leaves_more = False
-    line.join(first, has_tried=True)
-    serving = asyncio.create_task(line.serve())
-    async with asyncio.timeout(5):
-        await turns()
-        hints.change(is_call=True)
-        await first.served.wait()
-        await turns()
+    async with first_served(rest_s=60.0) as (hints, line, _, second):
         hints.change(is_call=True)
         hints.finds = finds
         line.join(second, has_tried=True)
@@ -248,7 +245,6 @@ async def test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_onc
         assert (hints.is_armed, second.tries) == (True, 1 if finds else 0)
         line.forget(second)
         line.fail_all(ShuttingDown("a test"))
-        await serving
 
 
 async def test_an_empty_line_is_served_no_longer_when_all_waiting_is_over() -> None:
