@@ -16,6 +16,7 @@ class FirstDeliveries(Sequence[Delivery]):
     """Messages without id and headers that one step leased to one caller, each for the first time.
 
     `put_at_ms` is 0 where nobody knows; `now_ms` when they were leased; times are by the store's clock.
+    It has no subclasses, as BareMessages has none: whether something is one is asked by `type(…) is`.
     """
 
     __slots__ = ("generation", "lease_expires_at_ms", "leases", "now_ms", "payloads", "put_at_ms", "tickets")
@@ -82,7 +83,7 @@ class FirstDeliveries(Sequence[Delivery]):
 
 
 class FirstAcks(Sequence[Settlement]):
-    """Leases that were all acked, none of whose messages has ever failed."""
+    """Leases that were all acked, none of whose messages has ever failed. It has no subclasses, either."""
 
     __slots__ = ("leases",)
 
