@@ -26,6 +26,29 @@ async def test_the_credit_is_never_exceeded(line: Line) -> None:
         assert payloads(stream.deliveries) == [b"%d" % number for number in range(300)]
 
 
+async def test_a_lone_stream_is_given_its_credit_in_parts(line: Line) -> None:
+    await line.create()
+    for start in range(0, 1_000, 500):
+        await line.put(*(b"%d" % number for number in range(start, start + 500)))
+    async with Consuming(line, 600) as stream:
+        await stream.taken(600)
+        assert [len(one.deliveries) for one in stream.seen] == [300, 300]
+        await stream.ack(*leases(stream.deliveries))
+        assert payloads(await stream.taken(1_000)) == [b"%d" % number for number in range(1_000)]
+        assert ends(await stream.results(600)) == [ACKED] * 600
+
+
+async def test_of_several_streams_each_may_have_its_credit_at_once(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % number for number in range(600)))
+    async with Consuming(line) as other:
+        await other.ack("made-up")
+        await other.results(1)  # it is there, and does not wait in line
+        async with Consuming(line, 600) as stream:
+            await stream.taken(600)
+            assert [len(one.deliveries) for one in stream.seen] == [600]
+
+
 async def test_without_credit_nothing_comes_and_credit_may_be_changed(line: Line) -> None:
     await line.create()
     await line.put(b"1", b"2", b"3", b"4")

@@ -133,6 +133,7 @@ class Consumers:
         self._waits: dict[str, Wait] = {}
         self._restoring: set[str] = set()
         self.busyness = Busyness()
+        self.streams_at_work: set[object] = set()  # that do not wait in line
         self.lines = Lines(self._arm, spawn, kind="consumers", on_end=self._line_ended)
 
     def enter(

@@ -25,6 +25,7 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import GetOrder, Settled, Settlement
+from headwayd.engine.ahead import begun
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.inbox import Inbox
 from headwayd.engine.consuming.outstanding import Outstanding, Room
@@ -37,6 +38,9 @@ from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
 
 # A place is told when the stream has stood there for so long: on a busy queue it would be nothing but noise.
 _TELL_AFTER_S = 0.05
+# A step of a stream that is alone is for such a part of its credit, unless that is so few messages that the step itself
+# is most of what they cost.
+_SHARES, _LEAST_SHARE = 2, 100
 
 Answer = TypeVar("Answer")
 Spawn = Callable[[Awaitable[None], str], None]
@@ -81,10 +85,11 @@ class Consuming:
     async def run(self) -> AsyncGenerator[ToldConsumer, None]:
         """Tells what there is to tell, until the consumer has said its last, or the queue is drained."""
         ahead: asyncio.Task[ToldConsumer | None] | None = None
+        self._consumers.streams_at_work.add(self)
         try:
             told = await self._next()
             while told is not None:
-                ahead = self._begin_ahead()
+                ahead = await self._begin_ahead()
                 yield told
                 told = await ahead if ahead is not None else None
                 if told is None:
@@ -94,6 +99,7 @@ class Consuming:
         finally:
             if ahead is not None:
                 ahead.cancel()
+            self._consumers.streams_at_work.discard(self)
             self._give_up()
 
     async def _next(self) -> ToldConsumer | None:
@@ -123,14 +129,12 @@ class Consuming:
             return self._lease(room)
         return None
 
-    def _begin_ahead(self) -> asyncio.Task[ToldConsumer | None] | None:
+    async def _begin_ahead(self) -> asyncio.Task[ToldConsumer | None] | None:
         """While one thing is told the store does the next. Not while it waits in line: its place would be told later
         than it was true."""
         if self._line is not None or self._inbox.is_read or (work := self._work()) is None:
             return None
-        ahead = asyncio.create_task(work, name=f"ahead:{self._queue}")
-        ahead.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # raised by whoever awaits it
-        return ahead
+        return await begun(work, f"ahead:{self._queue}")
 
     async def _news(self) -> None:
         """Waits until something comes, is given, or is over, or it is time to tell the place."""
@@ -148,10 +152,19 @@ class Consuming:
             return None
         return self._held.room(ending)
 
+    @property
+    def _most_at_once(self) -> int:
+        """Messages and acks of one step. A stream that is alone keeps the store busy with one part of its credit while
+        the consumer has the other; of several each has the store while the others do not need it."""
+        most = self._limits.max_batch_messages
+        if len(self._consumers.streams_at_work) > 1:
+            return most
+        return min(max(self._held.credit.messages // _SHARES, _LEAST_SHARE), most)
+
     def _asked_for(self, room: Room, ack: Sequence[str], attempt_id: str) -> GetOrder:
         most = self._limits.max_response_bytes
         return self._consumer.order._replace(
-            max_messages=min(room.messages, self._limits.max_batch_messages),
+            max_messages=min(room.messages, self._most_at_once),
             max_bytes=min(room.bytes or most, most),
             must_fit=room.is_strict,
             ack=ack,
@@ -206,6 +219,7 @@ class Consuming:
     def _wait_in_line(self, *, has_tried: bool) -> None:
         consumer = self._consumer
         consumer.order = consumer.order._replace(ack=())
+        self._consumers.streams_at_work.discard(self)
         self._line = self._consumers.join(consumer, has_tried=has_tried)
         self._told_known_at = self._loop.time()  # what was known before was true of another wait
         self._tell_at = self._told_known_at + _TELL_AFTER_S
@@ -213,6 +227,7 @@ class Consuming:
 
     def _stop_waiting(self) -> None:
         """It has its turn, or has left the line."""
+        self._consumers.streams_at_work.add(self)
         if self._line is not None:
             self._line.forget(self._consumer)
         self._line, self._tell_at = None, float("inf")
@@ -259,7 +274,7 @@ class Consuming:
             case AckOrder() if asked.result:
                 work = store.ack(self._queue, asked.leases, result=asked.result, budget_s=self._budget_s)
             case AckOrder():
-                asked = self._inbox.take_more(asked, self._limits.max_batch_messages)
+                asked = self._inbox.take_more(asked, self._most_at_once)
                 room = self._room(asked.leases)
                 if self._line is None and room is not None and not self._inbox.is_read:
                     return await self._lease(room, asked.leases)

@@ -39,7 +39,7 @@ class Outstanding:
     """The leases of one stream. `freed` grows whenever there may be more room than before."""
 
     def __init__(self, credit: Credit) -> None:
-        self._credit = credit
+        self.credit = credit
         self._held: dict[str, tuple[int, float]] = {}  # lease: its bytes, and when it lapses
         self._bytes = 0
         self._lapsed: dict[str, int] = {}  # those that its consumer may still take up again
@@ -62,7 +62,7 @@ class Outstanding:
 
     def give_credit(self, credit: Credit) -> None:
         """Replaces the credit before."""
-        self._credit = credit
+        self.credit = credit
         self.freed += 1
 
     def room(self, ending: Iterable[str] = ()) -> Room | None:
@@ -70,7 +70,7 @@ class Outstanding:
         held = self._held
         sizes = [held[lease][0] for lease in set(ending) if lease in held]
         count, size = len(held) - len(sizes), self._bytes - sum(sizes)
-        messages, most = self._credit.messages - count, self._credit.bytes
+        messages, most = self.credit.messages - count, self.credit.bytes
         if messages <= 0:
             return None
         if most == 0 or count == 0:

@@ -1,0 +1,27 @@
+"""The next step of a stream, begun before what came of the last one is told: so the store works while that is put
+together and sent, and this process while the store works."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+ResultT = TypeVar("ResultT")
+
+# Of the event loop, until what was begun has been sent to the store: the task's own, the step's and the connection's.
+_TURNS = 3
+
+
+async def begun(work: Coroutine[Any, Any, ResultT], name: str) -> asyncio.Task[ResultT]:
+    """A task that does it, once that is on its way to the store. What it raises is for whoever awaits it, if anybody
+    does."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    try:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    return task
