@@ -29,7 +29,7 @@ from typing import Any
 from bench.peers.tally import Tally, payload
 
 BATCH = 100
-AHEAD = 4  # so many batches may be sent and not confirmed yet, where a protocol can do that
+AHEAD = 10  # so many batches may be sent and not confirmed yet, where a protocol can do that
 QUIT_S = 3_600.0  # nobody drives for longer
 
 

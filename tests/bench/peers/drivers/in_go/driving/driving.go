@@ -19,7 +19,7 @@ const (
 	// Batch is how many messages go together.
 	Batch = 100
 	// Ahead is how many batches may be sent and not confirmed yet.
-	Ahead  = 4
+	Ahead  = 10
 	digits = 10
 )
 
