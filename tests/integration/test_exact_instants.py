@@ -43,12 +43,25 @@ async def test_a_lease_lapses_at_its_deadline_and_not_a_millisecond_before(desk:
 
 
 async def test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before(desk: Desk) -> None:
+    """Another one is due a millisecond before, too."""
     await desk.create()
-    await desk.put(b"one", delay_ms=1_000)
-    desk.at(999)
-    assert await desk.take() == []
-    desk.at(1_000)
-    assert (await desk.take_one()).payload == b"one"
+    await desk.put(b"one", delay_ms=999)
+    await desk.put(b"two", delay_ms=1_000)
+    for at_ms, due in ((998, []), (999, [b"one"]), (1_000, [b"two"])):
+        desk.at(at_ms)
+        assert [delivery.payload for delivery in await desk.take(2)] == due
+
+
+async def test_a_message_expires_at_its_instant_and_not_a_millisecond_before(desk: Desk) -> None:
+    """Another one expires a millisecond before, too."""
+    await desk.create()
+    await desk.put(b"one", time_to_live_ms=999)
+    await desk.put(b"two", time_to_live_ms=1_000)
+    for at_ms, left in ((998, 2), (999, 1), (1_000, 0)):
+        desk.at(at_ms)
+        await desk.sweep()
+        counts = await desk.counts()
+        assert (counts.length, counts.expired) == (left, 2 - left)
 
 
 async def test_the_sweeper_is_told_the_first_instant_at_which_something_is_due(desk: Desk) -> None:

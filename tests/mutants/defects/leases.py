@@ -157,6 +157,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before",
     ),
     Mutant(
+        name="delayed-due-a-moment-early",
+        defect="A delayed message falls due a millisecond before its instant.",
+        file=INCLUDE + "due.lua",
+        old="'ZRANGEBYSCORE', K.delayed, '-inf', S.now,",
+        new="'ZRANGEBYSCORE', K.delayed, '-inf', S.now + 1,",
+        test=EXACT + "test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before",
+    ),
+    Mutant(
+        name="expired-a-moment-early",
+        defect="A message expires a millisecond before its time is over.",
+        file=INCLUDE + "due.lua",
+        old="'ZRANGEBYSCORE', K.expiry, '-inf', S.now,",
+        new="'ZRANGEBYSCORE', K.expiry, '-inf', S.now + 1,",
+        test=EXACT + "test_a_message_expires_at_its_instant_and_not_a_millisecond_before",
+    ),
+    Mutant(
         name="lease-due-a-moment-early",
         defect="A lease lapses a millisecond before its deadline.",
         file=INCLUDE + "due.lua",

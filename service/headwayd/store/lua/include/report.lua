@@ -52,8 +52,10 @@ local function report(S)
     size_of(K.leases), size_of(K.delayed), size_of(K.dead), returned, size_of(K.consumers), size_of(K.producers),
     stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
     text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),
-    not is_foreign and redis.call('HGET', K.meta, 'n_lapsed') or '0', text_of(oldest_put_at(S)), rate_of(S, 'put_sum'), rate_of(S, 'ack_sum'),
-    role_is_free('producer') and 0 or 1, holder_of('producer'), role_is_free('consumer') and 0 or 1, holder_of('consumer'),
+    not is_foreign and redis.call('HGET', K.meta, 'n_lapsed') or '0',
+    text_of(oldest_put_at(S)), rate_of(S, 'put_sum'), rate_of(S, 'ack_sum'),
+    role_is_free('producer') and 0 or 1, holder_of('producer'),
+    role_is_free('consumer') and 0 or 1, holder_of('consumer'),
   }
   local names, rows = {}, policy_defaults()
   for _, row in ipairs(rows) do names[#names + 1] = row[1] end
