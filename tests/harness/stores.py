@@ -14,6 +14,7 @@ from redis.retry import Retry
 
 from harness import processes
 from harness.conditions import eventually_sync
+from headwayd.store.data_folder import REWRITE_FROM
 from headwayd.store.embedded import find_binary
 
 KINDS = ("valkey", "redis")
@@ -94,6 +95,7 @@ class StoreServer:
         command: list[str | Path] = [self.program, "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--unixsocket", self.socket, "--dir", self.folder, "--save", ""]
         command += ["--appendonly", "yes" if self.durable else "no", "--daemonize", "no"]
+        command += ["--auto-aof-rewrite-min-size", REWRITE_FROM]
         command += ["--maxmemory-policy", "noeviction", *self.options]
         self._process = processes.spawn(command, log=self.log)
         with self.client() as client:

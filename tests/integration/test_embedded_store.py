@@ -156,11 +156,13 @@ async def test_the_store_is_private_durable_and_has_no_port(
     store = make_store(short_dir / "data")
     await store.start()
     async with client(store) as raw:
-        settings = await raw.config_get("port", "appendonly", "appendfsync", "maxmemory-policy", "save")
+        asked = ("port", "appendonly", "appendfsync", "auto-aof-rewrite-min-size", "maxmemory-policy", "save")
+        settings = await raw.config_get(*asked)
     assert settings == {
         "port": "0",
         "appendonly": "yes",
         "appendfsync": "everysec",
+        "auto-aof-rewrite-min-size": str(256 * 1024 * 1024),
         "maxmemory-policy": "noeviction",
         "save": "",
     }

@@ -10,6 +10,9 @@ from pathlib import Path
 
 # A socket's path has room for 104 bytes on macOS and 108 on Linux, the closing NUL included.
 _MAX_SOCKET_PATH_BYTES = 103
+# A queue writes far more than it holds: at the server's own 64 MB a busy one would fork again and again. Of much more
+# a restart would take long.
+REWRITE_FROM = "256mb"
 
 
 class EmbeddedStoreFailed(Exception):
@@ -122,6 +125,7 @@ def configuration(private: Path, *, socket: Path, log: Path, fsync: str) -> str:
             "databases 1",
             "appendonly yes",
             f"appendfsync {fsync}",
+            f"auto-aof-rewrite-min-size {REWRITE_FROM}",
             'save ""',
             "maxmemory-policy noeviction",
             "",
