@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from harness import eventually
-from wire.calls import ACKED, EXTENDED, GONE, STALE, Line, Message, leases, payloads
+from wire.calls import ACKED, EXTENDED, GONE, STALE, Line, Message, leases, payloads, span
 from wire.conditions import consumers_wait
 from wire.flows import Consuming, ends
+
+LONG_MS = 600_000
 
 
 async def test_the_credit_is_never_exceeded(line: Line) -> None:
@@ -99,8 +103,10 @@ async def test_less_credit_while_the_stream_waits_makes_its_turn_smaller(line: L
         assert (await line.counts()).leased == 2
 
 
-async def test_bytes_are_a_credit_too_and_never_exceeded(line: Line) -> None:
-    await line.create()
+@pytest.mark.parametrize("is_mortal", [False, True], ids=["plain", "mortal"])
+async def test_bytes_are_a_credit_too_and_never_exceeded(line: Line, is_mortal: bool) -> None:
+    """Also where messages are looked at one by one, because they may expire."""
+    await line.create(**({"time_to_live": span(LONG_MS)} if is_mortal else {}))
     await line.put(*(b"x" * size for size in (400, 400, 400, 100, 100)))
     async with Consuming(line, 100, 1_000) as stream:
         first = await stream.taken(2)  # the third does not fit

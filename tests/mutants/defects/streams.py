@@ -15,6 +15,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume_credit.py::test_bytes_are_a_credit_too_and_never_exceeded",
     ),
     Mutant(
+        name="credit-exceeded-by-one-plain-message",
+        defect="A message of a plain line larger than what is left of the bytes is leased all the same.",
+        file=LUA + "get.lua",
+        old="(MUST_FIT or taken > 0)",
+        new="taken > 0",
+        test=WIRE + "test_consume_credit.py::test_bytes_are_a_credit_too_and_never_exceeded",
+    ),
+    Mutant(
         name="too-large-stands-in-line",
         defect="A stream whose next message is too large for what is left of its credit holds up those behind it.",
         file=LUA + "get.lua",
