@@ -161,14 +161,19 @@ class Shown:
         return httpx.AsyncClient(timeout=10, verify=context)
 
 
-@pytest.fixture
-def shown(start: Start, short_dir: Path) -> Shown:
+def service_that_asks(start: Start, short_dir: Path, *, origins: str) -> Shown:
+    """One that asks for certificates, and is called by pages of these sites."""
     authority = Authority()
     file = write_callers(short_dir / "callers.toml", [TEAM["admin"]])
     file.write_text(file.read_text() + CERTIFICATES)
     files = {**authority.write_server(short_dir), "HEADWAY_TLS_CLIENT_CA": authority.write(short_dir)}
-    origins = {"HEADWAY_HTTP_ORIGINS": "https://pages.example"}
-    return Shown(start(**HTTP, **files, **origins, HEADWAY_AUTH_FILE=str(file)).addresses[1], authority)
+    settings = {**HTTP, **files, "HEADWAY_HTTP_ORIGINS": origins, "HEADWAY_AUTH_FILE": str(file)}
+    return Shown(start(**settings).addresses[1], authority)
+
+
+@pytest.fixture
+def shown(start: Start, short_dir: Path) -> Shown:
+    return service_that_asks(start, short_dir, origins="https://pages.example")
 
 
 async def test_a_certificate_says_who_calls_and_a_token_goes_before_it(shown: Shown, name: str) -> None:
@@ -192,6 +197,18 @@ async def test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_r
         {"sec-fetch-site": "same-origin"},
     ):
         assert await shown.code("admin.example", "Describe", name, page=page) == 200, page
+
+
+async def test_where_any_page_may_call_none_does_by_the_certificate_of_its_reader(
+    start: Start, short_dir: Path, name: str
+) -> None:
+    """It needs a token, which a page has only if somebody gave it one."""
+    shown = service_that_asks(start, short_dir, origins="*")
+    assert await shown.code("admin.example", "Create", name) == 200
+    page = {"origin": "https://evil.example", "sec-fetch-site": "cross-site"}
+    assert await shown.code("admin.example", "Delete", name, page=page) == 401
+    assert await shown.code("admin.example", "Create", name, TEAM["admin"], page=page) == 200
+    assert await shown.code("admin.example", "Delete", name) == 200
 
 
 async def test_a_dashboard_shows_each_certificate_its_own_queues_only(shown: Shown, name: str) -> None:

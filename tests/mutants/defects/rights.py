@@ -95,7 +95,6 @@ MUTANTS: tuple[Mutant, ...] = (
         file="http/certified.py",
         old='if certificate and self._is_of_another_page(Headers(scope=scope), scope["scheme"]):',
         new="if False:",
-        test=_SECURITY + "test_http_port.py::"
-        "test_a_page_of_somebody_else_does_not_call_by_the_certificate_of_its_reader",
+        test=_SECURITY + "test_http_port.py::test_where_any_page_may_call_none_does_by_the_certificate_of_its_reader",
     ),
 )
