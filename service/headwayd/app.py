@@ -297,8 +297,8 @@ async def serve(service: Service, *, announce: Callable[[str], None]) -> None:
 
 def _relieve_collector() -> None:
     """What the start has made lives as long as the process: the garbage collector need not look at it again. Of each
-    call grpc.aio leaves a small cycle behind, so the youngest are looked at often, a millisecond at a time (50,000 at
-    once are 30 to 90 ms in which nobody is served), and the older ones seldom: as often as Python does by itself, it
+    call grpc.aio leaves a small cycle behind, so the youngest are looked at often, a few at a time (50,000 at once are
+    tens of milliseconds in which nobody is served), and the older ones seldom: as often as Python does by itself, it
     takes a twentieth of a busy process's time."""
     gc.collect()
     gc.freeze()

@@ -25,6 +25,7 @@ from harness.figures import Figure
 from headway.v1 import admin_service_pb2, admin_service_pb2_grpc, queue_service_pb2, queue_service_pb2_grpc
 from headwayd.config.values import parse_span
 from headwayd.rpc.server import QUEUE_SERVICE
+from headwayd.store.data_folder import REWRITE_FROM
 
 pytestmark = pytest.mark.any_store
 
@@ -165,6 +166,7 @@ async def test_the_charts_own_store_keeps_what_it_accepts(
 ) -> None:
     (container,) = the(rendered("valkey"), "StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["valkey-server"]
+    assert f"--auto-aof-rewrite-min-size {REWRITE_FROM}" in " ".join(container["args"])  # as the embedded store
     # Address and folder are this machine's; of an option that is said twice the last one counts.
     options = [word for word in container["args"] if word not in ("--port", "6379", "--dir", "/data")]
     store = StoreServer("valkey", short_dir, options=("--appendonly", "no", *options))

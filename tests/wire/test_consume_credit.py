@@ -103,10 +103,10 @@ async def test_less_credit_while_the_stream_waits_makes_its_turn_smaller(line: L
         assert (await line.counts()).leased == 2
 
 
-@pytest.mark.parametrize("is_mortal", [False, True], ids=["plain", "mortal"])
-async def test_bytes_are_a_credit_too_and_never_exceeded(line: Line, is_mortal: bool) -> None:
+@pytest.mark.parametrize("policy", [{}, {"time_to_live": span(LONG_MS)}], ids=["plain", "mortal"])
+async def test_bytes_are_a_credit_too_and_never_exceeded(line: Line, policy: dict[str, object]) -> None:
     """Also where messages are looked at one by one, because they may expire."""
-    await line.create(**({"time_to_live": span(LONG_MS)} if is_mortal else {}))
+    await line.create(**policy)
     await line.put(*(b"x" * size for size in (400, 400, 400, 100, 100)))
     async with Consuming(line, 100, 1_000) as stream:
         first = await stream.taken(2)  # the third does not fit
