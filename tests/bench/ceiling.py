@@ -13,10 +13,8 @@ import re
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +23,9 @@ import uvloop
 from bench.http2 import flood
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
-from bench.rig import Bench, started
+from bench.rig import Bench, empty_service, started
 from bench.store_alone import CLIENTS, PIPELINE, recorded, store_alone
 from bench.tables import Table, arguments, made_by, spread, write
-from harness import processes
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 
@@ -37,20 +34,6 @@ CONNECTIONS, IN_FLIGHT = 4, 100
 BODY = b"x" * 100
 BATCHES = (1, 100)
 TIMEOUT_S = 120
-
-
-@asynccontextmanager
-async def echo() -> AsyncIterator[str]:
-    """The address of an empty service."""
-    with tempfile.TemporaryDirectory(prefix="hw-") as folder:
-        command = [sys.executable, "-m", "bench.echo"]
-        log = Path(folder) / "echo.log"
-        process = processes.spawn(command, log=log, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
-        try:
-            assert process.stdout is not None
-            yield (await asyncio.to_thread(process.stdout.readline)).decode().strip()
-        finally:
-            processes.stop(process)
 
 
 async def h2load(program: str, address: str, method: str, message: bytes, calls: int) -> float:
@@ -136,7 +119,7 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
         return table, []
     puts, gets, empties, empty_gets = [], [], [], []
     message = pb.PutRequest(queue="echo", messages=[Message(payload=BODY)]).SerializeToString()
-    async with echo() as address:
+    async with empty_service() as (address, _):
         for n in range(runs + 1):
             queue = f"ceiling-{n}"
             empties.append(await h2load(program, address, "Put", message, calls))

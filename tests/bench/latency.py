@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from bench.latency_drivers import DRIVERS, PROGRAM, Order, Outcome
+from bench.latency_drivers import DRIVERS, PROGRAM, Order, Outcome, call_empty
 from bench.peers import places
-from bench.rig import Bench, StoreWork, percentile, started
+from bench.rig import Bench, StoreWork, empty_service, percentile, started
 from bench.tables import Table, arguments, made_by, write
 from headway.v1 import queue_service_pb2 as pb
 
@@ -74,7 +74,8 @@ class Report:
         self.price = Table(
             "Processor time for a message",
             ["messages/s", "client", "service of the Put, µs", "of the Get, µs", "store, µs", "client, µs", "steps"],
-            "Of the runs above. Steps are calls of scripts in the store for a message.",
+            "Of the runs above; steps are calls of scripts in the store for a message. An empty call is of a grpc.aio"
+            " service that gives back what it gets: a message by calls takes two.",
             silent=True,
         )  # shown behind the others, not row by row among them
 
@@ -86,6 +87,11 @@ class Report:
         self.late[streams].add(name, driver, f"{count:,}", *figures, outcome.trouble or "none")
         used = (f"{seconds * US_PER_S / count:,.0f}" for seconds in (*work.cpu_s, outcome.cpu_s))
         self.price.add(f"{name}, {WAYS[streams]}", driver, *used, f"{work.steps / count:.2f}")
+
+    def add_empty(self, rate: float, *, calls: int, service_s: float, client_s: float) -> None:
+        """What calls that do nothing took at this rate."""
+        service, client = (f"{seconds * US_PER_S / calls:,.0f}" for seconds in (service_s, client_s))
+        self.price.add(f"{rate:,.0f} empty calls", "Python", service, "", "", client, "")
 
     @property
     def tables(self) -> list[Table]:
@@ -104,6 +110,16 @@ async def measure(bench: Bench, driver: str, *, streams: bool, seconds: float, r
         order = replace(flat_out, queue=f"{WAYS[streams]}-{driver}-{n}", rate=rate, seconds=seconds)
         outcome, work = await run(bench, driver, order)
         report.add(name, driver, streams=streams, outcome=outcome, work=work)
+
+
+async def measure_empty(rate: float, *, seconds: float, report: Report) -> None:
+    """The price of calls that do nothing."""
+    async with empty_service() as (address, pid):
+        empty = psutil.Process(pid)
+        before = sum(empty.cpu_times()[:2])
+        order = Order(address, "", "", rate, seconds)
+        calls, client_s = await asyncio.to_thread(call_empty, order)
+        report.add_empty(rate, calls=calls, service_s=sum(empty.cpu_times()[:2]) - before, client_s=client_s)
 
 
 def drivers() -> list[str]:
@@ -126,6 +142,8 @@ async def main() -> None:
     async with started(2) as bench:
         for streams, driver in itertools.product(WAYS, options.clients or drivers()):
             await measure(bench, driver, streams=streams, seconds=options.seconds, report=report)
+    for rate in RATES:
+        await measure_empty(rate, seconds=options.seconds, report=report)
     print(f"\n{report.price.markdown()}")
     write(options.markdown, "bench-latency", made_by("bench", "bench.latency"), report.tables)
 

@@ -310,4 +310,31 @@ def by_python(order: Order) -> Outcome:
     )
 
 
+def _call_empty(pipe: Connection, order: Order) -> None:
+    uvloop.run(_calling(pipe, order))
+
+
+async def _calling(pipe: Connection, order: Order) -> None:
+    async with grpc.aio.insecure_channel(order.put_address) as channel:
+        await channel.channel_ready()
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary("/echo/Echo")
+        room = asyncio.Semaphore(order.at_once)
+        used, due = time.process_time(), _due(order, room)
+        body = b"x" * order.size
+        replies = await asyncio.gather(*[asyncio.ensure_future(_echoed(call, body)) async for _ in due])
+        pipe.send((len(replies), time.process_time() - used))
+
+
+async def _echoed(call: Callable[[bytes], Awaitable[bytes]], body: bytes) -> None:
+    assert await call(body) == body
+
+
+def call_empty(order: Order) -> tuple[int, float]:
+    """Calls the empty service at the order's `put_address`, from one process of Python: how many calls, and how much
+    processor time (s) the client took."""
+    with process(_call_empty, order) as calling:
+        count, cpu_s = calling.recv()
+    return count, cpu_s
+
+
 DRIVERS: dict[str, Callable[[Order], Outcome]] = {"Go": by_go, "Python": by_python}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -17,7 +19,7 @@ import psutil
 import redis
 from google.protobuf.duration_pb2 import Duration
 
-from harness import ServiceProcess, StoreServer
+from harness import ServiceProcess, StoreServer, processes
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
 if TYPE_CHECKING:
@@ -117,3 +119,17 @@ async def started(count: int = 2, **settings: str) -> AsyncIterator[Bench]:
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(service.address))
             stubs.append(QueueServiceStub(channel))
         yield Bench(store, store.client(timeout_s=60), tuple(services), tuple(stubs))
+
+
+@asynccontextmanager
+async def empty_service() -> AsyncIterator[tuple[str, int]]:
+    """Address and process of a grpc.aio service that does nothing (echo.py)."""
+    with tempfile.TemporaryDirectory(prefix="hw-") as folder:
+        command = [sys.executable, "-m", "bench.echo"]
+        log = Path(folder) / "echo.log"
+        process = processes.spawn(command, log=log, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+        try:
+            assert process.stdout is not None
+            yield (await asyncio.to_thread(process.stdout.readline)).decode().strip(), process.pid
+        finally:
+            processes.stop(process)
