@@ -11,28 +11,23 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from headwayd.domain.calls import over_connection_of
+from headwayd.http.origins import ANY, Origins
 
 # Where a connection keeps it, in PEM; see `protocol`.
 CERTIFICATE = "certificate"
-_OF_NOBODY_ELSE = ("none", "same-origin")
 
 
 class Certified:
-    """Around the whole application. Pages of `origins` may ask as the port's own may."""
+    """Around the whole application. Pages of `origins` may ask as the port's own may, but for ANY: where
+    all pages may call, none does so by a certificate."""
 
     def __init__(self, app: ASGIApp, *, origins: Sequence[str]) -> None:
         self._app = app
-        self._origins = frozenset(origins)
+        self._origins = Origins(origin for origin in origins if origin != ANY)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         certificate = scope.get("state", {}).get(CERTIFICATE, b"")
-        if certificate and self._is_of_another_page(Headers(scope=scope), scope["scheme"]):
+        if certificate and self._origins.is_foreign(Headers(scope=scope), scope["scheme"]):
             certificate = b""
         with over_connection_of(certificate):
             await self._app(scope, receive, send)
-
-    def _is_of_another_page(self, headers: Headers, scheme: str) -> bool:
-        """By what browsers say, and pages cannot: https://www.w3.org/TR/fetch-metadata/. Others say nothing."""
-        if (origin := headers.get("origin")) is not None:
-            return origin not in self._origins and origin != f"{scheme}://{headers.get('host', '')}"
-        return headers.get("sec-fetch-site", "none") not in _OF_NOBODY_ELSE

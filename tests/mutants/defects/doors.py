@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="other-sites-may-ask",
         defect="A request that a browser says comes from another site is served if it names no origin: a job is taken "
         "by the address of an image.",
-        file="http/guards.py",
+        file="http/origins.py",
         old="            return site not in _OWN_SITE\n",
         new="            return origin is not None and site not in _OWN_SITE\n",
         test=_GUARDS + "test_a_page_of_another_site_is_refused_and_takes_nothing",

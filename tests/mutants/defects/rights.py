@@ -93,7 +93,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="certificate-for-any-page",
         defect="A page of somebody else's calls by the certificate that its reader's browser shows.",
         file="http/certified.py",
-        old='if certificate and self._is_of_another_page(Headers(scope=scope), scope["scheme"]):',
+        old='if certificate and self._origins.is_foreign(Headers(scope=scope), scope["scheme"]):',
         new="if False:",
         test=_SECURITY + "test_http_port.py::test_where_any_page_may_call_none_does_by_the_certificate_of_its_reader",
     ),
