@@ -94,6 +94,30 @@ async def test_a_step_has_so_many_items_at_most_unless_one_asks_for_more(
     assert [asks for _, asks in steps.seen] == [[0], [1, 2], [3], [4], [5]]
 
 
+async def test_a_full_step_goes_behind_the_one_on_its_way_and_no_third(
+    steps: Steps, coalescer: Coalescer[str, int, str]
+) -> None:
+    steps.may_answer.clear()
+    asked = [ask(coalescer, number) for number in range(15)]
+    await begun(steps, 2)
+    await asyncio.sleep(0.01)
+    assert [asks for _, asks in steps.seen] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    steps.may_answer.set()
+    answers = await asyncio.gather(*asked)
+    assert answers == [f"{number} in {1 + number // 4}" for number in range(15)]
+
+
+async def test_less_than_a_step_waits_for_the_one_on_its_way(steps: Steps, coalescer: Coalescer[str, int, str]) -> None:
+    steps.may_answer.clear()
+    asked = [ask(coalescer, number) for number in range(5)]
+    await begun(steps, 1)
+    asked += [ask(coalescer, number) for number in (5, 6)]
+    await asyncio.sleep(0.01)
+    assert [asks for _, asks in steps.seen] == [[0, 1, 2, 3]]
+    steps.may_answer.set()
+    assert (await asyncio.gather(*asked))[4:] == ["4 in 2", "5 in 2", "6 in 2"]
+
+
 @pytest.mark.parametrize("error", [QueueClosed("closed"), ValueError("a defect")])
 async def test_what_goes_wrong_is_told_to_all_who_were_in_it_and_the_next_go_on(
     steps: Steps, coalescer: Coalescer[str, int, str], error: Exception
@@ -184,6 +208,20 @@ async def test_the_end_of_its_tasks_ends_those_who_wait(
     await tasks.close()
     await asyncio.wait(asked, timeout=LONG_S)
     assert [one.cancelled() for one in asked] == [True, True]
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3, 10])
+async def test_the_end_of_its_tasks_ends_those_in_a_step_behind_another_however_far_that_is(
+    steps: Steps, coalescer: Coalescer[str, int, str], tasks: Tasks, turns: int
+) -> None:
+    steps.may_answer.clear()
+    asked = [ask(coalescer, number) for number in range(15)]
+    await asyncio.sleep(0)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await tasks.close()
+    await asyncio.wait(asked, timeout=LONG_S)
+    assert all(one.cancelled() for one in asked)
 
 
 async def test_switched_off_each_goes_alone_at_once_and_who_has_gone_is_still_handed_over(

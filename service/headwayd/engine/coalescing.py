@@ -57,11 +57,24 @@ class _Waiting(Generic[AskT, AnswerT]):
     for all, because one for each is a good part of what a call costs."""
 
     parts: deque[_Part[AskT, AnswerT]] = field(default_factory=deque)
+    items: int = 0
+    size: int = 0
     timer: asyncio.TimerHandle | None = None
     timer_at: float = 0.0
 
-    def add(self, part: _Part[AskT, AnswerT], loop: asyncio.AbstractEventLoop) -> None:
+    def put(self, part: _Part[AskT, AnswerT]) -> None:
         self.parts.append(part)
+        self.items += part.items
+        self.size += part.size
+
+    def take(self) -> _Part[AskT, AnswerT]:
+        part = self.parts.popleft()
+        self.items -= part.items
+        self.size -= part.size
+        return part
+
+    def add(self, part: _Part[AskT, AnswerT], loop: asyncio.AbstractEventLoop) -> None:
+        self.put(part)
         if self.timer is None or part.ends_at < self.timer_at:
             self.stop()
             self._set(part.ends_at, loop)
@@ -85,9 +98,10 @@ class _Waiting(Generic[AskT, AnswerT]):
 
 class Coalescer(Generic[KeyT, AskT, AnswerT]):
     """`run` does one step: it gets a key, what is asked under it in the order it came, and its seconds, and gives back
-    an answer to each. At most one step a key is on its way, of at most `most_items`, unless one asks for more.
-    `unclaimed` is given the answers to those who have gone. Whoever goes before the step has begun has asked for
-    nothing, unless what is asked `outlives` its caller.
+    an answer to each. One step a key is on its way, of at most `most_items`, unless one asks for more; and one behind
+    it if as many wait as go together, so that the store has the next when it has done with one. `unclaimed` is given
+    the answers to those who have gone. Whoever goes before the step has begun has asked for nothing, unless what is
+    asked `outlives` its caller.
 
     A step has the time of the one in it who has least, because it alone knows whether it may have happened. So those
     go together who have about as much time. `is_off`: each is a step of its own, and nobody waits for another.
@@ -127,7 +141,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         waiting = self._waiting.get(group)
         if waiting is None:
             waiting = self._waiting[group] = _Waiting()
-            waiting.parts.append(part)  # without a timer: the step that begins now knows its time
+            waiting.put(part)  # without a timer: the step that begins now knows its time
             self._spawn(self._serve(key, group), f"{self._name}:{key}")
         else:
             waiting.add(part, loop)
@@ -148,28 +162,55 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
 
     async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
         waiting = self._waiting[group]
+        behind: asyncio.Task[None] | None = None  # the last step on its way, if the next need not wait for it
         try:
-            while waiting.parts:
-                if parts := self._next(waiting.parts):
+            while waiting.parts or behind is not None:
+                parts = self._next(waiting)
+                if behind is None and not self._is_full(waiting):  # as mostly: that needs no task
                     await self._step(key, parts)
-                if waiting.parts:  # it is busy: a moment later there are more
+                else:
+                    before, behind = behind, self._begun(key, parts)
+                    if before is not None:
+                        await before
+                    if not self._is_full(waiting):
+                        last, behind = behind, None
+                        await last
+                if waiting.parts and not self._is_full(waiting):  # it is busy: a moment later there are more
                     await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
             waiting.stop()
+            if behind is not None:
+                behind.cancel()
             for part in waiting.parts:
                 part.answer.cancel()
 
-    def _next(self, waiting: deque[_Part[AskT, AnswerT]]) -> list[_Part[AskT, AnswerT]]:
+    def _begun(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> asyncio.Task[None]:
+        """A step of its own. Who is in it hears of its end also if it is cancelled before it runs."""
+
+        def ended(step: asyncio.Task[None]) -> None:
+            if step.cancelled():
+                for part in parts:
+                    part.answer.cancel()
+
+        step = asyncio.create_task(self._step(key, parts), name=f"{self._name}:{key}")
+        step.add_done_callback(ended)
+        return step
+
+    def _is_full(self, waiting: _Waiting[AskT, AnswerT]) -> bool:
+        """Whether as many wait as go together."""
+        return waiting.items >= self._most_items or waiting.size >= _MOST_BYTES
+
+    def _next(self, waiting: _Waiting[AskT, AnswerT]) -> list[_Part[AskT, AnswerT]]:
         parts: list[_Part[AskT, AnswerT]] = []
         items = size = 0
-        while waiting:
-            part = waiting[0]
+        while waiting.parts:
+            part = waiting.parts[0]
             items += part.items
             size += part.size
             if parts and (items > self._most_items or size > _MOST_BYTES):
                 break
-            waiting.popleft()
+            waiting.take()
             if part.answer.done() and not (self._outlives and part.answer.cancelled()):
                 items -= part.items
                 size -= part.size
@@ -179,7 +220,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
 
     async def _step(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
         now = asyncio.get_running_loop().time()
-        least_s = max(_LEAST_SHARE * (max(part.ends_at for part in parts) - now), 0.0)
+        least_s = max(_LEAST_SHARE * (max((part.ends_at for part in parts), default=now) - now), 0.0)
         for part in parts:
             if part.ends_at - now > least_s:
                 part.is_in_step = True

@@ -39,6 +39,7 @@ _OF_ONE_BATCH = frozenset(
 _NO_ROOM = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
 _MOST_TOGETHER = 1_000  # messages of several batches in one step
 _MOST_UNDONE, _MOST_UNDONE_BYTES = 16, 2 * 1024 * 1024  # batches read ahead; then the producer is held back
+_MOST_UNSENT = 16  # batches that are put, and wait to be answered; then no further are put
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,23 +64,33 @@ async def produce(
 ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
     """Answers every batch in order. Ends when the requests do, or with the error that no later batch may pass."""
     batches = ReadAhead(_batches(engine, asked), most=_MOST_UNDONE, most_size=_MOST_UNDONE_BYTES, size=_size_of)
+    answers = ReadAhead(_answers(engine, batches, context), most=_MOST_UNSENT)
     try:
-        while (first := await batches.next()) is not None:
-            together, count = [first], len(first.order.messages)
-            while (behind := batches.peek()) is not None and behind.may_go_with(together[-1]):
-                count += len(behind.order.messages)
-                if count > _MOST_TOGETHER:
-                    break
-                together.append(behind)
-                batches.take()
-            async with aclosing(_put_all(engine, together, context)) as answers:
-                async for batch, outcomes in answers:
-                    yield produce_response(batch.number, outcomes)
-                    for error in errors_of(outcomes):
-                        if error.reason not in _OF_ONE_BATCH:
-                            raise error
+        while (answer := await answers.next()) is not None:
+            yield produce_response(*answer)
     finally:
+        answers.close()
         batches.close()
+
+
+async def _answers(
+    engine: Engine, batches: ReadAhead[_Batch], context: Context
+) -> AsyncGenerator[tuple[int, Sequence[PutOutcome]], None]:
+    """Puts them, step by step, and tells of each by its number. A step does not wait until what is told is sent."""
+    while (first := await batches.next()) is not None:
+        together, count = [first], len(first.order.messages)
+        while (behind := batches.peek()) is not None and behind.may_go_with(together[-1]):
+            count += len(behind.order.messages)
+            if count > _MOST_TOGETHER:
+                break
+            together.append(behind)
+            batches.take()
+        async with aclosing(_put_all(engine, together, context)) as done:
+            async for batch, outcomes in done:
+                yield batch.number, outcomes
+                for error in errors_of(outcomes):
+                    if error.reason not in _OF_ONE_BATCH:
+                        raise error
 
 
 def _size_of(batch: _Batch) -> int:

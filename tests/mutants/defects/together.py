@@ -64,4 +64,29 @@ MUTANTS: tuple[Mutant, ...] = (
         new="is_alike = True",
         test=WIRE + "test_produce.py::test_batches_that_go_together_keep_what_each_asked_for",
     ),
+    Mutant(
+        name="put-on-and-on-unanswered",
+        defect="Batches are put without end for one who takes no answers.",
+        file="rpc/producing.py",
+        old="most=_MOST_UNSENT",
+        new="most=1_000_000",
+        test="tests/unit/rpc/test_producing.py"
+        "::test_a_step_does_not_wait_until_what_is_put_is_answered_but_a_few_batches_are_the_most",
+    ),
+    Mutant(
+        name="step-behind-a-small-one",
+        defect="Few who wait go to the store behind the step on its way, so that nothing gathers.",
+        file="engine/coalescing.py",
+        old="return waiting.items >= self._most_items or",
+        new="return bool(waiting.parts) or",
+        test=COALESCING + "test_less_than_a_step_waits_for_the_one_on_its_way",
+    ),
+    Mutant(
+        name="hung-in-a-step-that-never-began",
+        defect="Who is in a step behind another waits for ever when that is cancelled before it runs.",
+        file="engine/coalescing.py",
+        old="            if step.cancelled():",
+        new="            if not parts:",
+        test=COALESCING + "test_the_end_of_its_tasks_ends_those_in_a_step_behind_another_however_far_that_is",
+    ),
 )

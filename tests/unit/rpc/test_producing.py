@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -132,3 +132,58 @@ async def test_no_more_is_read_ahead_than_a_few_batches() -> None:
     await first
     await stream.aclose()
     assert engine.orders[0]._replace(messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)
+
+
+async def unanswered(engine: Engine, count: int) -> tuple[AsyncGenerator[ProduceResponse, None], ProduceResponse]:
+    """A stream of so many batches of one message, and the first answer; nobody takes the next."""
+
+    async def asked() -> AsyncIterator[ProduceRequest]:
+        for number in range(1, count + 1):
+            yield ProduceRequest(queue="q", batch=number, messages=[Message(payload=b"x")])
+
+    engine.may_go_on.set()
+    context: Any = Context()
+    stream = produce(engine, asked(), context)  # type: ignore[arg-type]
+    first = await anext(stream)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    return stream, first
+
+
+async def test_a_step_does_not_wait_until_what_is_put_is_answered_but_a_few_batches_are_the_most() -> None:
+    engine = Engine(*[100] * 100)
+    stream, first = await unanswered(engine, 100)
+    put = sum(len(order.messages) for order in engine.orders)
+    assert 16 <= put <= 3 * 16
+    answers = [first, *[answer async for answer in stream]]
+    assert told(answers) == [(number, [True]) for number in range(1, 101)]
+    assert sum(len(order.messages) for order in engine.orders) == 100
+
+
+async def test_no_later_batch_is_put_behind_trouble_though_nobody_takes_the_answers() -> None:
+    engine = Engine(1, StoreUnavailable("away"), *[100] * 100)
+    stream, first = await unanswered(engine, 40)
+    assert len(engine.orders) == 2
+    with pytest.raises(StoreUnavailable):
+        await anext(stream)
+    assert told([first]) == [(1, [True])]
+
+
+async def test_a_caller_who_goes_ends_the_step_that_is_under_way() -> None:
+    engine, is_ended = Engine(), asyncio.Event()
+
+    async def never_ends(order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+        assert (order.queue, budget_s > 0) == ("q", True)
+        engine.is_asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_ended.set()
+        return ()
+
+    engine.put_each = never_ends  # type: ignore[method-assign]
+    answering = asyncio.ensure_future(unanswered(engine, 2))
+    await engine.is_asked.wait()
+    answering.cancel()
+    async with asyncio.timeout(5):
+        await is_ended.wait()
