@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import psutil
@@ -17,7 +19,7 @@ import psutil
 from bench.latency_drivers import DRIVERS, PROGRAM, Order, Outcome, call_empty
 from bench.peers import places
 from bench.rig import Bench, StoreWork, empty_service, percentile, started
-from bench.tables import Table, arguments, made_by, write
+from bench.tables import Table, arguments, made_by, spread, write
 from headway.v1 import queue_service_pb2 as pb
 
 PEAK_S = 5.0
@@ -57,11 +59,12 @@ async def run(bench: Bench, driver: str, order: Order) -> tuple[Outcome, Work]:
 class Report:
     """How late, for calls and for streams, and at what price."""
 
-    def __init__(self) -> None:
+    def __init__(self, runs: int) -> None:
         columns = ["messages/s", "client", "messages", "p50, ms", "p99, ms", "p99.9, ms", "longest, ms", "trouble"]
         note = (
             f"Open loop, from the intended instant of the Put; {Order.size} B, {{}}. {SHARE_OF_PEAK:.0%} of peak is of"
-            f" what {Order.at_once} Puts without an answer brought through in {PEAK_S:.0f} s."
+            f" what {Order.at_once} Puts without an answer brought through in {PEAK_S:.0f} s. Median (least–most) of"
+            f" {runs} runs."
         )
         self.late = {
             False: Table("Put → waiting Get on another service", columns, note.format(f"{Order.waiters} Gets wait")),
@@ -74,19 +77,23 @@ class Report:
         self.price = Table(
             "Processor time for a message",
             ["messages/s", "client", "service of the Put, µs", "of the Get, µs", "store, µs", "client, µs", "steps"],
-            "Of the runs above; steps are calls of scripts in the store for a message. An empty call is of a grpc.aio"
-            " service that gives back what it gets: a message by calls takes two.",
+            "Medians of the runs above; steps are calls of scripts in the store for a message. An empty call is of a"
+            " grpc.aio service that gives back what it gets: a message by calls takes two.",
             silent=True,
         )  # shown behind the others, not row by row among them
 
-    def add(self, name: str, driver: str, *, streams: bool, outcome: Outcome, work: Work) -> None:
-        """What one run told."""
-        late, count = outcome.late_ms, len(outcome.late_ms)
-        shares = (percentile(late, share) for share in (0.5, 0.99, 0.999))
-        figures = (f"{value:.1f}" for value in (*shares, max(late)))
-        self.late[streams].add(name, driver, f"{count:,}", *figures, outcome.trouble or "none")
-        used = (f"{seconds * US_PER_S / count:,.0f}" for seconds in (*work.cpu_s, outcome.cpu_s))
-        self.price.add(f"{name}, {WAYS[streams]}", driver, *used, f"{work.steps / count:.2f}")
+    def add(self, name: str, driver: str, *, streams: bool, runs: Sequence[tuple[Outcome, Work]]) -> None:
+        """What some runs told."""
+        lates = [outcome.late_ms for outcome, _ in runs]
+        shares = [[percentile(late, share) for late in lates] for share in (0.5, 0.99, 0.999)]
+        figures = map(spread, [*shares, [max(late) for late in lates]])
+        trouble = "; ".join(sorted({outcome.trouble for outcome, _ in runs} - {""})) or "none"
+        self.late[streams].add(name, driver, f"{sum(map(len, lates)):,}", *figures, trouble)
+        seconds = [(*work.cpu_s, outcome.cpu_s) for outcome, work in runs]
+        used = [[one * US_PER_S / len(late) for one in each] for each, late in zip(seconds, lates, strict=True)]
+        steps = statistics.median(work.steps / len(outcome.late_ms) for outcome, work in runs)
+        prices = (f"{statistics.median(each):,.0f}" for each in zip(*used, strict=True))
+        self.price.add(f"{name}, {WAYS[streams]}", driver, *prices, f"{steps:.2f}")
 
     def add_empty(self, rate: float, *, calls: int, service_s: float, client_s: float) -> None:
         """What calls that do nothing took at this rate."""
@@ -99,17 +106,19 @@ class Report:
         return [*self.late.values(), self.price]
 
 
-async def measure(bench: Bench, driver: str, *, streams: bool, seconds: float, report: Report) -> None:
-    """The peak, and all rates."""
+async def measure(bench: Bench, driver: str, *, streams: bool, seconds: float, runs: int, report: Report) -> None:
+    """The peak, and all rates in turn, so many times."""
     putting, getting = bench.services
     flat_out = Order(putting.address, getting.address, f"{WAYS[streams]}-{driver}-peak", 0, PEAK_S, streams=streams)
     peak = (await run(bench, driver, flat_out))[0].rate
     rates = {f"{rate:,}": float(rate) for rate in RATES}
     rates[f"{SHARE_OF_PEAK * peak:,.0f} ({SHARE_OF_PEAK:.0%} of {peak:,.0f})"] = SHARE_OF_PEAK * peak
-    for n, (name, rate) in enumerate(rates.items()):
-        order = replace(flat_out, queue=f"{WAYS[streams]}-{driver}-{n}", rate=rate, seconds=seconds)
-        outcome, work = await run(bench, driver, order)
-        report.add(name, driver, streams=streams, outcome=outcome, work=work)
+    done: dict[str, list[tuple[Outcome, Work]]] = {name: [] for name in rates}
+    for n, (name, rate) in itertools.product(range(runs), rates.items()):
+        queue = f"{WAYS[streams]}-{driver}-{rate:.0f}-{n}"
+        done[name].append(await run(bench, driver, replace(flat_out, queue=queue, rate=rate, seconds=seconds)))
+    for name in rates:
+        report.add(name, driver, streams=streams, runs=done[name])
 
 
 async def measure_empty(rate: float, *, seconds: float, report: Report) -> None:
@@ -135,13 +144,14 @@ def drivers() -> list[str]:
 async def main() -> None:
     """Measures what the command line asks for."""
     parser = arguments((__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=10.0, help="for each rate")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for each run at each rate")
+    parser.add_argument("--runs", type=int, default=3, help="at each rate")
     parser.add_argument("--clients", nargs="+", choices=list(DRIVERS), default=None, help="these, not all there are")
     options = parser.parse_args()
-    report = Report()
+    report = Report(options.runs)
     async with started(2) as bench:
         for streams, driver in itertools.product(WAYS, options.clients or drivers()):
-            await measure(bench, driver, streams=streams, seconds=options.seconds, report=report)
+            await measure(bench, driver, streams=streams, seconds=options.seconds, runs=options.runs, report=report)
     for rate in RATES:
         await measure_empty(rate, seconds=options.seconds, report=report)
     print(f"\n{report.price.markdown()}")
