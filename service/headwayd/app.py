@@ -18,6 +18,7 @@ import structlog
 
 from headwayd import __version__
 from headwayd.access.watched import AccessFailed
+from headwayd.allocator import keep_freed_memory
 from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import NotDurable, StoreUnavailable
@@ -314,6 +315,7 @@ def run(
     shared: SharedPlaces | None = None,
 ) -> None:
     """`serve` on a loop of its own, the fast one where it is installed. The rest is told at `Service`."""
+    keep_freed_memory()
     logs.set_up(log_format=settings.log_format, level=settings.log_level)
 
     async def made_on_the_loop() -> None:
