@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+from collections.abc import Awaitable, Iterable
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
 
 from bench.rig import Bench, StoreWork, started
 from headway.v1 import queue_service_pb2 as pb
@@ -16,38 +20,59 @@ from headway.v1.message_pb2 import Message
 RUNS = 5
 CALLS_OF_BATCH = {1: 300, 10: 150, 100: 50, 1_000: 5}  # so many of each kind in a run
 STANDING = 5_000
-CALLS = ("put", "put with ids", "get", "ack")
+BODY = b"x" * 100
+HOUR = Duration(seconds=3_600)
+CALLS = ("put", "put with ids", "peek", "get", "extend", "ack", "delay", "withdraw")
 
 
-async def run(bench: Bench, batch: int, number: int) -> dict[str, float]:
-    """Microseconds per message of each call."""
-    stub, queue = bench.stubs[0], f"batch-{batch}-{number}"
-    await stub.Create(pb.CreateRequest(queue=queue))
-    for _ in range(STANDING // 1_000):
-        await stub.Put(pb.PutRequest(queue=queue, messages=[Message(payload=b"x" * 100)] * 1_000))
-    spent = dict.fromkeys(CALLS, 0.0)
-    rounds = range(CALLS_OF_BATCH[batch])
+class Run:
+    """All calls with batches of one size on a queue of their own. `spent` is the store's microseconds for each kind."""
 
-    async def put(name: str, with_ids: bool) -> None:
-        before = StoreWork.of(bench.raw)
-        for n in rounds:
-            ids = [f"{name}-{n * batch + m}" if with_ids else "" for m in range(batch)]
-            await stub.Put(pb.PutRequest(queue=queue, messages=[Message(id=id_, payload=b"x" * 100) for id_ in ids]))
-        spent[name] = (StoreWork.of(bench.raw) - before).steps_us
+    def __init__(self, bench: Bench, batch: int, number: int) -> None:
+        self.spent: dict[str, float] = {}
+        self._bench = bench
+        self._batch = batch
+        self._rounds = range(CALLS_OF_BATCH[batch])
+        self._queue = f"batch-{batch}-{number}"
 
-    async def get_and_ack() -> None:
-        before = StoreWork.of(bench.raw)
-        answers = [await stub.Get(pb.GetRequest(queue=queue, max_messages=batch)) for _ in rounds]
-        between = StoreWork.of(bench.raw)
-        for answer in answers:
-            await stub.Ack(pb.AckRequest(queue=queue, leases=[delivery.lease for delivery in answer.deliveries]))
-        spent["get"] = (between - before).steps_us
-        spent["ack"] = (StoreWork.of(bench.raw) - between).steps_us
+    async def _timed(self, name: str, calls: Iterable[Awaitable[Any]]) -> list[Any]:
+        before = StoreWork.of(self._bench.raw)
+        answers = [await call for call in calls]
+        self.spent[name] = (StoreWork.of(self._bench.raw) - before).steps_us / (self._batch * len(self._rounds))
+        return answers
 
-    await put("put", False)
-    await get_and_ack()
-    await put("put with ids", True)
-    return {name: us / (batch * len(rounds)) for name, us in spent.items()}
+    async def _leased(self, name: str) -> list[list[str]]:
+        get = pb.GetRequest(queue=self._queue, max_messages=self._batch)
+        answers = await self._timed(name, (self._bench.stubs[0].Get(get) for _ in self._rounds))
+        batches = [[delivery.lease for delivery in answer.deliveries] for answer in answers]
+        assert all(len(leases) == self._batch for leases in batches)
+        return batches
+
+    async def _put(self, name: str, batches: Iterable[list[str]]) -> None:
+        puts = (
+            pb.PutRequest(queue=self._queue, messages=[Message(id=one, payload=BODY) for one in ids]) for ids in batches
+        )
+        await self._timed(name, map(self._bench.stubs[0].Put, puts))
+
+    async def all(self) -> dict[str, float]:
+        """Microseconds per message of each call."""
+        stub, queue = self._bench.stubs[0], self._queue
+        await stub.Create(pb.CreateRequest(queue=queue))
+        for _ in range(2 * STANDING // 1_000):  # half of them is delayed below
+            await stub.Put(pb.PutRequest(queue=queue, messages=[Message(payload=BODY)] * 1_000))
+        ids = [[f"{n}-{m}" for m in range(self._batch)] for n in self._rounds]
+        await self._put("put", [[""] * self._batch for _ in self._rounds])
+        leases = await self._leased("get")
+        extends = (pb.ExtendRequest(queue=queue, leases=batch, lease=HOUR) for batch in leases)
+        await self._timed("extend", map(stub.Extend, extends))
+        await self._timed("ack", (stub.Ack(pb.AckRequest(queue=queue, leases=batch)) for batch in leases))
+        await self._put("put with ids", ids)
+        peek = pb.PeekRequest(queue=queue, max_messages=self._batch)
+        await self._timed("peek", (stub.Peek(peek) for _ in self._rounds))
+        delays = [pb.DelayRequest(queue=queue, leases=batch, delay=HOUR) for batch in await self._leased("get again")]
+        await self._timed("delay", map(stub.Delay, delays))
+        await self._timed("withdraw", (stub.Withdraw(pb.WithdrawRequest(queue=queue, message_ids=one)) for one in ids))
+        return self.spent
 
 
 async def main() -> None:
@@ -57,7 +82,7 @@ async def main() -> None:
         *(f"{'batch ' + str(n):>11}" for n in CALLS_OF_BATCH),
     )
     async with started(1) as bench:
-        table = {batch: [await run(bench, batch, n) for n in range(RUNS)] for batch in CALLS_OF_BATCH}
+        table = {batch: [await Run(bench, batch, n).all() for n in range(RUNS)] for batch in CALLS_OF_BATCH}
     for name in CALLS:
         medians = (statistics.median(one[name] for one in table[batch]) for batch in CALLS_OF_BATCH)
         print(f"{name:40}", *(f"{value:11.1f}" for value in medians), flush=True)
