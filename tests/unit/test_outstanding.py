@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 
 from headwayd.domain.consuming import Credit
@@ -120,3 +122,31 @@ def test_what_lapsed_long_ago_is_forgotten() -> None:
     assert held.leases == []
     held.extend("20000", 1e9)
     assert held.leases == ["20000"]
+
+
+class Lease(str):
+    """That tells how long it is kept."""
+
+    __slots__ = ("__weakref__",)
+
+
+@pytest.mark.parametrize("settles_at_once", [True, False])
+def test_of_a_stream_that_always_holds_something_nothing_is_kept_that_is_settled(*, settles_at_once: bool) -> None:
+    held = Outstanding(Credit(100, 0))
+    known: list[weakref.ref[Lease]] = []
+    for number in range(300):
+        leases = [Lease(f"{number}-{n}") for n in range(50)]
+        known += map(weakref.ref, leases)
+        held.add([delivery(lease) for lease in leases], lapses_at=100.0 + number)
+        if number:
+            before = [f"{number - 1}-{n}" for n in range(50)]
+            for part in [before] if settles_at_once else [[lease] for lease in before]:
+                held.end_all(part)
+    del leases
+    assert sum(lease() is not None for lease in known) < 1_000  # of 15,000
+    assert len(held) == 50
+    assert held.lapses_at <= 399.0
+    held.lapse(398.9)
+    assert len(held) == 50
+    held.lapse(399.0)
+    assert len(held) == 0

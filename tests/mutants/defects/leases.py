@@ -246,4 +246,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if true then return 0 end",
         test=WIRE + "test_time_to_live.py::test_a_waiting_message_expires_though_nobody_touches_the_queue",
     ),
+    Mutant(
+        name="settled-leases-noted",
+        defect="A stream that always holds something keeps, for as long as a lease lasts, whatever it has settled.",
+        file="engine/consuming/outstanding.py",
+        old="        if self._noted > ",
+        new="        if 0 > ",
+        test="tests/unit/test_outstanding.py"
+        "::test_of_a_stream_that_always_holds_something_nothing_is_kept_that_is_settled",
+    ),
 )

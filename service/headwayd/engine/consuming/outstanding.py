@@ -17,6 +17,7 @@ from headwayd.domain.model import Delivery
 
 OWN_ID_MARK = "~"  # ids made by the service are no part of a message's size
 _MOST_LAPSED = 10_000
+_NOTED_FOR_EACH, _NOTED_BESIDE = 3, 300  # leases whose lapse is noted, for each that is held, and beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Outstanding:
         self._bytes = 0
         self._lapsed: dict[str, int] = {}  # those that its consumer may still take up again
         self._lapses: list[tuple[float, int, Sequence[str]]] = []
+        self._noted = 0  # leases in all of them
         self._numbers = itertools.count()
         self.freed = 0
 
@@ -95,6 +97,22 @@ class Outstanding:
 
     def _note_lapse(self, at: float, leases: Sequence[str]) -> None:
         heapq.heappush(self._lapses, (at, next(self._numbers), leases))
+        self._noted += len(leases)
+        if self._noted > _NOTED_FOR_EACH * len(self._held) + _NOTED_BESIDE:
+            self._forget_settled()
+
+    def _forget_settled(self) -> None:
+        """Most of those whose lapse is noted are settled: only what is held stays noted."""
+        together: dict[float, list[str]] = {}
+        for lease, (_, at) in self._held.items():
+            together.setdefault(at, []).append(lease)
+        self._lapses = [(at, next(self._numbers), leases) for at, leases in together.items()]
+        heapq.heapify(self._lapses)
+        self._noted = len(self._held)
+
+    def _forget_all(self) -> None:
+        self._lapses.clear()
+        self._noted = 0
 
     def end(self, lease: str) -> None:
         """Settled, or known to be no lease any more."""
@@ -104,7 +122,7 @@ class Outstanding:
             self._bytes -= held[0]
             self.freed += 1
         if not self._held:
-            self._lapses.clear()
+            self._forget_all()
 
     def end_all(self, leases: Sequence[str]) -> None:
         """The same for many."""
@@ -116,7 +134,7 @@ class Outstanding:
         self._bytes -= sum([size for size, _ in ended])
         self.freed += len(ended)
         if not self._held:
-            self._lapses.clear()
+            self._forget_all()
 
     def extend(self, lease: str, lapses_at: float) -> None:
         """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
@@ -128,7 +146,9 @@ class Outstanding:
     def lapse(self, now: float) -> None:
         """Those whose time is over do not count any more."""
         while self._lapses and self._lapses[0][0] <= now:
-            for lease in heapq.heappop(self._lapses)[2]:
+            leases = heapq.heappop(self._lapses)[2]
+            self._noted -= len(leases)
+            for lease in leases:
                 size, at = self._held.get(lease, (0, float("inf")))
                 if at <= now:
                     self.end(lease)
