@@ -21,6 +21,7 @@ RUNS = 3
 ROUNDS = 200
 WAITERS = 1_000
 IDLE_S = 10.0
+SETTLED_S = 8.0  # then safety checks are made at the pace at which they go on
 
 
 async def _waits(stub: Stub, queue: str) -> bool:
@@ -86,7 +87,7 @@ async def idle(bench: Bench, queues: int) -> tuple[float, float, int]:
     ]
     for name in (names[0], names[-1]):
         await eventually(partial(_waits, stub, name), within=30)
-    await asyncio.sleep(2)
+    await asyncio.sleep(SETTLED_S)
     cost = await cost_of(bench, IDLE_S)
     connections = bench.raw.info("clients")["connected_clients"] - 1
     for call in waiting:
