@@ -85,9 +85,9 @@ async def test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty(
 ) -> None:
     """Whoever waits does not ask all the time; before it says "nothing came", it looks. In time for the caller, too."""
     await line.create()
-    request = queue_service_pb2.GetRequest(queue=line.name, wait=span(1_600))
-    at_ease = asyncio.create_task(line.get(wait_ms=1_600))
-    in_a_hurry = asyncio.ensure_future(line.stub.Get(request, timeout=1.6))
+    request = queue_service_pb2.GetRequest(queue=line.name, wait=span(3_000))
+    at_ease = asyncio.create_task(line.get(wait_ms=3_000))
+    in_a_hurry = asyncio.ensure_future(line.stub.Get(request, timeout=3.0))
     await waiting(line, consumers=2)
     await at_rest(fresh_store_server)
     await written(fresh_store_server)
