@@ -14,10 +14,9 @@ _OPERATORS_OWN: Final = ("GLIBC_TUNABLES", "MALLOC_")
 
 
 def keep_freed_memory() -> None:
-    """Has glibc keep what was freed for what comes next. By itself it gives back all but a little, and a batch of
-    100 KB gets its pages anew each time, one fault for 4 KB: that took an eighth of a busy process's time with messages
-    of 1 KB put, and a quarter with such got. Does nothing with another C library, or if the environment sets
-    the allocator already."""
+    """Has glibc keep what was freed for what comes next. By itself it gives back all but a little, and each batch of
+    100 KB gets its pages anew, one fault for 4 KB. Does nothing with another C library, or if the environment sets the
+    allocator already."""
     if any(name.startswith(_OPERATORS_OWN) for name in os.environ):
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

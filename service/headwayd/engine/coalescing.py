@@ -20,6 +20,7 @@ AnswerT = TypeVar("AnswerT")
 ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
+_MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
 _GATHER_S, _LONGEST_GATHER_S = 500e-6, 4e-3  # for each that was in the last step, and at most
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
@@ -162,31 +163,30 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
 
     async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
         waiting = self._waiting[group]
-        behind: asyncio.Task[None] | None = None  # the last step on its way, if the next need not wait for it
+        steps: deque[asyncio.Task[None]] = deque()  # on their way
+        count = 0  # parts of the last of them
         try:
-            while waiting.parts or behind is not None:
-                parts = self._next(waiting)
-                if behind is None and not self._is_full(waiting):  # as mostly: that needs no task
-                    await self._step(key, parts)
-                else:
-                    before, behind = behind, self._begun(key, parts)
-                    if before is not None:
-                        await before
-                    if not self._is_full(waiting):
-                        last, behind = behind, None
-                        await last
-                if waiting.parts and not self._is_full(waiting):  # it is busy: a moment later there are more
-                    await asyncio.sleep(min(len(parts) * _GATHER_S, _LONGEST_GATHER_S))
+            while waiting.parts or steps:
+                if waiting.parts and len(steps) < (_MOST_STEPS if self._is_full(waiting) else 1):
+                    if parts := self._next(waiting):
+                        steps.append(self._begun(key, parts))
+                        count = len(parts)
+                    continue
+                await steps.popleft()
+                if (
+                    waiting.parts and not steps and not self._is_full(waiting)
+                ):  # it is busy: a moment later there are more
+                    await asyncio.sleep(min(count * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
             waiting.stop()
-            if behind is not None:
-                behind.cancel()
+            for step in steps:
+                step.cancel()
             for part in waiting.parts:
                 part.answer.cancel()
 
     def _begun(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> asyncio.Task[None]:
-        """A step of its own. Who is in it hears of its end also if it is cancelled before it runs."""
+        """A step in a task of its own. Who is in it hears of its end also if it is cancelled before it runs."""
 
         def ended(step: asyncio.Task[None]) -> None:
             if step.cancelled():
@@ -220,7 +220,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
 
     async def _step(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
         now = asyncio.get_running_loop().time()
-        least_s = max(_LEAST_SHARE * (max((part.ends_at for part in parts), default=now) - now), 0.0)
+        least_s = max(_LEAST_SHARE * (max(part.ends_at for part in parts) - now), 0.0)
         for part in parts:
             if part.ends_at - now > least_s:
                 part.is_in_step = True
@@ -236,10 +236,6 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and not to who comes next
             for part in parts:
                 part.fail(error)
-        except asyncio.CancelledError:
-            for part in parts:
-                part.answer.cancel()
-            raise
         else:
             for part, answer in zip(parts, answers, strict=True):
                 if part.answer.done():

@@ -102,17 +102,13 @@ class Outstanding:
             self._forget_settled()
 
     def _forget_settled(self) -> None:
-        """Most of those whose lapse is noted are settled: only what is held stays noted."""
+        """Of those whose lapse is noted only what is held stays so."""
         together: dict[float, list[str]] = {}
         for lease, (_, at) in self._held.items():
             together.setdefault(at, []).append(lease)
         self._lapses = [(at, next(self._numbers), leases) for at, leases in together.items()]
         heapq.heapify(self._lapses)
         self._noted = len(self._held)
-
-    def _forget_all(self) -> None:
-        self._lapses.clear()
-        self._noted = 0
 
     def end(self, lease: str) -> None:
         """Settled, or known to be no lease any more."""
@@ -122,7 +118,7 @@ class Outstanding:
             self._bytes -= held[0]
             self.freed += 1
         if not self._held:
-            self._forget_all()
+            self._forget_settled()
 
     def end_all(self, leases: Sequence[str]) -> None:
         """The same for many."""
@@ -134,7 +130,7 @@ class Outstanding:
         self._bytes -= sum([size for size, _ in ended])
         self.freed += len(ended)
         if not self._held:
-            self._forget_all()
+            self._forget_settled()
 
     def extend(self, lease: str, lapses_at: float) -> None:
         """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
