@@ -16,8 +16,8 @@ from pathlib import Path
 
 import grpc
 import httpx
-import psutil
 
+from bench.rig import cpu_s
 from harness import ServiceProcess, StoreServer
 from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
@@ -78,12 +78,12 @@ async def cost(service: ServiceProcess, store: StoreServer, pages: int, view: di
     readers = [Reader() for _ in range(pages)]
     tasks = [asyncio.create_task(reader.run(service.http, view)) for reader in readers]
     await asyncio.sleep(SETTLE_S)
-    watched = [psutil.Process(service.pid), psutil.Process(store.pid)]
-    before, began = [sum(each.cpu_times()[:2]) for each in watched], time.monotonic()
+    watched = (service.pid, store.pid)
+    before, began = [cpu_s(each) for each in watched], time.monotonic()
     read_before = sum(reader.read for reader in readers)
     await asyncio.sleep(EACH_S)
     took = time.monotonic() - began
-    shares = [(sum(each.cpu_times()[:2]) - was) / took * 100 for each, was in zip(watched, before, strict=True)]
+    shares = [(cpu_s(each) - was) / took * 100 for each, was in zip(watched, before, strict=True)]
     read = (sum(reader.read for reader in readers) - read_before) / max(pages, 1) / took / 1e3
     for task in tasks:
         task.cancel()

@@ -15,9 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import psutil
-
-from bench.rig import Bench, Stub, started
+from bench.rig import Bench, Stub, cpu_s, started
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 
@@ -97,10 +95,10 @@ async def run(moves_per_s: int, *, is_watched: bool) -> Run:
             await page.has_all.wait()
         await asyncio.sleep(1)
         page.events = page.bytes = 0
-        process = psutil.Process(bench.services[0].pid)
-        before, began = sum(process.cpu_times()[:2]), time.perf_counter()
+        service = bench.services[0].pid
+        before, began = cpu_s(service), time.perf_counter()
         moves = await flow(bench.stubs[0], moves_per_s)
-        used, took_s = sum(process.cpu_times()[:2]) - before, time.perf_counter() - began
+        used, took_s = cpu_s(service) - before, time.perf_counter() - began
         told = Run(used / took_s * 100, moves / took_s, page.events / took_s, page.bytes / took_s / 1_000)
         if reading is not None:
             reading.cancel()

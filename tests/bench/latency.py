@@ -14,11 +14,9 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import psutil
-
 from bench.latency_drivers import DRIVERS, PROGRAM, Order, Outcome, call_empty
 from bench.peers import places
-from bench.rig import Bench, StoreWork, empty_service, percentile, started
+from bench.rig import Bench, StoreWork, cpu_s, empty_service, percentile, started
 from bench.tables import Table, arguments, made_by, spread, write
 from headway.v1 import queue_service_pb2 as pb
 
@@ -40,8 +38,7 @@ class Work:
     def of(cls, bench: Bench) -> Work:
         """As the system and the store count it."""
         pids = (*(service.pid for service in bench.services), bench.store.pid)
-        used = tuple(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids)
-        return cls(used, StoreWork.of(bench.raw).steps)
+        return cls(tuple(map(cpu_s, pids)), StoreWork.of(bench.raw).steps)
 
     def __sub__(self, before: Work) -> Work:
         used = tuple(after - first for after, first in zip(self.cpu_s, before.cpu_s, strict=True))
@@ -124,11 +121,10 @@ async def measure(bench: Bench, driver: str, *, streams: bool, seconds: float, r
 async def measure_empty(rate: float, *, seconds: float, report: Report) -> None:
     """The price of calls that do nothing."""
     async with empty_service() as (address, pid):
-        empty = psutil.Process(pid)
-        before = sum(empty.cpu_times()[:2])
+        before = cpu_s(pid)
         order = Order(address, "", "", rate, seconds)
         calls, client_s = await asyncio.to_thread(call_empty, order)
-        report.add_empty(rate, calls=calls, service_s=sum(empty.cpu_times()[:2]) - before, client_s=client_s)
+        report.add_empty(rate, calls=calls, service_s=cpu_s(pid) - before, client_s=client_s)
 
 
 def drivers() -> list[str]:

@@ -16,11 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import httpx
-import psutil
 import uvloop
 
-from bench.rig import Bench, started
-from harness import ServiceProcess
+from bench.rig import Bench, cpu_s, started
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from headwayd.domain.model import Delivery, GetOrder, NewMessage, PutCode, PutOutcome, Settled, Settlement
@@ -108,10 +106,6 @@ async def _load(bench: Bench) -> None:
     await asyncio.gather(*(one() for _ in range(AT_ONCE)))
 
 
-def _used_s(service: ServiceProcess) -> float:
-    return float(sum(psutil.Process(service.pid).cpu_times()[:2]))
-
-
 async def live() -> None:
     """The second table."""
     async with started(1) as without, started(1) as another, started(1, **HTTP) as counting:
@@ -122,9 +116,9 @@ async def live() -> None:
             await _load(bench)
         for _ in range(ROUNDS):
             for name, bench in benches.items():
-                before = _used_s(bench.services[0])
+                before = cpu_s(bench.services[0].pid)
                 await _load(bench)
-                used[name].append((_used_s(bench.services[0]) - before) / CALLS * 1e6)
+                used[name].append((cpu_s(bench.services[0].pid) - before) / CALLS * 1e6)
         print("\n| processor time of a service for a call of one message | median | least |\n|---|---|---|")
         for name, each in used.items():
             print(f"| {name} | {statistics.median(each):.0f} µs | {min(each):.0f} µs |")
@@ -146,10 +140,10 @@ async def _scrapes(bench: Bench) -> None:
             took, used, size = [], [], 0
             for _ in range(ROUNDS):
                 await asyncio.sleep(pause_s)
-                before, began = _used_s(service), time.perf_counter()
+                before, began = cpu_s(service.pid), time.perf_counter()
                 size = len((await client.get(f"{service.http}/metrics")).content)
                 took.append((time.perf_counter() - began) * 1e3)
-                used.append((_used_s(service) - before) * 1e3)
+                used.append((cpu_s(service.pid) - before) * 1e3)
             print(f"| {name} | {statistics.median(took):.0f} ms | {statistics.median(used):.0f} ms | {size:,} |")
 
 

@@ -29,7 +29,7 @@ import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bench.http2_load import Plan, Tally
-from bench.rig import percentile, started
+from bench.rig import cpu_s, percentile, started
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 
@@ -91,11 +91,11 @@ class Beside:
 
     async def __aenter__(self) -> Beside:
         self._task = asyncio.create_task(self._run())
-        self._cpu_before_s = sum(self._process.cpu_times()[:2])
+        self._cpu_before_s = cpu_s(self._process.pid)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.cpu_s = sum(self._process.cpu_times()[:2]) - self._cpu_before_s
+        self.cpu_s = cpu_s(self._process.pid) - self._cpu_before_s
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task

@@ -84,12 +84,16 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time that a process took so far."""
+    return sum(psutil.Process(pid).cpu_times()[:2])
+
+
 async def cost_of(bench: Bench, seconds: float) -> Cost:
     """Of the next seconds. The asking itself is not counted."""
-    processes = [psutil.Process(pid) for pid in (*(service.pid for service in bench.services), bench.store.pid)]
 
     def used() -> list[float]:
-        return [sum(process.cpu_times()[:2]) for process in processes]
+        return [cpu_s(pid) for pid in (*(service.pid for service in bench.services), bench.store.pid)]
 
     # Commands that scripts do count, too; the INFO that reads the number has not been counted yet when it reads it.
     before, commands, began = used(), bench.raw.info("stats")["total_commands_processed"], time.perf_counter()

@@ -13,9 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-import psutil
-
-from bench.rig import Bench, Stub, started
+from bench.rig import Bench, Stub, cpu_s, started
 from bench.tables import Table, arguments, made_by, spread, write
 from harness import ServiceProcess
 from harness.otlp import OtlpReceiver
@@ -60,10 +58,9 @@ async def jobs(stub: Stub, queue: str, seconds: float) -> int:
 
 async def cost_us(service: ServiceProcess, stub: Stub, queue: str, seconds: float) -> float:
     """Processor time of the service for each call of such jobs."""
-    process = psutil.Process(service.pid)
-    before = sum(process.cpu_times()[:2])
+    before = cpu_s(service.pid)
     done = await jobs(stub, queue, seconds)
-    return (sum(process.cpu_times()[:2]) - before) / (done * CALLS_OF_A_JOB) * US_PER_S
+    return (cpu_s(service.pid) - before) / (done * CALLS_OF_A_JOB) * US_PER_S
 
 
 def settings(ratio: float | None, endpoint: str) -> dict[str, str]:
