@@ -20,8 +20,8 @@ from headway.v1.message_pb2 import Message
 RUNS = 3
 ROUNDS = 200
 WAITERS = 1_000
-IDLE_S = 10.0
-SETTLED_S = 8.0  # then safety checks are made at the pace at which they go on
+IDLE_S = 20.0
+SETTLED_S = 75.0  # then safety checks and rare looks are made at the pace at which they go on
 
 
 async def _waits(stub: Stub, queue: str) -> bool:

@@ -69,7 +69,7 @@ async def test_a_hint_that_comes_right_after_it_was_asked_for_is_asked_for_again
             hints.change()  # put there, and taken there
         return True
 
-    line = Line(arm_and_lose_to_another_process, most_at_once=16, check_s=lambda: 60.0)
+    line = Line(arm_and_lose_to_another_process, most_at_once=16)
     hints.line = line
     waiter = Waiter(messages)
     line.join(waiter)
@@ -93,7 +93,7 @@ async def test_a_hint_that_comes_with_the_message_of_the_first_is_asked_for_agai
             hints.change()
         return True
 
-    line = Line(arm_and_be_given_one, most_at_once=16, check_s=lambda: 60.0)
+    line = Line(arm_and_be_given_one, most_at_once=16)
     hints.line = line
     first, second = Waiter(messages), Waiter(messages)
     line.join(first)
@@ -112,7 +112,7 @@ async def test_a_hint_that_comes_with_the_message_of_the_first_is_asked_for_agai
 @pytest.mark.parametrize("how", ["leave", "forget"])
 async def test_a_line_ends_as_soon_as_the_last_waiter_has_gone(how: str) -> None:
     hints = Hints()
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    line = Line(hints.arm, most_at_once=16)
     first, last = Waiter([]), Waiter([])
     line.join(first)
     line.join(last)
@@ -131,7 +131,7 @@ async def test_a_line_ends_as_soon_as_the_last_waiter_has_gone(how: str) -> None
 async def test_one_who_was_left_nothing_is_tried_only_when_something_changes() -> None:
     hints, messages = Hints(), ["for the first"]
     hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    line = Line(hints.arm, most_at_once=16)
     hints.line = line
     first, second = Waiter(messages), Waiter(messages)
     first.leaves_more = False
@@ -152,7 +152,7 @@ async def test_one_who_was_left_nothing_is_tried_only_when_something_changes() -
 async def test_one_who_comes_alone_and_has_tried_is_tried_again_if_arming_says_so(*, finds: bool, tries: int) -> None:
     hints = Hints()
     hints.finds = finds
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0)
+    line = Line(hints.arm, most_at_once=16)
     waiter = Waiter([])
     line.join(waiter, has_tried=True)
     serving = asyncio.create_task(line.serve())
@@ -163,23 +163,29 @@ async def test_one_who_comes_alone_and_has_tried_is_tried_again_if_arming_says_s
         await serving
 
 
-async def test_a_line_looks_from_time_to_time_though_arming_said_that_it_is_in_vain() -> None:
+async def test_a_line_that_is_told_to_looks_once_though_arming_said_that_it_is_in_vain() -> None:
     hints, messages = Hints(), list[str]()
     hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 0.01)
+    line = Line(hints.arm, most_at_once=16)
     waiter = Waiter(messages)
     line.join(waiter, has_tried=True)
     serving = asyncio.create_task(line.serve())
-    messages.append("told to nobody")
     async with asyncio.timeout(5):
+        await turns()
+        assert line.quiet_since is not None
+        line.look()
+        await turns()
+        assert (hints.is_armed, waiter.tries) == (True, 1)
+        messages.append("told to nobody")
+        line.look()
         await serving
-    assert waiter.served.is_set()
+    assert (waiter.served.is_set(), waiter.tries) == (True, 2)
 
 
 async def test_a_line_that_is_called_arms_now_and_then_only() -> None:
     hints, messages = Hints(), list[str]()
     hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=0.2)
+    line = Line(hints.arm, most_at_once=16, rest_s=0.2)
     hints.line = line
     waiter = Waiter(messages)
     line.join(waiter, has_tried=True)
@@ -206,7 +212,7 @@ async def first_served(*, rest_s: float) -> AsyncIterator[tuple[Hints, Line, Wai
     """A line, its only waiter, whom a call has served, and one who has not come yet. Serving must end in the end."""
     hints, messages = Hints(), ["for the first"]
     hints.finds = False
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=rest_s)
+    line = Line(hints.arm, most_at_once=16, rest_s=rest_s)
     hints.line = line
     first, second = Waiter(messages), Waiter(messages)
     first.leaves_more = False
@@ -249,7 +255,7 @@ async def test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_onc
 
 async def test_an_empty_line_is_served_no_longer_when_all_waiting_is_over() -> None:
     hints = Hints()
-    line = Line(hints.arm, most_at_once=16, check_s=lambda: 60.0, rest_s=60.0)
+    line = Line(hints.arm, most_at_once=16, rest_s=60.0)
     waiter = Waiter([])
     line.join(waiter)
     serving = asyncio.create_task(line.serve())

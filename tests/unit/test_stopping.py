@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import pytest
@@ -36,6 +36,7 @@ class SlowStore:
         self.released: list[str] = []
         self.facts = StoreFacts(is_reachable=True)
         self._empty_tries = empty_tries
+        self.quiet_at_once = 1
 
     def on_hint(self, listener: object) -> None: ...
 
@@ -57,6 +58,9 @@ class SlowStore:
 
     async def arm(self, queue: str, *, until_drained: bool) -> bool:
         return True
+
+    async def find_quiet(self, queues: Sequence[str]) -> Collection[str]:
+        return ()
 
     async def get(
         self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False

@@ -134,7 +134,14 @@ class Consumers:
         self._restoring: set[str] = set()
         self.busyness = Busyness()
         self.streams_at_work: set[object] = set()  # that do not wait in line
-        self.lines = Lines(self._arm, spawn, kind="consumers", on_end=self._line_ended)
+        self.lines = Lines(
+            self._arm,
+            spawn,
+            kind="consumers",
+            on_end=self._line_ended,
+            find_quiet=store.find_quiet,
+            checks_a_round=store.quiet_at_once,
+        )
 
     def enter(
         self, order: GetOrder, *, budget_s: float, waits: bool, owns: bool = False, keeps: bool = False

@@ -1,33 +1,28 @@
 """Those of this process who wait on one queue: served first come, first served, without a connection or a poll each.
 
 A line keeps trying its first waiters while they leave more to find. Then it arms a hint, tries once more unless that
-said that it would be in vain (what happened before arming is not heard), and sleeps until the hint, or until it is time
-for the slow safety check. A call by name is heard without arming: so a line that is called often arms now and then
-only, for what nobody calls for, and stays for a moment when it is empty. How a waiter tries, and what it wants, is its
-own business: a line only knows whether it was served.
+said that it would be in vain (what happened before arming is not heard), and sleeps until the hint, or until a slow
+safety check makes it look (`rounds.py`). A call by name is heard without arming: so a line that is called often arms
+now and then only, for what nobody calls for, and stays for a moment when it is empty. How a waiter tries, and what it
+wants, is its own business: a line only knows whether it was served.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
+from headwayd.engine.rounds import LOOKS_A_ROUND, FindQuiet, Rounds, none_quiet
 
 _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
-_SHORTEST_CHECK_S = 5.0
-_CHECKS_PER_S = 5
 _REST_S = 0.05  # so late may be heard what a foreign client does, where Headway's own do much
 _SLACK = 64  # entries of those who have gone that are kept before it is worth sorting them out
-
-
-def check_s(count: int) -> float:
-    """How often each of so many is looked after though nothing was heard, so that all of them together cost little."""
-    return max(_SHORTEST_CHECK_S, count / _CHECKS_PER_S)
 
 
 class Waiter(Protocol):
@@ -54,19 +49,17 @@ class Waiter(Protocol):
 class Line:
     """The waiters of one kind on one queue. `arm` asks for the next hint, and says whether trying may find something;
     `most_at_once` first waiters may try together. When it was called it does not arm again for `rest_s`, and when it is
-    empty it is served for so long."""
+    empty it is served for so long. It sleeps until it is kicked, or told to look."""
 
     def __init__(
         self,
         arm: Callable[[], Awaitable[bool]],
         *,
         most_at_once: int,
-        check_s: Callable[[], float],
         rest_s: float = 0.0,
     ) -> None:
         self._arm = arm
         self._most_at_once = most_at_once
-        self._check_s = check_s
         self._rest_s = rest_s
         self._waiters: dict[Waiter, None] = {}
         self._order: list[tuple[int, int, Waiter]] = []  # a heap; what no longer holds is dropped when it comes up
@@ -78,6 +71,9 @@ class Line:
         self._is_over = False
         self._news = asyncio.Event()
         self.trouble: StoreUnavailable | None = None  # of the last try, if the store failed it
+        self._is_to_look = False  # though nothing was heard
+        self.quiet_since: float | None = None  # see rounds.Sleeper
+        self.checks = 0
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -142,6 +138,11 @@ class Line:
         else:
             self._is_behind = True
 
+    def look(self) -> None:
+        """Its first waiters try once more: a hint may have been lost."""
+        self._is_to_look = True
+        self._news.set()
+
     def fail_all(self, error: HeadwayError) -> None:
         """Ends everybody's wait, and the serving."""
         for waiter in list(self._waiters):
@@ -163,6 +164,7 @@ class Line:
                 self._is_kicked = False
                 is_armed, may_find = False, True  # a hint comes once
             if may_find:
+                self.checks = 0
                 try:
                     may_find = await self._try_first(width)
                 except StoreUnavailable as error:
@@ -176,9 +178,16 @@ class Line:
                 self._is_called = False
                 may_find = await self._arm()
                 is_armed, rests_until = True, loop.time() + self._rest_s
-            elif not await self._hears(self._check_s() if is_armed else rests_until - loop.time()) and is_armed:
-                await self._arm()  # before the look: then one look will do
-                may_find = True
+            elif is_armed:
+                self.quiet_since = loop.time()
+                await self._hears(None)
+                self.quiet_since = None
+                if self._is_to_look:
+                    self._is_to_look = False
+                    await self._arm()  # before the look: then one look will do
+                    may_find = True
+            else:
+                await self._hears(rests_until - loop.time())
 
     async def _is_joined(self, may_find: bool) -> bool:
         """Whether somebody comes within `rest_s`, now that nobody waits. Whoever comes may have tried before what was
@@ -189,15 +198,12 @@ class Line:
             await self._hears(self._rest_s)
         return bool(self._waiters)
 
-    async def _hears(self, within_s: float) -> bool:
-        """Waits for news. False if there are none in time."""
+    async def _hears(self, within_s: float | None) -> None:
+        """Waits for news, at most so long."""
         self._news.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _try_first(self, width: int) -> bool:
         """Lets the first waiters try, in order. True if the next may find something, too: all have got on, served or to
@@ -239,7 +245,7 @@ async def _each_attempt(waiters: Sequence[Waiter]) -> Sequence[bool | BaseExcept
 
 class Lines:
     """All lines of one kind in this process, by queue; a line lives as long as somebody stands in it, and a moment
-    longer."""
+    longer. `find_quiet` tells for which of some queues a look would be in vain, of `checks_a_round` at once."""
 
     def __init__(
         self,
@@ -249,6 +255,8 @@ class Lines:
         kind: str,
         most_at_once: int = _MOST_AT_ONCE,
         on_end: Callable[[str], None] = lambda _queue: None,
+        find_quiet: FindQuiet = none_quiet,
+        checks_a_round: int = LOOKS_A_ROUND,
     ) -> None:
         self._arm = arm
         self._spawn = spawn
@@ -256,6 +264,7 @@ class Lines:
         self._most_at_once = most_at_once
         self._on_end = on_end
         self._lines: dict[str, Line] = {}
+        self._rounds = Rounds(self._lines, find_quiet, spawn, kind=kind, most=checks_a_round)
         self._over: HeadwayError | None = None
 
     def __len__(self) -> int:
@@ -283,10 +292,10 @@ class Lines:
             line = self._lines[queue] = Line(
                 lambda: self._arm(queue),
                 most_at_once=self._most_at_once,
-                check_s=lambda: check_s(len(self._lines)),
                 rest_s=_REST_S,
             )
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
+            self._rounds.plan()
         line.join(waiter, has_tried=has_tried)
         if self._over is not None:
             line.fail_all(self._over)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -180,6 +180,16 @@ class Asking:
         """Asks to be told of the next change of this queue; with the leases, of a slot that comes free, too. False if
         there is nothing to lease just then, and it is not closed."""
         return await self._hints.arm(queue, until_drained=until_drained)
+
+    @property
+    def quiet_at_once(self) -> int:
+        """How many queues `find_quiet` may be asked about in a second, for little."""
+        return self._hints.quiet_at_once
+
+    async def find_quiet(self, queues: Sequence[str]) -> Collection[str]:
+        """Asks to be told of the next change of these queues. Those in which there is nothing to lease just then, and
+        which are not closed; none of which that is not known."""
+        return await self._hints.find_quiet(queues)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

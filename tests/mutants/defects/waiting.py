@@ -6,6 +6,7 @@ from mutants.mutant import ENDS, INCLUDE, LOST, LUA, WIRE, Mutant
 
 # Over the wire it is a matter of chance who comes first.
 LINE_MODEL = "tests/stateful/test_consumer_line.py::test_the_consumer_line_does_what_the_model_says"
+ROUNDS_TEST = "tests/integration/test_lost_hints.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     # The link to the store, and those who wait.
@@ -52,6 +53,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            self._is_behind = True",
         new="            pass",
         test="tests/unit/test_lines.py::test_what_was_heard_while_nobody_waited_is_looked_for_by_arming_at_once",
+    ),
+    Mutant(
+        name="lost-hint-never-found",
+        defect="Who sleeps is taken for quiet without the store being asked.",
+        file="engine/rounds.py",
+        old="            if queue not in quiet:",
+        new="            if False:",
+        test=ROUNDS_TEST + "test_of_many_who_wait_only_the_one_that_may_find_something_looks",
+    ),
+    Mutant(
+        name="group-not-quiet-not-sorted-out",
+        defect="One queue with something in it makes all look that were asked about together.",
+        file="store/hints.py",
+        old="for group in groups if len(group) > 1 and group not in quiet for queue in group]",
+        new="for group in groups if False for queue in group]",
+        test=ROUNDS_TEST + "test_of_many_who_wait_only_the_one_that_may_find_something_looks",
+    ),
+    Mutant(
+        name="thought-quiet-never-looked-at",
+        defect="What a check does not see, as a line that the store has lost, is never mended.",
+        file="engine/rounds.py",
+        old="            elif sleeper.checks >= _CHECKS_A_LOOK and now - self._looked_at >= _VAIN_LOOK_S:",
+        new="            elif False:",
+        test=ROUNDS_TEST + "test_what_a_question_does_not_tell_a_rare_look_finds",
     ),
     Mutant(
         name="closed-called-not-worth-a-look",

@@ -15,7 +15,6 @@ from headwayd.domain.standing import Standing as Place
 from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.getting import new_place
-from headwayd.engine.lines import check_s
 from headwayd.engine.ports import GetStep
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
@@ -23,6 +22,8 @@ from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
+_SHORTEST_CHECK_S = 5.0
+_CHECKS_PER_S = 5  # of all queues
 _LEAVING_S = 2.0  # the end of a stream waits so long for the store to know of it, no longer
 
 Spawn = Callable[[Awaitable[None], str], None]
@@ -186,7 +187,7 @@ class Standing:
                 self._consumers,
                 self._estimates.of(queue),
                 self._spawn,
-                check_s=lambda: check_s(len(self._followers)),
+                check_s=lambda: max(_SHORTEST_CHECK_S, len(self._followers) / _CHECKS_PER_S),
                 on_end=lambda: self._followers.pop(queue, None),
             )
         return follower

@@ -1,0 +1,119 @@
+"""A hint may be lost: whoever waits is found all the same, and for very many who wait for nothing that costs little."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from harness import eventually
+from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
+from headwayd.domain.model import GetOrder, Policy
+from headwayd.engine import rounds
+from headwayd.engine.consumers import Consumer, Consumers
+from headwayd.engine.tasks import Tasks
+from integration.desk import BUDGET_S, Desk
+
+QUEUES = 230  # more than one question's, of which there are two in a round
+
+
+@asynccontextmanager
+async def waiting(desk: Desk, count: int) -> AsyncIterator[list[Consumer]]:
+    """A consumer waits on each of so many queues, in a process that hears nothing."""
+    tasks = Tasks()
+    names = [f"{desk.name}-{n}" for n in range(count)]
+    await desk.store.start()
+    desk.store.on_hint(lambda _queue, _is_call: None)
+    consumers = Consumers(desk.store, tasks.spawn, process="headway/exact/1/0")
+    waiters = []
+    try:
+        for name in names:
+            await desk.store.create(name, Policy(), budget_s=BUDGET_S)
+            order = GetOrder(queue=name, max_messages=1, lease_ms=60_000, max_bytes=10**7)
+            waiter = consumers.enter(order, budget_s=BUDGET_S, waits=True)
+            assert not (await consumers.first_try(waiter, BUDGET_S)).deliveries
+            consumers.join(waiter, has_tried=True)
+            waiters.append(waiter)
+        yield waiters
+    finally:
+        await tasks.close()
+        for name in names:
+            await desk.store.delete(name, budget_s=BUDGET_S)
+
+
+def asked(desk: Desk) -> dict[str, int]:
+    """How often the store was asked what, so far."""
+    stats = desk.raw.info("commandstats")
+    return {name: stats.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "exists")}
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "ROUND_S", 0.05)
+    monkeypatch.setattr(rounds, "CHECK_S", 0.2)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_of_many_who_wait_only_the_one_that_may_find_something_looks(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rounds, "_CHECKS_A_LOOK", 10**6)
+    await desk.create()
+    async with waiting(desk, QUEUES) as waiters, asyncio.timeout(30):
+        await asyncio.sleep(0.5)
+        before = asked(desk)
+        await asyncio.sleep(1.0)
+        idle = asked(desk)
+        assert idle["evalsha"] == before["evalsha"]
+        assert 2 <= idle["exists"] - before["exists"] <= 2 * 2 * 20  # two questions for at most a hundred queues each
+        for n in (0, QUEUES - 1, QUEUES // 2):
+            elsewhere = Desk(desk.store, desk.raw, f"{desk.name}-{n}")
+            before = asked(desk)
+            await elsewhere.put(b"told to nobody")
+            step = await waiters[n].given
+            assert [delivery.payload for delivery in step.deliveries] == [b"told to nobody"]
+            assert 2 <= asked(desk)["evalsha"] - before["evalsha"] <= 3  # the put, and the look
+        assert not any(waiter.given.done() for waiter in itertools.islice(waiters, 1, QUEUES // 2))
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("error", [QueueDrained, QueueDeleted])
+async def test_the_end_of_a_queue_is_found_on_that_queue_alone(desk: Desk, error: type[HeadwayError]) -> None:
+    await desk.create()
+    async with waiting(desk, 3) as waiters, asyncio.timeout(30):
+        elsewhere = Desk(desk.store, desk.raw, f"{desk.name}-1")
+        if error is QueueDrained:
+            await desk.store.close_queue(elsewhere.name, budget_s=BUDGET_S)
+        else:
+            await desk.store.delete(elsewhere.name, budget_s=BUDGET_S)
+        with pytest.raises(error):
+            await waiters[1].given
+        assert not waiters[0].given.done()
+        assert not waiters[2].given.done()
+        if error is QueueDeleted:
+            await elsewhere.create()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_where_a_foreign_client_has_a_role_is_looked(desk: Desk) -> None:
+    await desk.create()
+    async with waiting(desk, 3), asyncio.timeout(30):
+        elsewhere = Desk(desk.store, desk.raw, f"{desk.name}-1")
+        before = asked(desk)["evalsha"]
+        elsewhere.raw.rpop(elsewhere.key("producer_free"))
+        await eventually(lambda: asked(desk)["evalsha"] >= before + 3)
+        elsewhere.raw.lpush(elsewhere.key("producer_free"), 0)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_what_a_question_does_not_tell_a_rare_look_finds(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here that the store has lost who stands in line."""
+    monkeypatch.setattr(rounds, "_CHECKS_A_LOOK", 2)
+    await desk.create()
+    async with waiting(desk, 1), asyncio.timeout(30):
+        elsewhere = Desk(desk.store, desk.raw, f"{desk.name}-0")
+        elsewhere.raw.delete(elsewhere.key("consumers"))
+        await eventually(lambda: bool(elsewhere.raw.exists(elsewhere.key("consumers"))))
