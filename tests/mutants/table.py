@@ -6,7 +6,7 @@ that fails with the defect every time, not one that happens to.
 
 from __future__ import annotations
 
-from mutants.defects import counting, doors, leases, order, rights, streams, together, waiting
+from mutants.defects import costs, counting, doors, leases, order, rights, streams, together, waiting
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -15,6 +15,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *waiting.MUTANTS,
     *streams.MUTANTS,
     *together.MUTANTS,
+    *costs.MUTANTS,
     *counting.MUTANTS,
     *doors.MUTANTS,
     *rights.MUTANTS,
