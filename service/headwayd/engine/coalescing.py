@@ -173,9 +173,8 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                         count = len(parts)
                     continue
                 await steps.popleft()
-                if (
-                    waiting.parts and not steps and not self._is_full(waiting)
-                ):  # it is busy: a moment later there are more
+                if waiting.parts and not steps and not self._is_full(waiting):
+                    # It is busy: a moment later there are more.
                     await asyncio.sleep(min(count * _GATHER_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
