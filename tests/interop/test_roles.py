@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from harness import StoreServer, eventually, refused
-from headway.v1 import admin_service_pb2
+from headway.v1 import admin_service_pb2, queue_service_pb2
 from interop.foreign import Foreign
-from wire.calls import FAILED_PRECONDITION, NOT_FOUND, Keys, Line, payloads
+from wire.calls import FAILED_PRECONDITION, NOT_FOUND, RESOURCE_EXHAUSTED, Keys, Line, payloads
 from wire.conditions import consumers_wait, producers_wait
 
 DEAD = "machine_pid4711"
@@ -141,6 +141,34 @@ async def test_a_lost_role_is_told_within_the_wait_and_described(line: Line, key
         assert payloads(await line.take()) == [b"one"]
     else:
         await line.put(b"two")
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_a_role_that_was_given_back_long_ago_is_not_told_as_taken(line: Line, keys: Keys, role: str) -> None:
+    """Behind others, who are tried again before."""
+    await line.create(bound=1)
+    if role == "producer":
+        await line.put(b"one")
+    lose(keys, role)
+
+    def wait(wait_ms: float) -> asyncio.Task[object]:
+        asked = line.put(b"two", wait_ms=wait_ms) if role == "producer" else line.get(wait_ms=wait_ms)
+        return asyncio.create_task(asked)
+
+    wait_count = producers_wait if role == "producer" else consumers_wait
+    first = wait(20_000)
+    await eventually(lambda: wait_count(line, 1))
+    behind = wait(2_000)
+    await eventually(lambda: wait_count(line, 2))
+    keys.client.lpush(keys[f"{role}_free"], 0)
+    if role == "producer":
+        with refused("QUEUE_FULL", RESOURCE_EXHAUSTED):
+            await behind
+        await line.take()
+    else:
+        assert await behind == queue_service_pb2.GetResponse()
+        await line.put(b"one")
+    await asyncio.wait_for(first, 10)
 
 
 async def test_a_lost_consumer_role_does_not_keep_leases_from_being_settled(line: Line, keys: Keys) -> None:

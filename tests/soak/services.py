@@ -22,7 +22,7 @@ MOST_STORE_CONNECTIONS = 16 + 2  # the link keeps what it once opened; two are f
 class Holdings:
     """What a process holds besides its memory."""
 
-    tasks: tuple[str, ...]  # without the numbers that asyncio gives
+    tasks: tuple[str, ...]  # their names, or what they do
     callers: int  # connections of clients
     store_connections: int
     other_descriptors: int
@@ -50,6 +50,5 @@ class WatchedService(ServiceProcess):
         connections = [one for one in process.net_connections("tcp") if one.status == psutil.CONN_ESTABLISHED]
         callers = sum(one.laddr[1] == here for one in connections)
         store = sum(one.raddr[1] == store_port for one in connections)
-        names = json.loads(self._tasks.read_text())
-        tasks = tuple(sorted("Task" if name.startswith("Task-") else name for name in names))
+        tasks = tuple(json.loads(self._tasks.read_text()))
         return Holdings(tasks, callers, store, descriptors - callers - store)

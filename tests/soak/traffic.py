@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import grpc
 from google.protobuf.duration_pb2 import Duration
 
+from harness import error_of
 from headway.v1 import message_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
@@ -31,6 +33,7 @@ Stub: TypeAlias = "QueueServiceAsyncStub"
 Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 PASSING = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 CALL_S = 5.0
+PUT_WAIT_MS, GET_WAIT_MS = 1_000, 200
 
 
 def ms(value: float) -> Duration:
@@ -56,6 +59,7 @@ class Seen:
     leases: dict[str, list[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(list))
     given_back: set[str] = field(default_factory=set)
     unexpected: list[str] = field(default_factory=list)
+    roles_taken: list[tuple[str, float, float]] = field(default_factory=list)  # told of one, after a look in that time
     stopped: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is put any more
     drained: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is left
 
@@ -67,9 +71,13 @@ class Seen:
             expires = delivery.lease_expires_at.ToMilliseconds()
             self.leases[name].append((expires - self.lease_ms, expires, delivery.lease))
 
-    def note_error(self, call: str, error: grpc.aio.AioRpcError) -> bool:
-        """True if the call may be repeated; others are noted."""
+    def note_error(self, call: str, error: grpc.aio.AioRpcError, *, looked_since: float = 0.0) -> bool:
+        """True if the call may be repeated; others are noted. `looked_since`: not before then its last look began."""
         if error.code() in PASSING:
+            return True
+        said = error_of(error)
+        if said.reason == "ROLE_IN_USE" and looked_since:
+            self.roles_taken.append((said.metadata["role"], looked_since, time.monotonic()))
             return True
         self.unexpected.append(f"{call}: {error.code()} {error.details()}")
         return False
@@ -112,8 +120,9 @@ class Producer:
         """False if it makes no sense to go on."""
         while messages:
             request = pb.PutRequest(
-                queue=self.queue, messages=messages, wait=ms(1_000), on_duplicate=message_pb2.ON_DUPLICATE_KEEP
+                queue=self.queue, messages=messages, wait=ms(PUT_WAIT_MS), on_duplicate=message_pb2.ON_DUPLICATE_KEEP
             )
+            began = time.monotonic()
             try:
                 answer = await self.stub.Put(request, timeout=CALL_S)
             except grpc.aio.AioRpcError as error:
@@ -122,7 +131,7 @@ class Producer:
                     for message in messages:
                         message.ClearField("time_to_live")
                     continue
-                if not self.seen.note_error("Put", error):
+                if not self.seen.note_error("Put", error, looked_since=began + PUT_WAIT_MS / 1_000):
                     return False
                 if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and self.seen.stopped.is_set():
                     return True  # full to the end: nothing of it was accepted
@@ -167,8 +176,9 @@ class Worker:
     async def _turn(self, stub: Stub, channel: grpc.aio.Channel) -> bool:
         """One Get and what follows. False: it crashed."""
         request = pb.GetRequest(
-            queue=self.queue, max_messages=random.randint(1, 6), wait=ms(200), lease=ms(self.seen.lease_ms)
+            queue=self.queue, max_messages=random.randint(1, 6), wait=ms(GET_WAIT_MS), lease=ms(self.seen.lease_ms)
         )
+        began = time.monotonic()
         call = stub.Get(request, timeout=CALL_S)
         mood = 1.0 if self.is_honest else random.random()
         if mood < 0.2:
@@ -187,8 +197,9 @@ class Worker:
                 raise
             return True
         except grpc.aio.AioRpcError as error:
+            is_passing = self.seen.note_error("Get", error, looked_since=began + GET_WAIT_MS / 1_000)
             await asyncio.sleep(0.05)
-            return self.seen.note_error("Get", error)
+            return is_passing
         self.seen.note(answer.deliveries)
         return not answer.deliveries or await self._settle(stub, channel, answer.deliveries)
 

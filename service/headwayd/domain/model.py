@@ -134,6 +134,7 @@ class PutOrder(NamedTuple):
     queue: str
     messages: Sequence[NewMessage]
     wait_ms: int = 0
+    look_ms: int = 2_000  # what the last look at the store may take, when the wait was in vain
     on_duplicate: OnDuplicate = OnDuplicate.REJECT
     all_or_nothing: bool = False
     producer: str = ""

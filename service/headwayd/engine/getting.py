@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from headwayd.domain.errors import HeadwayError, QueuePaused, RoleInUse
+from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder, Settlement
 from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
@@ -116,13 +116,25 @@ class Getting:
         if not order.stands and has_settled:  # that is told, whatever else there is
             self._consumers.give_up(consumer)
         elif not order.stands:
-            await self._leave(consumer)
+            return await self._look_and_leave(consumer)
         return consumer.last or _NOTHING
 
-    async def _leave(self, consumer: Consumer) -> None:
-        """Nothing came. That the store takes the leave shows that it is not down."""
-        leaving = self._consumers.stop_standing(consumer, budget_s=consumer.order.look_ms / 1000)
-        await self._consumers.shielded(consumer, leaving)
+    async def _look_and_leave(self, consumer: Consumer) -> GetStep:
+        """Nothing came. That the store takes the leave shows that it is not down. A role that it found taken may have
+        been free for long, because only who is first in line tries again: so it looks once more before it says so."""
+        budget = Budget(consumer.order.look_ms / 1000)
+        if consumer.last is not None and consumer.last.wait is Wait.ROLE:
+            try:
+                step = await self._consumers.first_try(consumer, budget.left_s)
+            except QueueNotFound:
+                raise QueueDeleted.of(consumer.order.queue) from None
+            except StoreUnavailable:
+                self._consumers.give_up(consumer)
+                raise
+            if step.deliveries:
+                return step
+        await self._consumers.shielded(consumer, self._consumers.stop_standing(consumer, budget_s=budget.left_s))
+        return consumer.last or _NOTHING
 
     async def _keep_place(self, consumer: Consumer, place: str, budget_s: float) -> Standing:
         """The place stays when the call ends. A caller who goes away just now does not learn of it, and it lapses."""

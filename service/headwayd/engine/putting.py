@@ -118,6 +118,17 @@ class _Waiter:
             self.done.set_result(None)
         return is_all_done or self.done.done()
 
+    @property
+    def found_role_taken(self) -> bool:
+        """Whether that is why it was not served when it last tried."""
+        is_over = self.done.done() or self.why_not is not None or self.trouble is not None
+        return not is_over and self.last is not None and self.last.wait is Wait.ROLE
+
+    async def look(self, budget_s: float) -> bool:
+        """Tries a last time, within `budget_s`."""
+        self._budget_s = budget_s
+        return await self.attempt()
+
     def fail(self, error: HeadwayError) -> None:
         if not self.done.done():
             self.done.set_exception(error)
@@ -250,6 +261,8 @@ class Putting:
             waiter.why_not = await wait_for(waiter.done, order.cut_off, timeout_s=order.wait_ms / 1000)
             if not waiter.done.done():
                 await line.leave(waiter)
+            if waiter.found_role_taken:
+                await self._look_again(order, waiter)
         except asyncio.CancelledError:
             line.forget(waiter)
             waiter.done.cancel()
@@ -268,6 +281,18 @@ class Putting:
             if not waiter.has_accepted:
                 raise
             waiter.cut_off(error)
+
+    async def _look_again(self, order: PutOrder, waiter: _Waiter) -> None:
+        """Tries once more before it is told that a role is taken: it may have been free for long, because only who is
+        first in line tries again."""
+        look = asyncio.ensure_future(waiter.look(order.look_ms / 1000))
+        try:
+            await asyncio.shield(look)
+        except asyncio.CancelledError:
+            look.add_done_callback(lambda _: self._leave(order.queue, waiter))
+            raise
+        except StoreUnavailable:  # which the waiter has noted
+            pass
 
     # -- leaving the line --------------------------------------------------------------------------------------------
 

@@ -97,7 +97,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         order = requests.put_order(request, self._limits)
         if order.wait_ms:
             wait_ms = wait_within_deadline_ms(order.wait_ms, context)
-            order = order._replace(wait_ms=wait_ms, cut_off=cut_off_of_this_call())
+            look_ms = look_after_wait_ms(wait_ms, context)
+            order = order._replace(wait_ms=wait_ms, look_ms=look_ms, cut_off=cut_off_of_this_call())
         outcomes = await self._engine.put(order, budget_s=store_budget_s(context))
         return put_response(outcomes)
 

@@ -208,4 +208,29 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=ENDS + "test_a_killed_service_leaves_nobody_standing_and_what_its_streams_held_comes_back",
     ),
+    Mutant(
+        name="get-refused-for-a-role-of-long-ago",
+        defect="Who waits behind others is told of a foreign client's role that was free for most of the wait.",
+        file="engine/getting.py",
+        old="consumer.last.wait is Wait.ROLE:",
+        new="False:",
+        test="tests/interop/test_roles.py::test_a_role_that_was_given_back_long_ago_is_not_told_as_taken",
+    ),
+    Mutant(
+        name="put-refused-for-a-role-of-long-ago",
+        defect="A blocked Put behind others is told of a foreign client's role when the queue is full.",
+        file="engine/putting.py",
+        old="            if waiter.found_role_taken:\n",
+        new="            if False:\n",
+        test="tests/interop/test_roles.py::test_a_role_that_was_given_back_long_ago_is_not_told_as_taken",
+    ),
+    Mutant(
+        name="stands-on-by-its-last-look",
+        defect="A Put whose caller goes away during its last look stands in line for nobody.",
+        file="engine/putting.py",
+        old="            look.add_done_callback(lambda _: self._leave(order.queue, waiter))\n",
+        new="",
+        test="tests/integration/test_last_look.py"
+        "::test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_more",
+    ),
 )
