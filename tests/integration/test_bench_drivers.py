@@ -29,6 +29,6 @@ def test_a_phase_that_takes_too_long_is_given_up_and_told(tmp_path: Path) -> Non
     peer = CATALOGUE["Headway, calls"]
     (tmp_path / "server").mkdir()
     with peer.server(tmp_path / "server", EVERYSEC) as server:
-        run = Contest(peer, Cell(count=950, size=64, clients=1, patience_s=0), server.address, tmp_path).run()
+        run = Contest(peer, Cell(count=50_000, size=64, clients=1, patience_s=0), server.address, tmp_path).run()
     assert run.put == run.take == run.both == 0
-    assert "950 missing" in run.fault
+    assert "50000 missing" in run.fault

@@ -122,10 +122,10 @@ async def test_what_dies_again_meanwhile_is_not_put_back_again(line: Line) -> No
 
     failing = asyncio.create_task(fail_everything())
     told = await asyncio.wait_for(redrive(line, rate=20), SLACK_S)
-    stop.set()
-    await failing
     assert told[-1].redriven == 8
     await eventually(lambda: has_dead(line, 8))
+    stop.set()
+    await failing
     assert [dead.replays for dead in await all_dead(line)] == [1] * 8
     await assert_sound(line)
 
