@@ -2,9 +2,9 @@
 
 Every figure is messages per second: the median of the runs behind a warm-up, with least and most. Each peer has its own
 server, started for it, with data in a folder that goes away; its own best client (drivers/); and, where it has one, its
-batch mode. A run in which not every message was delivered exactly once is marked. Slow peers get fewer messages, as
-many as they do in about --seconds for each phase, or in what --minutes for all together leave for it; the table says
-how many.
+batch mode. The peers of a table run in turn, each while the others' servers do nothing. A run in which not every
+message was delivered exactly once is marked. Slow peers get fewer messages, as many as they do in about --seconds for
+each phase, or in what --minutes for all together leave for it; the table says how many.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import sys
 import tempfile
 import time
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -58,22 +59,55 @@ def library_version(peer: Peer) -> str:
     return f"{peer.library} {subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()}"
 
 
-def runs_of(peer: Peer, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> tuple[list[Run], str]:
-    """The runs behind a small one that warms up, and the server's version. Each tells how many messages fit into the
-    next."""
-    with tempfile.TemporaryDirectory(prefix="hw-") as name:
-        folder = Path(name)
+class Line:
+    """One peer in one table: its server, from when it begins until it is closed, and its runs."""
+
+    def __init__(self, name: str, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> None:
+        self.name, self.peer = name, CATALOGUE[name]
+        self.runs: list[Run] = []
+        self._runs_to_begin = options.runs
+        self.library = self.version = ""
+        self.why_not: Exception | None = None  # what kept it from being measured
+        self._durability, self._cell, self._options, self._schedule = durability, cell, options, schedule
+        self._held = ExitStack()
+
+    def begin(self) -> None:
+        """Starts its server, and warms up by a small run, which tells how many messages fit into the next."""
+        self._schedule.begin_line()
+        self.library = library_version(self.peer)
+        folder = Path(self._held.enter_context(tempfile.TemporaryDirectory(prefix="hw-")))
         (folder / "server").mkdir()
-        with peer.server(folder / "server", durability) as server:
-            warm_up = replace(cell, count=min(cell.count, options.warm_up))
-            contest = Contest(peer, warm_up, server.address, folder)
-            runs = [contest.run()]
-            for left in range(options.runs, 0, -1):
-                seconds = schedule.phase_s(left, runs[-1].aside_s)
-                fitting = sized(replace(cell, patience_s=contest.cell.patience_s), runs[-1], seconds)
-                contest.cell = replace(fitting, patience_s=max(LEAST_PATIENCE_S, PATIENCE * seconds))
-                runs.append(contest.run())
-            return runs[1:], server.version
+        server = self._held.enter_context(self.peer.server(folder / "server", self._durability))
+        self.version = server.version
+        warm_up = replace(self._cell, count=min(self._cell.count, self._options.warm_up))
+        self._contest = Contest(self.peer, warm_up, server.address, folder)
+        self._last = self._contest.run()
+
+    def go(self) -> None:
+        """One more run, which tells the same."""
+        self._runs_to_begin -= 1
+        seconds = self._schedule.begin_run(self._last.aside_s)
+        fitting = sized(replace(self._cell, patience_s=self._contest.cell.patience_s), self._last, seconds)
+        self._contest.cell = replace(fitting, patience_s=max(LEAST_PATIENCE_S, PATIENCE * seconds))
+        self._last = self._contest.run()
+        self.runs.append(self._last)
+
+    def attempt(self, act: Callable[[], None]) -> None:
+        """Does it, unless the line could not be measured so far. If it fails, that is how it is from then on."""
+        if self.why_not is not None:
+            return
+        try:
+            act()
+        except (Missing, AssertionError, OSError, subprocess.SubprocessError) as error:
+            self.why_not = error
+            self._schedule.leave_out(self._runs_to_begin)
+            self.runs = []
+            print(f"{self.name}: {error}", file=sys.stderr)
+            self.close()
+
+    def close(self) -> None:
+        """Its server is gone."""
+        self._held.close()
 
 
 def last_words(log: str) -> str:
@@ -118,31 +152,34 @@ class Report:
         self.tables.append(table)
         cell = Cell(self.options.messages, size, clients, LEAST_PATIENCE_S)
         names = names_of(self.options, durability)
-        runs = {name: self._measure(table, name, durability, cell) for name in names}
-        ratio = ratio_row(table.title, runs)
+        lines = [Line(name, durability, cell, self.options, self.schedule) for name in names]
+        with ExitStack() as stack:
+            for line in lines:
+                stack.callback(line.close)
+                line.attempt(line.begin)
+            for number in range(self.options.runs):  # in turn: so all have what the host gives, which changes
+                print(f"{table.title}: run {number + 1} of {self.options.runs}", file=sys.stderr)
+                for line in lines:
+                    line.attempt(line.go)
+        for line in lines:
+            self._tell(table, line)
+        ratio = ratio_row(table.title, {line.name: line.runs for line in lines})
         if ratio is not None:
             self.ratios.add(*ratio)
         tables = [self.about, *self.tables, self.ratios, self.missing]
         write(self.options.markdown, self.options.section, made_by("bench-peers"), tables)
 
-    def _measure(self, table: Table, name: str, durability: str, cell: Cell) -> list[Run]:
-        """One peer's line; no runs if it could not be measured."""
-        peer = CATALOGUE[name]
-        self.schedule.begin_line()
-        try:
-            library = library_version(peer)
-            runs, version = runs_of(peer, durability, cell, self.options, self.schedule)
-        except (Missing, AssertionError, OSError, subprocess.SubprocessError) as error:
-            table.add(*[name, *["–"] * 4, "not measured"])
-            print(f"{name}: {error}", file=sys.stderr)
-            reason = str(error) if isinstance(error, Missing) else f"failed: {last_words(str(error))}"
-            self.missing.add(name, f"{reason} ({table.title})")
-            return []
-        table.add(*row(name, runs))
-        if name not in self._described:
-            self.about.add(name, version, library or "our own", peer.mode)
-            self._described.add(name)
-        return runs
+    def _tell(self, table: Table, line: Line) -> None:
+        if line.why_not is not None:
+            table.add(*[line.name, *["–"] * 4, "not measured"])
+            why_not = str(line.why_not)
+            reason = why_not if isinstance(line.why_not, Missing) else f"failed: {last_words(why_not)}"
+            self.missing.add(line.name, f"{reason} ({table.title})")
+            return
+        table.add(*row(line.name, line.runs))
+        if line.name not in self._described:
+            self.about.add(line.name, line.version, line.library or "our own", line.peer.mode)
+            self._described.add(line.name)
 
 
 def main() -> None:

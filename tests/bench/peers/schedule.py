@@ -1,5 +1,5 @@
-"""How long a benchmark beside other queues takes: what is told before it begins, and what each line of its tables may
-take, so that all are done in the minutes that there are."""
+"""How long a benchmark beside other queues takes: what is told before it begins, and what each run may take, so that
+all are done in the minutes that there are."""
 
 from __future__ import annotations
 
@@ -45,22 +45,26 @@ def phase_s(left_s: float, runs: int, aside_s: float) -> float:
 
 
 class Schedule:
-    """Follows a plan line by line: what one line does not need, those behind it have."""
+    """Follows a plan run by run: what one run does not need, those behind it have."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         self.plan, self._clock = plan, clock
-        self._lines_left = plan.lines
+        self._lines_to_begin = plan.lines
+        self._runs_left = plan.lines * plan.runs
         self._ends_at = clock() + 60 * (plan.minutes or 0)
-        self._line_ends_at = self._ends_at
 
     def begin_line(self) -> None:
-        """The next line has its share of the time that is left."""
-        now = self._clock()
-        self._line_ends_at = now + (self._ends_at - now) / max(1, self._lines_left)
-        self._lines_left -= 1
+        """One more is about to start its server, and to warm up."""
+        self._lines_to_begin -= 1
 
-    def phase_s(self, runs: int, aside_s: float) -> float:
-        """For each phase of the runs that this line still has, if each costs so much beside its phases."""
+    def leave_out(self, runs: int) -> None:
+        """So many runs of a line will not be."""
+        self._runs_left -= runs
+
+    def begin_run(self, aside_s: float) -> float:
+        """What each phase of the next run may take, if the run costs so much beside its phases."""
         if self.plan.minutes is None:
             return self.plan.seconds
-        return phase_s(self._line_ends_at - self._clock() - LINE_S / 2, runs, aside_s)
+        left_s = self._ends_at - self._clock() - self._lines_to_begin * (LINE_S + RUN_S)
+        runs, self._runs_left = self._runs_left, self._runs_left - 1
+        return phase_s(left_s, max(1, runs), aside_s)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bench.peers.contest import LEAST_COUNT, Cell, Run, sized
-from bench.peers.schedule import LEAST_S, PHASES, Plan, Schedule
+from bench.peers.schedule import LEAST_S, LINE_S, PHASES, RUN_S, Plan, Schedule
 
 CELL = Cell(count=200_000, size=256, clients=1, patience_s=20)
 
@@ -17,26 +17,44 @@ def test_minutes_are_spent_and_not_more() -> None:
 
 def test_without_minutes_a_phase_has_its_seconds() -> None:
     plan = Plan(lines=60, runs=3, seconds=20)
-    assert Schedule(plan, lambda: 0.0).phase_s(3, 5.0) == 20
+    assert Schedule(plan, lambda: 0.0).begin_run(5.0) == 20
     assert plan.longest_s() > 60 * 3 * PHASES * 20
 
 
-def test_what_a_line_does_not_need_those_behind_it_have() -> None:
+def test_all_is_done_in_time_if_each_takes_what_it_may() -> None:
+    clock = [0.0]
+    plan = Plan(lines=6, runs=3, seconds=20, minutes=5)
+    schedule = Schedule(plan, lambda: clock[0])
+    for _table in range(2):
+        for _line in range(3):
+            schedule.begin_line()
+            clock[0] += LINE_S + RUN_S
+        for _run in range(3 * plan.runs):
+            phase_s = schedule.begin_run(RUN_S)
+            assert phase_s == pytest.approx(plan.phase_s())
+            clock[0] += RUN_S + PHASES * phase_s
+    assert clock[0] == pytest.approx(5 * 60)
+
+
+def test_what_a_run_does_not_need_those_behind_it_have() -> None:
     clock = [0.0]
     schedule = Schedule(Plan(lines=3, runs=2, seconds=20, minutes=1), lambda: clock[0])
-    schedule.begin_line()
-    first = schedule.phase_s(2, 1.0)
+    first = schedule.begin_run(1.0)
     clock[0] = 5.0
-    schedule.begin_line()
-    assert schedule.phase_s(2, 1.0) > first
+    assert schedule.begin_run(1.0) > first
 
 
-def test_a_line_that_comes_too_late_still_has_the_least() -> None:
+def test_what_is_left_out_leaves_its_time_to_others() -> None:
+    one, other = (Schedule(Plan(lines=3, runs=2, seconds=20, minutes=1), lambda: 0.0) for _ in range(2))
+    other.leave_out(2)
+    assert other.begin_run(1.0) > one.begin_run(1.0)
+
+
+def test_a_run_that_comes_too_late_still_has_the_least() -> None:
     clock = [0.0]
     schedule = Schedule(Plan(lines=1, runs=2, seconds=20, minutes=1), lambda: clock[0])
     clock[0] = 100.0
-    schedule.begin_line()
-    assert schedule.phase_s(2, 1.0) == LEAST_S
+    assert [schedule.begin_run(1.0) for _ in range(3)] == [LEAST_S] * 3
 
 
 def test_phases_take_their_seconds_on_average() -> None:
