@@ -98,8 +98,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="store-away-called-empty",
         defect="A Get whose wait ends while the store is away answers that there was nothing.",
         file="engine/getting.py",
-        old="            await self._leave(consumer)",
-        new="            self._consumers.give_up(consumer)",
+        old="await self._consumers.shielded(consumer, self._consumers.stop_standing(consumer, budget_s=budget.left_s))",
+        new="self._consumers.give_up(consumer)",
         test="tests/faults/test_waits.py::test_a_wait_that_ends_while_the_store_is_away_is_never_called_empty",
     ),
     # The consumer line.
