@@ -14,7 +14,7 @@ import redis
 
 from conformance import table
 from conformance.languages import LANGUAGES, language_of
-from harness import ServiceProcess, StoreServer, access, figures, order, processes
+from harness import ServiceProcess, StoreServer, access, figures, order, processes, second_tries
 from harness.figures import figure
 from harness.stores import KINDS, program
 from harness.template import Template
@@ -51,6 +51,7 @@ def _languages_of(item: pytest.Item) -> set[str]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     figures.pytest_terminal_summary(terminalreporter)
+    second_tries.pytest_terminal_summary(terminalreporter)
     table.summarize(terminalreporter, whole=config.getoption("--conformance-table"))
 
 
