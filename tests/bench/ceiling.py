@@ -9,10 +9,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import shutil
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +18,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench import h2load
 from bench.http2 import flood
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
@@ -36,23 +35,10 @@ BATCHES = (1, 100)
 TIMEOUT_S = 120
 
 
-async def h2load(program: str, address: str, method: str, message: bytes, calls: int) -> float:
-    """Calls per second. What went wrong inside of a call h2load does not see: look at the queue afterwards."""
-    with tempfile.NamedTemporaryFile(prefix="hw-") as body:
-        body.write(b"\x00" + len(message).to_bytes(4, "big") + message)
-        body.flush()
-        url = f"http://{address}{SERVICE}/{method}"
-        headers = [part for each in ("content-type: application/grpc", "te: trailers") for part in ("-H", each)]
-        shape = ["-n", str(calls), "-c", str(CONNECTIONS), "-m", str(IN_FLIGHT // CONNECTIONS)]
-        command = [program, *shape, "-d", body.name, *headers, url]
-        done = await asyncio.to_thread(
-            subprocess.run, command, capture_output=True, check=True, text=True, timeout=TIMEOUT_S
-        )
-    rate, succeeded = re.search(r"([\d.]+) req/s", done.stdout), re.search(r"(\d+) succeeded", done.stdout)
-    assert rate, done.stdout
-    assert succeeded, done.stdout
-    assert int(succeeded[1]) == calls, done.stdout
-    return float(rate[1])
+async def puts_a_second(program: str, address: str, message: bytes, calls: int) -> float:
+    """Puts per second that are answered, by whomever."""
+    shape = {"calls": calls, "in_flight": IN_FLIGHT, "connections": CONNECTIONS}
+    return await h2load.rate(program, address, f"{SERVICE}/Put", message, **shape)
 
 
 async def put(bench: Bench, program: str, calls: int, queue: str) -> float:
@@ -60,7 +46,7 @@ async def put(bench: Bench, program: str, calls: int, queue: str) -> float:
     stub = bench.stubs[0]
     await stub.Create(pb.CreateRequest(queue=queue))
     message = pb.PutRequest(queue=queue, messages=[Message(payload=BODY)]).SerializeToString()
-    rate = await h2load(program, bench.services[0].address, "Put", message, calls)
+    rate = await puts_a_second(program, bench.services[0].address, message, calls)
     length = (await stub.Describe(pb.DescribeRequest(queue=queue))).queue.counts.length
     assert length == calls, f"{length} of {calls} were put"
     return rate
@@ -113,16 +99,15 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
         ["100 B, 100 in flight", "calls/s", "echo, calls/s", "ratio"],
         f"One process each, {calls:,} calls; median (least–most) of {runs} runs behind one that warms up.",
     )
-    program = shutil.which("h2load")
+    program = h2load.installed()
     if program is None:
-        print("left out: h2load is not installed (make bench-peers-setup)")
         return table, []
     puts, gets, empties, empty_gets = [], [], [], []
     message = pb.PutRequest(queue="echo", messages=[Message(payload=BODY)]).SerializeToString()
     async with empty_service() as (address, _):
         for n in range(runs + 1):
             queue = f"ceiling-{n}"
-            empties.append(await h2load(program, address, "Put", message, calls))
+            empties.append(await puts_a_second(program, address, message, calls))
             puts.append(await put(bench, program, calls, queue))
             empty_gets.append(await echoed(address, calls))
             gets.append(await get(bench, calls, queue))

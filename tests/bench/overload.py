@@ -7,8 +7,11 @@ asks for: 400 of them, each with at most 50 calls in flight, and none for as lon
 could have 20,000 calls in flight. A flood is an open loop of somebody who goes on whatever comes back: nobody's client,
 and the most that one can do to a service.
 
-Beside it a client of its own asks every 20 ms for health. The load comes from one more process, which runs at a lower
-priority than the service: it stands for machines that are not this one, but a flood takes a core all the same.
+Beside it two clients ask every 20 ms for health: h2load, whose times are judged, and grpcio's, which also sees whether
+a check failed. The library of the latter wakes several threads for an answer, so on busy cores its times are its own as
+much as the service's. The largest flood comes several times, since no two are alike: what counts is the median. The
+load comes from one more process, which runs at a lower priority than the service: it stands for machines that are not
+this one, but a flood takes a core all the same.
 `python -m bench.overload 3000` sets another --max-pending-calls.
 """
 
@@ -17,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import statistics
 import sys
 import time
 from base64 import b64encode
@@ -28,15 +32,19 @@ import grpc
 import psutil
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from bench import h2load
 from bench.http2_load import Plan, Tally
 from bench.rig import cpu_s, percentile, started
+from bench.tables import spread
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 
 QUEUE = "load"
+CHECK = "/grpc.health.v1.Health/Check"
 PEAK_S, LOAD_S = 8.0, 15.0
 IN_FLIGHT = (100, 500)
 TIMES = 10
+FLOODS = 5
 CLIENTS = 400
 PROBE_EVERY_S, PROBE_TIMEOUT_S = 0.02, 10.0
 NICENESS = 10
@@ -57,12 +65,15 @@ async def _load(plan: Plan) -> Tally:
 
 
 class Beside:
-    """Asks for health and looks at the service's memory while the block lasts."""
+    """Looks at the service's memory and asks for health while the block lasts, by h2load for so many seconds; without
+    that program by grpcio alone."""
 
-    def __init__(self, address: str, pid: int) -> None:
+    def __init__(self, address: str, pid: int, seconds: float, program: str | None) -> None:
         self._address = address
         self._process = psutil.Process(pid)
-        self.health_ms: list[float] = []
+        self._seconds, self._program = seconds, program
+        self.grpcio_ms: list[float] = []
+        self.h2load_ms: list[float] = []
         self.failed = 0
         self.most_mib = 0.0
         self.cpu_s = 0.0
@@ -78,7 +89,7 @@ class Beside:
             await stub.Check(health_pb2.HealthCheckRequest(), timeout=PROBE_TIMEOUT_S)
         except grpc.aio.AioRpcError:
             self.failed += 1
-        self.health_ms.append((time.perf_counter() - began) * 1_000)
+        self.grpcio_ms.append((time.perf_counter() - began) * 1_000)
 
     async def _run(self) -> None:
         async with grpc.aio.insecure_channel(self._address) as channel:
@@ -89,8 +100,20 @@ class Beside:
                     self.most_mib = max(self.most_mib, self.mib)
                     await asyncio.sleep(PROBE_EVERY_S)
 
+    async def _ask_by_h2load(self) -> None:
+        if self._program is not None:
+            calls = round(self._seconds / PROBE_EVERY_S)
+            shape = {"calls": calls, "per_second": round(1 / PROBE_EVERY_S)}
+            self.h2load_ms = await h2load.times_ms(self._program, self._address, CHECK, b"", **shape)
+
+    @property
+    def health_ms(self) -> list[float]:
+        """How long checks took, as the service's callers see it."""
+        return self.h2load_ms or self.grpcio_ms
+
     async def __aenter__(self) -> Beside:
         self._task = asyncio.create_task(self._run())
+        self._stock = asyncio.create_task(self._ask_by_h2load())
         self._cpu_before_s = cpu_s(self._process.pid)
         return self
 
@@ -99,14 +122,18 @@ class Beside:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
+        await self._stock
 
 
 def _row(name: str, tally: Tally, seconds: float, beside: Beside) -> None:
-    p50, p99 = percentile(beside.health_ms, 0.5), percentile(beside.health_ms, 0.99)
+    health = " ".join(
+        f"{percentile(times, 0.5):10.1f} {percentile(times, 0.99):8.1f}"
+        for times in (beside.health_ms, beside.grpcio_ms)
+    )
     refused = " ".join(f"{code}:{count}" for code, count in sorted(tally.statuses.items())) or "none"
     print(
         f"{name:22} {tally.offered / seconds:9.0f} {tally.in_time / seconds:8.0f} {tally.p50_ms:8.1f} "
-        f"{tally.p99_ms:8.1f} {beside.cpu_s / seconds * 100:6.0f} {p50:10.1f} {p99:8.1f} {beside.failed:5}  "
+        f"{tally.p99_ms:8.1f} {beside.cpu_s / seconds * 100:6.0f} {health} {beside.failed:5}  "
         f"{refused} ({tally.with_details} with details), late {tally.too_late}, unanswered {tally.unanswered}, "
         f"unsent {tally.offered - tally.sent}"
     )
@@ -118,6 +145,7 @@ def _verdict(text: str, is_met: bool) -> None:
 
 async def main() -> None:
     """Prints the table."""
+    program = h2load.installed()
     settings = {"HEADWAY_MAX_PENDING_CALLS": sys.argv[1]} if len(sys.argv) > 1 else {}
     async with started(1, **settings) as bench:
         service, stub = bench.services[0], bench.stubs[0]
@@ -132,32 +160,36 @@ async def main() -> None:
         await _load(Plan(**common, seconds=2.0))  # warm
         print(
             f"{'':22} {'offered/s':>9} {'good/s':>8} {'p50 ms':>8} {'p99 ms':>8} {'core %':>6} {'health p50':>10} "
-            f"{'p99':>8} {'fail':>5}  refused by status"
+            f"{'p99':>8} {'grpcio p50':>10} {'p99':>8} {'fail':>5}  refused by status"
         )
         peaks = []
         for in_flight in IN_FLIGHT:
-            async with Beside(service.address, service.pid) as beside:
+            async with Beside(service.address, service.pid, PEAK_S, program) as beside:
                 peaks.append(await _load(Plan(**common, seconds=PEAK_S, in_flight=in_flight)))
             _row(f"{in_flight} in flight", peaks[-1], PEAK_S, beside)
         peak = max(one.in_time for one in peaks) / PEAK_S
         before_mib, most_mib = beside.mib, 0.0
-        loads: dict[str, tuple[Tally, Beside]] = {}
-        for times, clients in ((2, CLIENTS), (TIMES, CLIENTS), (2, 0), (TIMES, 0)):
+        loads: dict[str, list[tuple[Tally, Beside]]] = {}
+        for times, clients in ((2, CLIENTS), (TIMES, CLIENTS), (2, 0), *[(TIMES, 0)] * FLOODS):
             name = f"{times} times, {'clients' if clients else 'flood'}"
-            async with Beside(service.address, service.pid) as beside:
+            async with Beside(service.address, service.pid, LOAD_S, program) as beside:
                 load = await _load(Plan(**common, seconds=LOAD_S, rate=times * peak, clients=clients))
             _row(name, load, LOAD_S, beside)
-            loads[name] = load, beside
+            loads.setdefault(name, []).append((load, beside))
             most_mib = max(most_mib, beside.most_mib)
         after_mib = beside.mib
-        async with Beside(service.address, service.pid) as again:
+        async with Beside(service.address, service.pid, PEAK_S, program) as again:
             later = await _load(Plan(**common, seconds=PEAK_S, in_flight=IN_FLIGHT[0]))
         _row(f"{IN_FLIGHT[0]} in flight, again", later, PEAK_S, again)
         print()
-        for name, (load, beside) in loads.items():
-            ratio, p99 = load.in_time / LOAD_S / peak, percentile(beside.health_ms, 0.99)
-            _verdict(f"{name}: goodput ÷ peak {ratio:.2f}", ratio >= GOODPUT_TARGET)
-            _verdict(f"{name}: health, p99 {p99:.1f} ms, {beside.failed} failed", p99 <= HEALTH_TARGET_MS)
+        for name, runs in loads.items():
+            ratios = [load.in_time / LOAD_S / peak for load, _ in runs]
+            p99s = [percentile(beside.health_ms, 0.99) for _, beside in runs]
+            failed = sum(beside.failed for _, beside in runs)
+            goodput = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+            _verdict(f"{name}: goodput ÷ peak {goodput}", statistics.median(ratios) >= GOODPUT_TARGET)
+            health = f"{name}: health, p99 {spread(p99s)} ms, {failed} failed"
+            _verdict(health, statistics.median(p99s) <= HEALTH_TARGET_MS)
         _verdict(
             f"service memory before, most, after: {before_mib:.0f}, {most_mib:.0f}, {after_mib:.0f} MiB",
             most_mib - before_mib <= GROWTH_TARGET_MIB,
