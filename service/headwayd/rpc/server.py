@@ -249,6 +249,9 @@ def _channel_options(
         # answered a ping, or it could make new ones faster than they are done away with (CVE-2023-44487).
         ("grpc.max_concurrent_streams", 2 * limits.max_streams_per_connection + _SPARE_STREAMS),
         ("grpc.http2.ping_on_rst_stream_percent", 100),
+        # So many calls of a connection are begun before it is another one's turn. With gRPC's own 32 a flood over a few
+        # connections keeps all of its threads busy, and others' calls, health checks too, wait for longer.
+        ("grpc.http2.max_requests_per_read", 1),
         ("grpc.max_connection_idle_ms", max_connection_idle // _MS),
         ("grpc.server_handshake_timeout_ms", handshake_timeout // _MS),
         # A dead peer is noticed after the sum of both at most; gRPC's own default is 2 h.
