@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 
 from harness import ServiceProcess, StoreServer, error_of, eventually, refused
@@ -39,6 +40,7 @@ LOW = {
 }
 # Messages of 63 KiB: gRPC's client takes some MiB though nobody reads.
 MORE_THAN_IS_BUFFERED = 300
+HUGE_BYTES = 64 * KIB * KIB
 
 
 @pytest.fixture
@@ -170,6 +172,22 @@ async def test_metadata_has_a_bound(lines: Open) -> None:
     await call_with(most)
     with pytest.raises(grpc.aio.AioRpcError):
         await call_with(most + 1)
+
+
+async def test_what_is_too_large_to_be_read_is_refused_while_it_comes_in(small: ServiceProcess, lines: Open) -> None:
+    line, process = await lines(), psutil.Process(small.pid)
+    most = before = process.memory_info().rss
+    huge = Message(payload=bytes(HUGE_BYTES))
+    calls = [asyncio.create_task(line.put(huge)) for _ in range(3)]
+    while not all(call.done() for call in calls):
+        most = max(most, process.memory_info().rss)
+        await asyncio.sleep(0.01)
+    for call in calls:
+        error = call.exception()
+        assert isinstance(error, grpc.aio.AioRpcError)
+        assert error.code() is RESOURCE_EXHAUSTED
+    assert most - before < HUGE_BYTES / 2
+    assert (await line.counts()).length == 0
 
 
 def large(count: int = 1) -> list[Message]:
