@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -32,6 +34,11 @@ from wire.calls import (
 from wire.conditions import consumers_wait
 
 PREFIX = "__reasons__"
+ROOT = Path(__file__).parents[2]
+RETRY_S = {  # how long each reason asks callers to stay away, as the normative table says
+    reason: float(seconds)
+    for reason, seconds in re.findall(r"(?m)^\| ([A-Z_]+) \|.* ([\d.]+) s \|$", (ROOT / "docs/protocol.md").read_text())
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +242,7 @@ async def test_the_reason_comes_with_its_status_and_all_that_it_promises(stage: 
     # What stands beside it depends on the status alone.
     assert (said.retry_delay is not None) == (code in {RESOURCE_EXHAUSTED, UNAVAILABLE})
     if said.retry_delay is not None:
-        assert 0 < said.retry_delay.total_seconds() <= 60
+        assert said.retry_delay.total_seconds() == RETRY_S[reason]
     assert bool(said.violations) == (code is INVALID_ARGUMENT)
     if said.violations:
         assert said.metadata["field"] in said.violations

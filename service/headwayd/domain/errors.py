@@ -276,6 +276,7 @@ class NotDurable(StoreUnavailable):
     """The store cannot promise the durability asked for; nothing happened. Who waits, waits until it can."""
 
     reason = Reason.NOT_DURABLE
+    default_retry_after_ms = 1_000  # so often replicas tell that they follow: behind a failover it takes some of that
 
 
 class ShuttingDown(Unavailable):
