@@ -52,7 +52,7 @@ async def test_an_empty_closed_queue_is_drained(line: Line) -> None:
 async def test_a_queue_is_drained_only_when_nothing_waits_is_delayed_or_leased(line: Line, settle: str) -> None:
     await line.create()
     await line.put(b"one")
-    delivery = await line.take_one(lease_ms=150 if settle == "lapse" else None)
+    delivery = await line.take_one()
     await line.close()
     waiting = asyncio.create_task(line.get(wait_ms=20_000))
     await eventually(lambda: consumers_wait(line))
@@ -62,6 +62,8 @@ async def test_a_queue_is_drained_only_when_nothing_waits_is_delayed_or_leased(l
         await line.delay(delivery.lease, delay_ms=0)
     elif settle == "delay":
         await line.delay(delivery.lease, delay_ms=150)
+    else:
+        await line.extend(delivery.lease, lease_ms=150)
     if settle == "ack":
         with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
             await waiting

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import grpc
@@ -303,16 +304,28 @@ async def test_the_first_answer_may_be_read_by_a_plain_client(line: Line) -> Non
 async def test_one_who_alone_stands_in_line_takes_four_steps_of_the_store_for_a_message(
     line: Line, redis_client: redis.Redis
 ) -> None:
-    """They put it, give it, stand in line again, and settle. What was in vain a moment ago is not tried again."""
+    """They put it, give it, stand in line again, and settle. What was in vain a moment ago is not tried again.
+
+    What a message costs comes back each time. What the service asks the store from time to time counts as well, so of
+    three times the least is taken: a core that was away for a moment is in one of them.
+    """
     rounds = 20
+    numbers = itertools.count(1)
     await line.create()
+
+    def steps() -> int:
+        return int(redis_client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+    async def take_turns() -> int:
+        before = steps()
+        for number in itertools.islice(numbers, rounds):
+            await line.put(b"%d" % number)
+            await stream.taken(number)
+            await stream.ack((await stream.tokens(number))[-1])
+            await stream.results(number)
+        return steps() - before
+
     async with Consuming(line, 4) as stream:
         await eventually(lambda: consumers_wait(line, 1))
-        before = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
-        for number in range(rounds):
-            await line.put(b"%d" % number)
-            await stream.taken(number + 1)
-            await stream.ack((await stream.tokens(number + 1))[-1])
-            await stream.results(number + 1)
-        taken = redis_client.info("commandstats")["cmdstat_evalsha"]["calls"] - before
-    assert taken < 4.5 * rounds, f"{taken} steps for {rounds} messages"
+        taken = [await take_turns() for _ in range(3)]
+    assert min(taken) < 4.5 * rounds, f"{taken} steps for {rounds} messages each"

@@ -34,10 +34,10 @@ from wire.calls import (
 from wire.conditions import consumers_wait
 
 PREFIX = "__reasons__"
-ROOT = Path(__file__).parents[2]
+PROTOCOL = Path(__file__).resolve().parents[2] / "docs/protocol.md"
 RETRY_S = {  # how long each reason asks callers to stay away, as the normative table says
     reason: float(seconds)
-    for reason, seconds in re.findall(r"(?m)^\| ([A-Z_]+) \|.* ([\d.]+) s \|$", (ROOT / "docs/protocol.md").read_text())
+    for reason, seconds in re.findall(r"(?m)^\| ([A-Z_]+) \|.* ([\d.]+) s \|$", PROTOCOL.read_text())
 }
 
 
