@@ -32,7 +32,7 @@ SLACK = 4
 MOST_CONNECTIONS = 16  # to the store, of a service: it opens them as it comes to need them
 # On a busy machine the store may be late for some: then it is shown for them, too, that nothing stays.
 MAY_END = ("PLACE_LOST", "POLL_TOO_SOON", "STORE_UNAVAILABLE", "OUTCOME_UNKNOWN")
-WAITS_ON = (b"consumers", b"places", b"place_at", b"owners", b"held", b"turns", b"leases", b"lease", b"body")
+WAITS_ON = (b"consumers", b"places", b"place_at", b"owners", b"held", b"turns", b"leases", b"lease", b"body", b"bundle")
 
 
 class Crowd:

@@ -112,7 +112,8 @@ class Desk:
 
 
 @cache
-def _built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
+def built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
+    """The scripts, with the clock of a desk and other includes replaced."""
     includes = dict(replaced) | {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
     return {name: scripts.build(name, includes) for name in scripts.NAMES}
 
@@ -126,7 +127,7 @@ async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> Asyn
         process="headway/exact/1/0",
         embedded=False,
         call_timeout=timedelta(seconds=5),
-        scripts=_built(tuple(replaced.items())),
+        scripts=built(tuple(replaced.items())),
     )
     with store_server.client() as raw:
         yield Desk(store, raw, name)

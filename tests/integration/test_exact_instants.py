@@ -120,7 +120,7 @@ async def assert_dead_whole(desk: Desk, body: bytes) -> None:
     [corpse] = corpses.values()
     assert isinstance(corpse, bytes)
     assert corpse.endswith(body)
-    assert not desk.raw.exists(desk.key("leases"), desk.key("lease"), desk.key("body"), desk.key("side"))
+    assert not desk.raw.exists(*map(desk.key, ("leases", "lease", "body", "bundle", "side")))
     assert counts.accepted == counts.dead
 
 

@@ -258,7 +258,8 @@ class LineMachine(StoreMachine):
         order = [text(member) for member in self.raw.zrange(f"{base}:x:consumers", 0, -1)]
         assert order == self.model.order()
         assert int(self.raw.llen(base)) == self.model.ready
-        assert int(self.raw.zcard(f"{base}:x:leases")) == len(self.model.leases)
+        bundled = int(self.raw.hget(f"{base}:x:meta", "n_bundled") or 0)
+        assert int(self.raw.zcard(f"{base}:x:leases")) + bundled == len(self.model.leases)
         turns = {text(waiter): int(count) for waiter, count in self.raw.hgetall(f"{base}:x:turns").items()}
         assert turns == self.model.turns
         places = {text(place) for place in self.raw.hkeys(f"{base}:x:places")}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 
+from harness.bundles import read_head, unescaped
 from headwayd.store import scripts
 from truth.witness import Witness
 
@@ -32,10 +33,12 @@ class ConsumerWitness(Witness):
         self._numbers: dict[bytes, float] = {}
         self._names: dict[bytes, bytes] = {}  # waiter → consumer
         self._leases: set[bytes] = set()
+        self._bundles: dict[bytes, set[bytes]] = {}  # step → tickets of its bundle that are out and not kept singly
         self._waiter: bytes | None = None  # of the get that is under way
         self._get = scripts.all_scripts()["get"].sha
-        self._consumers, self._leases_key = (f"{base}:x:{name}".encode() for name in ("consumers", "leases"))
-        self._markers += [b'"%s"' % self._consumers, b'"%s"' % self._leases_key]
+        keys = (f"{base}:x:{name}".encode() for name in ("consumers", "leases", "bundle"))
+        self._consumers, self._leases_key, self._bundle_key = keys
+        self._markers += [b'"%s"' % key for key in (self._consumers, self._leases_key, self._bundle_key)]
         self.start()
 
     def _in_order(self) -> Sequence[bytes]:
@@ -60,11 +63,33 @@ class ConsumerWitness(Witness):
                     self._leave(member)
             elif command in {b"DEL", b"UNLINK"}:
                 self.wrong.append("the line was deleted")
-        elif key == self._leases_key:
-            if command == b"ZADD":
-                self._lease(set(arguments[1::2]))
-            elif command == b"ZREM":
-                self._leases.difference_update(arguments)
+        elif key == self._leases_key and command == b"ZADD":
+            self._lease(set(arguments[1::2]))
+            for tickets in self._bundles.values():
+                tickets.difference_update(arguments[1::2])  # they were untied
+        elif key == self._leases_key and command == b"ZREM":
+            self._leases.difference_update(arguments)
+        elif key == self._bundle_key:
+            self._apply_to_bundles(command, [unescaped(argument) for argument in arguments])
+
+    def _apply_to_bundles(self, command: bytes, arguments: Sequence[bytes]) -> None:
+        if command == b"HSET":
+            self._bundle(arguments)
+        elif command == b"HDEL":
+            for field in arguments:
+                self._leases -= self._bundles.pop(field[1:], set())
+
+    def _bundle(self, fields: Sequence[bytes]) -> None:
+        """A bundle is made, or some of it have been settled."""
+        for field, head in zip(fields[::2], fields[1::2], strict=True):
+            if field.startswith(b"h"):
+                out = set(read_head(field[1:], head).tickets)
+                before = self._bundles.get(field[1:])
+                self._bundles[field[1:]] = out
+                if before is None:
+                    self._lease(set(out))
+                else:
+                    self._leases -= before - out
 
     def _enter(self, arguments: Sequence[bytes]) -> None:
         is_new_only = arguments[0].upper() == b"NX"

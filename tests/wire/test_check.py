@@ -30,6 +30,9 @@ async def furnish(line: Line) -> None:
     """A queue in which every key has something: all states, ids, holes, outcomes, attempts, an expiry."""
     retry = queue_pb2.Retry(max_attempts=2, min_backoff=span(LONG_MS), max_backoff=span(LONG_MS))
     await line.create(retry=retry, bound=1_000, dead_letter_expired=True)
+    await line.put(*(b"together %d" % number for number in range(10)))
+    together = await line.take(10)
+    await line.ack(*leases(together)[2:5])
     await line.put(
         *(Message(id=f"m{number}", payload=b"%d" % number, headers={"h": "1"}) for number in range(12)),
         *(b"bare %d" % number for number in range(4)),

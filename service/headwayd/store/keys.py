@@ -43,6 +43,9 @@ OWN = {
     "expiry": ":x:expiry",  # zset ticket, or 'd' and sequence number → when what waits or is delayed expires (ms)
     "lease": ":x:lease",  # hash ticket → record
     "body": ":x:body",  # hash ticket → element of the line, kept while leased
+    "bundle": ":x:bundle",  # hash: what was leased in one step and is kept as one; see lua/include/bundles.lua
+    "bundle_at": ":x:bundle_at",  # zset step of a bundle → deadline (ms)
+    "bundle_from": ":x:bundle_from",  # zset step of a bundle → its first ticket
     "delayed": ":x:delayed",  # zset sequence number → due (ms)
     "later": ":x:later",  # hash sequence number → record and element
     "dead": ":x:dead",  # zset reference (ticket, or 'd' and sequence number) → number, in the order they died
@@ -134,7 +137,7 @@ def watched_keys(base: str, *, until_drained: bool) -> tuple[str, ...]:
     being drained."""
     names = ["q", "bound", "closed", "producer_free", "consumer_free"]
     if until_drained:
-        names += ["leases", "delayed"]
+        names += ["leases", "bundle_at", "delayed"]
     table = PRESSURE | OWN
     return tuple(base + table[name] for name in names)
 

@@ -19,8 +19,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="every-lease-looked-at",
         defect="A step that leases asks about all that is leased.",
         file=LUA + "get.lua",
-        old="local leased = redis.call('ZCARD', K.leases)",
-        new="local leased = #redis.call('ZRANGE', K.leases, 0, -1)",
+        old="local leased = leased_count(S)",
+        new="local leased = #redis.call('ZRANGE', K.leases, 0, -1) + S.n_bundled",
         test=FLAT,
     ),
     Mutant(

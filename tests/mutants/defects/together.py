@@ -44,8 +44,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="late-drain",
         defect="Who waits on a closed queue hears only after seconds that its last delayed message has gone.",
         file="store/keys.py",
-        old='        names += ["leases", "delayed"]',
-        new='        names += ["leases"]',
+        old='        names += ["leases", "bundle_at", "delayed"]',
+        new='        names += ["leases", "bundle_at"]',
         test=WIRE + "test_withdraw.py::test_withdrawing_the_last_message_drains_a_closed_queue",
     ),
     Mutant(

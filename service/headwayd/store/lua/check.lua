@@ -20,6 +20,7 @@ local KINDS = { bound = 'string', producer = 'string', consumer = 'string', dele
   produced_messages = 'string', produced_bytes = 'string', consumed_messages = 'string', consumed_bytes = 'string',
   q = 'list', producer_free = 'list', consumer_free = 'list', not_full = 'list', closed = 'list',
   meta = 'hash', times = 'list', returned = 'zset', side = 'hash', leases = 'zset', lease = 'hash', body = 'hash',
+  bundle = 'hash', bundle_at = 'zset', bundle_from = 'zset',
   gaps = 'zset', holes = 'zset', expiry = 'zset', delayed = 'zset', later = 'hash', dead = 'zset', corpse = 'hash',
   ids = 'hash', forget = 'zset', acked = 'hash', acked_at = 'zset', attempts = 'hash', attempt_at = 'zset',
   owners = 'hash', held = 'hash', turns = 'hash', producers = 'zset', consumers = 'zset', places = 'hash',
@@ -45,6 +46,7 @@ local function reply_with(status)
 end
 if has_wrong_kind then return reply_with(T.OK) end
 S = load()
+entries = entries + S.n_bundled
 if entries > tonumber(ARGV[3]) then return reply_with(T.TOO_LARGE) end
 
 -- pressure's keys.
@@ -155,7 +157,48 @@ if is_quiet then
   end
 end
 
--- Leases, the delayed, the dead.
+-- Bundles; what is in them is leased, too.
+local bundled, bundled_count, of_step = {}, 0, {}
+local heads = {}
+each_field('bundle', function(field)
+  local kind, step = string.sub(field, 1, 1), string.sub(field, 2)
+  heads[step] = (heads[step] or '') .. kind
+  if kind == 'b' then return end
+  local bundle, left = read_bundle(S, step), 0
+  expect(bundle.left > 0 and bundle.first + bundle.count - 1 <= S.head, SUFFIX.bundle,
+    'the bundle from %s on is empty, or never left the line', text_of(bundle.first))
+  expect(#elements_of(bundle) == bundle.count, SUFFIX.bundle, 'the bundle from %s on has not %d elements',
+    text_of(bundle.first), bundle.count)
+  each_of_bundle(bundle, function(_, ticket)
+    expect(not bundled[ticket], SUFFIX.bundle, 'ticket %s is in two bundles', ticket)
+    bundled[ticket], left = true, left + 1
+  end)
+  expect(left == bundle.left, SUFFIX.bundle, 'the bundle from %s on says %d are leased of %d', text_of(bundle.first),
+    bundle.left, left)
+  expect(tonumber(redis.call('ZSCORE', K.bundle_from, step)) == bundle.first, SUFFIX.bundle_from,
+    'does not have the bundle from %s on', text_of(bundle.first))
+  expect(redis.call('ZSCORE', K.bundle_at, step), SUFFIX.bundle_at, 'does not have the bundle from %s on',
+    text_of(bundle.first))
+  bundled_count = bundled_count + left
+  of_step[step] = left
+end)
+for _, kinds in pairs(heads) do expect(#kinds == 2, SUFFIX.bundle, 'has but one half of a bundle') end
+for _, name in ipairs({ 'bundle_at', 'bundle_from' }) do
+  each_member(name, function(step, score)
+    expect(heads[step], SUFFIX[name], 'has a bundle that %s has not', SUFFIX.bundle)
+    expect(name == 'bundle_from' or S.now - score < OVERDUE_MS, SUFFIX[name],
+      'a bundle lapsed %d s ago: does no service sweep?', (S.now - score) / 1000)
+  end)
+end
+expect(bundled_count == S.n_bundled, SUFFIX.meta, 'n_bundled is %s, and %d leases are in %s', text_of(S.n_bundled),
+  bundled_count, SUFFIX.bundle)
+local function is_leased(ticket) return bundled[ticket] or redis.call('HEXISTS', K.lease, ticket) == 1 end
+for ticket in pairs(bundled) do
+  expect(redis.call('HEXISTS', K.lease, ticket) == 0, SUFFIX.lease, 'ticket %s is in a bundle, too', ticket)
+  expect(waiting[ticket] == nil, SUFFIX.bundle, 'ticket %s also waits', ticket)
+end
+
+-- Other leases, the delayed, the dead.
 expect_same('leases', 'lease')
 expect_same('leases', 'body')
 expect_same('delayed', 'later')
@@ -173,13 +216,13 @@ each_member('delayed', function(seq, due)
 end)
 each_member('dead', function(ref, number)
   expect(number <= S.died, SUFFIX.dead, '%s is beyond the last number', ref)
-  expect(not waiting[ref] and redis.call('HEXISTS', K.lease, ref) == 0, SUFFIX.dead, 'ticket %s lives, too', ref)
+  expect(not waiting[ref] and not is_leased(ref), SUFFIX.dead, 'ticket %s lives, too', ref)
 end)
 each_member('expiry', function(ref, at)
   local is_known = waiting[ref] ~= nil or not is_quiet
   if string.byte(ref) == 100 then
     is_known = redis.call('ZSCORE', K.delayed, string.sub(ref, 2))
-  elseif tonumber(ref) <= S.head and redis.call('HEXISTS', K.lease, ref) == 0 then
+  elseif tonumber(ref) <= S.head and not is_leased(ref) then
     is_known = true   -- a foreign client took it; forgotten when its time comes
   end
   expect(is_known, SUFFIX.expiry, '%s is nothing that can expire', ref)
@@ -222,7 +265,7 @@ each_field('ids', function(name, at)
       SUFFIX.forget)
     holds = true
   elseif state == 'w' then   -- what a foreign client took is noticed later
-    holds = not is_quiet or waits_as(ref, name) or redis.call('HEXISTS', K.lease, ref) == 1 or S.scan ~= '-1'
+    holds = not is_quiet or waits_as(ref, name) or is_leased(ref) or S.scan ~= '-1'
   elseif state == 'd' then
     holds = redis.call('ZSCORE', K.delayed, ref)
   elseif state == 'x' then
@@ -247,7 +290,7 @@ each_member('consumers', function(waiter)
   expect(not is_kept_place(waiter) or redis.call('HEXISTS', K.places, waiter) == 1, SUFFIX.consumers,
     'has the place %s, which %s has not', waiter, SUFFIX.places)
 end)
-local held, of_step = {}, {}
+local held = {}
 each_field('lease', function(_, packed)
   local step = step_of(packed)
   of_step[step] = (of_step[step] or 0) + 1
@@ -265,7 +308,7 @@ end)
 
 -- Counts, and who comes when.
 if is_quiet then
-  local there = S.len + redis.call('ZCARD', K.leases) + redis.call('ZCARD', K.delayed) + redis.call('ZCARD', K.dead)
+  local there = S.len + leased_count(S) + redis.call('ZCARD', K.delayed) + redis.call('ZCARD', K.dead)
   local gone = S.n_acked + S.n_expired + S.n_withdrawn + S.n_foreign
   expect(S.n_accepted == there + gone, SUFFIX.meta, '%s messages were accepted, %s are there and %s ended',
     text_of(S.n_accepted), text_of(there), text_of(gone))

@@ -27,7 +27,7 @@ each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, packed)
   note_progress(ticket)
   results[i] = { T.EXTENDED, record.failures }
 end, function(i, ticket, outcome)
-  if outcome == T.LAPSED and (limit == 0 or redis.call('ZCARD', K.leases) < limit) then
+  if outcome == T.LAPSED and (limit == 0 or leased_count(S) < limit) then
     local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
     record.flags = without_flag(record.flags, FLAG.LAPSED)

@@ -58,7 +58,7 @@ local function deliver_again(ticket, record, deadline, element)
 end
 
 if ARGV[8] ~= '' then
-  local again, first_random = leases_of_attempt(ARGV[8])
+  local again, first_random = leases_of_attempt(S, ARGV[8])
   local bytes = 0
   for _, lease in ipairs(again) do
     local element = redis.call('HGET', K.body, lease.ticket)
@@ -73,7 +73,7 @@ if ARGV[8] ~= '' then
   end
 end
 
-local leased = redis.call('ZCARD', K.leases)
+local leased = leased_count(S)
 local limit = policy_of(S, 'limit')
 local slots = limit == 0 and math.huge or math.max(0, limit - leased)
 local wait, holder, ahead = '', '', 0
@@ -119,7 +119,7 @@ local is_shared = #ARGV[6] > RANDOM_SIZE
 local function random_of(i)
   return is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random
 end
-local taken, counted, counted_bytes, attempted = 0, 0, 0, {}
+local taken, counted, counted_bytes, attempted = 0, 0, 0, ''
 
 -- Those from `first` on go back to the head that they were taken from.
 local function put_back(elements, first)
@@ -128,61 +128,73 @@ local function put_back(elements, first)
   push_head(back)
 end
 
+-- What was leased for the first time becomes leases of their own; `put_runs` has how many were put when, in order.
+local function keep_single(first, elements, put_runs, rest, deadline_text)
+  local leases, kept, bodies, at = {}, {}, {}, 0
+  for run = 1, #put_runs, 2 do
+    local part = fresh_part(put_runs[run + 1])
+    local packed = part .. random .. rest
+    for _ = 1, put_runs[run] do
+      local ticket = string.format('%d', first + at)
+      local i = 2 * at + 1
+      at = at + 1
+      leases[i], leases[i + 1] = deadline_text, ticket
+      kept[i], kept[i + 1] = ticket, is_shared and part .. random_of(at) .. rest or packed
+      bodies[i], bodies[i + 1] = ticket, elements[at]
+    end
+  end
+  add_members(K.leases, leases)
+  set_fields(K.lease, kept)
+  set_fields(K.body, bodies)
+end
+
 -- Leases messages from the head of a line without anything in it but elements of which nothing more is known: then their
 -- tickets follow each other, and the records of those that were put at the same time differ in nothing but the nonce.
 -- Returns whether the next one is more than the reply can hold.
 local function lease_plain(most, deadline)
-  local deadline_text, rest, is_watched = text_of(deadline), fresh_rest(consumer), S.watched_until > S.now
-  local last, at, bytes, is_cut = S.head, reply_at + 2, 0, false
-  local known_put_at, known_to, put_together, put_from, part, packed = 0, 0, nil, 1, nil, nil
-  local put_when = {}
-  reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = last + 1, deadline, ''
-  -- Deadline, ticket, x, ticket, x …: with one x after the other they are the arguments of three commands.
-  local rows, records = { deadline_text }, {}
+  local deadline_text, rest = text_of(deadline), fresh_rest(consumer)
+  local first, at, bytes, is_cut, is_named = S.head + 1, reply_at + 2, 0, false, false
+  local last, known_put_at, known_to, put_together, put_from = S.head, 0, 0, nil, 1
+  local leased_elements, put_runs = {}, {}
+  reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = first, deadline, ''
   while taken < most and not is_cut do
-    local elements = redis.call('RPOP', K.q, math.min(most - taken, CHUNK_OUT))
-    local count = #elements
-    for i = 1, count do
-      local element = elements[i]
+    local part = redis.call('RPOP', K.q, math.min(most - taken, CHUNK_OUT))
+    for i = 1, #part do
+      local element = part[i]
       if bytes + #element > MOST_BYTES and (MUST_FIT or taken > 0) then
-        put_back(elements, i)
-        count, is_cut = i - 1, true
+        put_back(part, i)
+        is_cut = true
         break
       end
       bytes, taken, last = bytes + #element, taken + 1, last + 1
-      local put_at = string.byte(element) == MAGIC_BYTE and select(2, id_of(element)) or 0
+      local id, put_at = '', 0
+      if string.byte(element) == MAGIC_BYTE then id, put_at = id_of(element) end
+      if id ~= '' then is_named = true end
       if put_at == 0 then
         if last >= known_to then known_put_at, known_to = time_of(S, last) end
         put_at = known_put_at
       end
       if put_at ~= put_together then
-        if put_together then
-          put_when[#put_when + 1], put_when[#put_when + 2] = text_of(taken - put_from), text_of(put_together)
-        end
-        put_together, put_from, part, packed = put_at, taken, fresh_part(put_at), nil
+        if put_together then put_runs[#put_runs + 1], put_runs[#put_runs + 2] = taken - put_from, put_together end
+        put_together, put_from = put_at, taken
       end
-      if is_shared or not packed then packed = part .. random_of(taken) .. rest end
-      rows[2 * i], rows[2 * i + 1], records[i] = string.format('%d', last), element, packed
       at = at + 1
-      reply[at] = element
-    end
-    if count > 0 then
-      local to = 2 * count + 1
-      redis.call('HSET', K.body, unpack(rows, 2, to))
-      for i = 1, count do rows[2 * i + 1] = records[i] end
-      redis.call('HSET', K.lease, unpack(rows, 2, to))
-      for i = 3, to, 2 do rows[i] = deadline_text end
-      redis.call('ZADD', K.leases, unpack(rows, 1, to - 1))
-      for i = 2, (is_watched or ARGV[8] ~= '') and to or 0, 2 do
-        tell(S, 'L', rows[i], 1)
-        attempted[#attempted + 1] = rows[i]
-      end
+      reply[at], leased_elements[taken] = element, element
     end
   end
   if taken > 0 then
     set(S, 'head', last)
-    put_when[#put_when + 1], put_when[#put_when + 2] = text_of(taken + 1 - put_from), text_of(put_together)
-    reply[reply_at + 2] = table.concat(put_when, ' ')
+    put_runs[#put_runs + 1], put_runs[#put_runs + 2] = taken + 1 - put_from, put_together
+    local put_texts = {}
+    for i, number in ipairs(put_runs) do put_texts[i] = text_of(number) end
+    local put_when = table.concat(put_texts, ' ')
+    reply[reply_at + 2], attempted = put_when, text_of(first) .. '-' .. text_of(last)
+    if taken >= BUNDLE_LEAST and not is_shared and not is_named and #put_when < 65536 then
+      tie(S, random, first, leased_elements, put_when, rest, deadline_text)
+    else
+      keep_single(first, leased_elements, put_runs, rest, deadline_text)
+    end
+    for ticket = first, S.watched_until > S.now and last or 0 do tell(S, 'L', text_of(ticket), 1) end
   else
     reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = 0, nil, nil
   end
@@ -268,7 +280,7 @@ local function lease_any(most, deadline)
   add_members(K.leases, leases)
   set_fields(K.lease, kept)
   set_fields(K.body, bodies)
-  taken, attempted = #tickets, tickets
+  taken, attempted = #tickets, table.concat(tickets, ',')
   return is_cut
 end
 

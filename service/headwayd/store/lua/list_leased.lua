@@ -9,16 +9,36 @@ local S = load()
 if not S then return { ARGV[1], why_absent() } end
 local reply = { ARGV[1], T.OK, S.gen }
 if S.is_new then return reply end
-local leases = redis.call('ZRANGE', K.leases, 0, tonumber(ARGV[3]) - 1, 'WITHSCORES')
+local most, entries = tonumber(ARGV[3]), {}
+local leases = redis.call('ZRANGE', K.leases, 0, most - 1, 'WITHSCORES')
 for i = 1, #leases, 2 do
-  local ticket = leases[i]
-  local record = unpack_record(redis.call('HGET', K.lease, ticket))
+  entries[#entries + 1] = { ticket = leases[i], deadline = tonumber(leases[i + 1]) }
+end
+local steps, bundled = S.n_bundled > 0 and redis.call('ZRANGE', K.bundle_at, 0, most - 1, 'WITHSCORES') or {}, 0
+for i = 1, #steps, 2 do
+  if bundled >= most and tonumber(steps[i + 1]) > entries[#entries].deadline then break end
+  local bundle = read_bundle(S, steps[i])
+  local elements = elements_of(bundle)
+  each_of_bundle(bundle, function(at, ticket, packed)
+    entries[#entries + 1] = { ticket = ticket, deadline = tonumber(steps[i + 1]), packed = packed,
+                              element = elements[at] }
+  end)
+  bundled = bundled + bundle.left
+end
+table.sort(entries, function(a, b)
+  if a.deadline ~= b.deadline then return a.deadline < b.deadline end
+  return a.ticket < b.ticket   -- as in the sorted set
+end)
+for i = 1, math.min(most, #entries) do
+  local entry = entries[i]
+  local ticket = entry.ticket
+  local record = unpack_record(entry.packed or redis.call('HGET', K.lease, ticket))
   local held_at, consumer = 0, ''
   if record.holder then held_at, consumer = struct.unpack('>I8', record.holder), string.sub(record.holder, 10) end
-  local id, framed_at = id_of(redis.call('HGET', K.body, ticket))
+  local id, framed_at = id_of(entry.element or redis.call('HGET', K.body, ticket))
   local progress = redis.call('HGET', K.progress, ticket) or ''
   for _, value in ipairs({ ticket, record.failures, text_of(framed_at > 0 and framed_at or record.put_at), record.id,
-                           text_of(tonumber(leases[i + 1])), text_of(held_at), consumer, progress, id }) do
+                           text_of(entry.deadline), text_of(held_at), consumer, progress, id }) do
     reply[#reply + 1] = value
   end
 end

@@ -34,9 +34,8 @@ local function place_of(name)
   local state, ref, mark = find_name(S, name)
   if state == 'w' then return { 'waiting', ref, text_of(position_of(S, ref)), 0, '', '', '', '', '0' } end
   if state == 'l' then
-    local record = unpack_record(redis.call('HGET', K.lease, ref))
     local progress = redis.call('HGET', K.progress, ref) or ''
-    return { 'leased', ref, 0, record.failures + 1, progress, '', '', '', '0' }
+    return { 'leased', ref, 0, failures_of_leased(ref) + 1, progress, '', '', '', '0' }
   end
   if state == 'd' then
     local due = redis.call('ZSCORE', K.delayed, string.sub(ref, 2))

@@ -58,6 +58,7 @@ end
 local function known(id)
   if id == '' then return nil end
   local state, ref, mark, finished_at, digest = find_name(S, id)
+  if state == 'l' then untie_with(S, ref) end
   if state ~= 'f' then return state, ref end
   if mark == MARK.TAKEN and finished_at == S.now then finish_name(S, id, ref, mark, nil) end
   if is_within_window(S, finished_at) then return state, ref, digest end

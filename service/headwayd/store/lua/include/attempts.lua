@@ -1,27 +1,54 @@
--- @include queue
+-- @include bundles
 -- Attempts: what a Get with an attempt id leased, so that the same call again gets the same. x:attempts holds the
--- random part of the leases' nonces, then the tickets with commas between; x:attempt_at when to look whether it can be
--- forgotten.
+-- random part of the leases' nonces, then the tickets: the first, '-' and the last if they follow each other, else all,
+-- with commas between; x:attempt_at when to look whether it can be forgotten.
 
 local LOOK_FIRST_MS, LOOK_AGAIN_MS = 1000, 10000   -- most work is short: so are most attempts
 
-local function keep_attempt(S, attempt, random, tickets)
-  redis.call('HSET', K.attempts, attempt, random .. table.concat(tickets, ','))
+local function keep_attempt(S, attempt, random, tickets_text)
+  redis.call('HSET', K.attempts, attempt, random .. tickets_text)
   redis.call('ZADD', K.attempt_at, S.now + LOOK_FIRST_MS, attempt)
   tidy_by(S, S.now + LOOK_FIRST_MS)
 end
 
--- The leases of an attempt that still live: a list of {ticket, record, deadline}, and their nonces' random part. O(k).
-local function leases_of_attempt(attempt)
+-- The random part of an attempt's leases, which names their bundle, and its tickets as text; nil if it is not known.
+local function attempt_of(attempt)
   local kept = redis.call('HGET', K.attempts, attempt)
-  if not kept then return {} end
-  local random, live, tickets = string.sub(kept, 1, 16), {}, {}
-  for ticket in string.gmatch(string.sub(kept, 17), '%d+') do tickets[#tickets + 1] = ticket end
+  if not kept then return nil end
+  return string.sub(kept, 1, 16), string.sub(kept, 17)
+end
+
+-- Those of an attempt's leases that live and are in no bundle: a list of {ticket, record, deadline}. O(k).
+local function single_leases(random, tickets_text)
+  local live, tickets = {}, {}
+  if redis.call('EXISTS', K.lease) == 0 then return live end
+  local first, last = string.match(tickets_text, '^(%d+)%-(%d+)$')
+  if first then
+    for number = tonumber(first), tonumber(last) do tickets[#tickets + 1] = text_of(number) end
+  else
+    for ticket in string.gmatch(tickets_text, '%d+') do tickets[#tickets + 1] = ticket end
+  end
   for i, packed in ipairs(fields_of(K.lease, tickets)) do
-    if packed and string.sub(nonce_of(packed), 1, 16) == random then
+    if packed and step_of(packed) == random then
       local deadline = redis.call('ZSCORE', K.leases, tickets[i])
       live[#live + 1] = { ticket = tickets[i], record = unpack_record(packed), deadline = deadline }
     end
   end
-  return live, random
+  return live
+end
+
+-- The leases of an attempt that still live, each by itself from now on, and the random part of their nonces. O(k).
+local function leases_of_attempt(S, attempt)
+  local random, tickets_text = attempt_of(attempt)
+  if not random then return {} end
+  local bundle = read_bundle(S, random)
+  if bundle then untie(S, bundle) end
+  return single_leases(random, tickets_text), random
+end
+
+-- Whether any of its leases lives. O(k).
+local function attempt_lives(S, attempt)
+  local random, tickets_text = attempt_of(attempt)
+  if not random then return false end
+  return read_bundle(S, random) ~= nil or #single_leases(random, tickets_text) > 0
 end

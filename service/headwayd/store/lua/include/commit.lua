@@ -10,6 +10,7 @@ local function next_due(S)
   end
   first_of(K.delayed)
   first_of(K.leases)
+  if S.n_bundled > 0 then first_of(K.bundle_at) end
   if S.expiring == 1 then first_of(K.expiry) end
   if S.standing > 0 then first_of(K.place_at) end
   if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end

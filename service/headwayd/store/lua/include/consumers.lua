@@ -30,7 +30,7 @@ end
 local function units_of(S)
   if S.len == 0 or S.paused == 1 or not role_is_free('consumer') then return 0 end
   local limit = policy_of(S, 'limit')
-  return limit == 0 and S.len or math.min(S.len, math.max(0, limit - redis.call('ZCARD', K.leases)))
+  return limit == 0 and S.len or math.min(S.len, math.max(0, limit - leased_count(S)))
 end
 
 -- Goes over the consumer line from its head on; those who are gone are dropped, those who are absent passed over. Calls

@@ -6,6 +6,14 @@ local DUE_AT_ONCE = 500
 -- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of
 -- them come first: with deadlines in ticket order each batch goes before the one before. O(k log n).
 local function lapse(S, most)
+  local untied = 0
+  while untied < most and S.n_bundled > 0 do
+    local step = redis.call('ZREVRANGEBYSCORE', K.bundle_at, S.now, '-inf', 'LIMIT', 0, 1)[1]
+    if not step then break end
+    local bundle = read_bundle(S, step)
+    untied = untied + bundle.left
+    untie(S, bundle)
+  end
   local tickets = redis.call('ZREVRANGEBYSCORE', K.leases, S.now, '-inf', 'LIMIT', 0, most)
   if #tickets == 0 then return 0 end
   local records, elements = fields_of(K.lease, tickets), fields_of(K.body, tickets)

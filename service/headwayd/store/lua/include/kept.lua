@@ -57,15 +57,10 @@ local function forget_holder(waiter)
   redis.call('HDEL', K.turns, waiter)
 end
 
--- Leases ended, of which these are the packed records. When a holder that keeps standing has settled the last of its
--- turn it goes on before all others, up to `turns` times in a row. O(k + steps log n).
-local function end_turns(S, records, is_settled)
-  local steps, of_step = {}, {}
-  for _, packed in ipairs(records) do
-    local step = step_of(packed)
-    if not of_step[step] then steps[#steps + 1] = step end
-    of_step[step] = (of_step[step] or 0) + 1
-  end
+-- Leases of these steps ended, `of_step` says how many of each. When a holder that keeps standing has settled the last
+-- of its turn it goes on before all others, up to `turns` times in a row. O(steps log n).
+local function end_turns(S, steps, of_step, is_settled)
+  if redis.call('EXISTS', K.owners) == 0 then return end
   local over, holders, ended = {}, {}, {}
   for i, kept in ipairs(fields_of(K.owners, steps)) do
     if kept then

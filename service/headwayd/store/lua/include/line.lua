@@ -120,7 +120,15 @@ end
 -- x:lease, if they are known. O(log n) each.
 local function drop_leases(S, tickets, is_settled, records)
   if #tickets == 0 then return end
-  if redis.call('EXISTS', K.owners) == 1 then end_turns(S, records or fields_of(K.lease, tickets), is_settled) end
+  if redis.call('EXISTS', K.owners) == 1 then
+    local steps, of_step = {}, {}
+    for _, packed in ipairs(records or fields_of(K.lease, tickets)) do
+      local step = step_of(packed)
+      if not of_step[step] then steps[#steps + 1] = step end
+      of_step[step] = (of_step[step] or 0) + 1
+    end
+    end_turns(S, steps, of_step, is_settled)
+  end
   remove_members(K.leases, tickets)
   remove_fields(K.lease, tickets)
   remove_fields(K.body, tickets)

@@ -2,7 +2,7 @@
 -- The fields of x:meta: what is kept of a queue's state (`queue` reads it, `commit` writes it back), and its policy.
 --
 -- gen (this life's name), born (ms), head, tail, seen_len (elements of the list), seen_prod, seen_cons (what the last
--- script left), n_gaps, n_holes (sizes), seq (last sequence number of the delayed), line (last number in the producer
+-- script left), n_gaps, n_holes (sizes), n_bundled (leases in bundles; include/bundles), seq (last sequence number of the delayed), line (last number in the producer
 -- line), died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time told to the
 -- processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that foreign clients
 -- took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were given the queue's
@@ -13,7 +13,7 @@
 -- ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
 --
 -- Every step reads the core; the others are read together when one of them is first asked for.
-local CORE = { 'gen', 'turn_to', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes', 'aged',
+local CORE = { 'gen', 'turn_to', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes', 'n_bundled', 'aged',
   'due_said', 'tidy_at', 'expiring', 'standing', 'adopted_at', 'watched_until', 'paused', 'n_departed', 'tick_at',
   'n_accepted', 'put_sum', 'put_sum_at', 'n_acked', 'ack_sum', 'ack_sum_at' }
 local FIRST_COUNTER = 3   -- all but the first two are numbers, in both

@@ -1,4 +1,4 @@
--- @include commit frame attempts
+-- @include commit frame attempts bundles
 -- Names of messages, and how they ended.
 --
 -- A message is known by the id that its sender gave, or by one made for it: '~<generation>-<ticket>', or
@@ -82,19 +82,24 @@ local function has_bit(S, mark, ticket)
   return math.floor((page.bytes[byte_at] or string.byte(page.was, byte_at)) / 2 ^ (at % 8)) % 2 == 1
 end
 
-local function write_page(S, page)
+-- A text with some of its bytes changed. O(bytes changed, in order).
+local function with_bytes(was, bytes)
   local places = {}
-  for at in pairs(page.bytes) do places[#places + 1] = at end
-  if #places == 0 then return end
+  for at in pairs(bytes) do places[#places + 1] = at end
   table.sort(places)
   local parts, from = {}, 1
   for _, at in ipairs(places) do
-    if at > from then parts[#parts + 1] = string.sub(page.was, from, at - 1) end
-    parts[#parts + 1] = string.char(page.bytes[at])
+    if at > from then parts[#parts + 1] = string.sub(was, from, at - 1) end
+    parts[#parts + 1] = string.char(bytes[at])
     from = at + 1
   end
-  parts[#parts + 1] = string.sub(page.was, from)
-  redis.call('HSET', K.acked, page.field, table.concat(parts))
+  parts[#parts + 1] = string.sub(was, from)
+  return table.concat(parts)
+end
+
+local function write_page(S, page)
+  if next(page.bytes) == nil then return end
+  redis.call('HSET', K.acked, page.field, with_bytes(page.was, page.bytes))
   touch_remembered(S, page.field)
 end
 
@@ -190,7 +195,7 @@ end
 
 -- Where a message is by its ticket: 'w' (waits), 'l' (leased), 'x' (dead), 'f' (finished), nil.
 local function find_ticket(S, ticket)
-  if redis.call('HEXISTS', K.lease, ticket) == 1 then return 'l' end
+  if redis.call('HEXISTS', K.lease, ticket) == 1 or bundle_with(S, ticket) then return 'l' end
   if is_waiting(S, ticket) then return 'w' end
   if redis.call('HEXISTS', K.corpse, ticket) == 1 then return 'x' end
   return ending_of(S, ticket) and 'f' or nil
@@ -285,7 +290,7 @@ local function tidy(S)
   again(touched and touched + span)
 
   for _, attempt in ipairs(old_of(K.attempt_at, S.now)) do
-    if #leases_of_attempt(attempt) > 0 then
+    if attempt_lives(S, attempt) then
       redis.call('ZADD', K.attempt_at, S.now + LOOK_AGAIN_MS, attempt)
     else
       redis.call('HDEL', K.attempts, attempt)

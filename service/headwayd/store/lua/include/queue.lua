@@ -38,7 +38,7 @@ local function load()
               prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
               size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0,
               gen = meta[1], turn_to = meta[2] or '', head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
-              n_gaps = 0, n_holes = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
+              n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
               watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0, put_sum_at = 0,
               n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false, was_full = false,
               policy = false, log = false, bits = false, at_commit = false, made_room = false, time_known = false,
@@ -269,6 +269,9 @@ local function room_of(S)
   if S.bound == 0 then return math.huge end
   return math.max(0, S.bound - S.len)
 end
+
+-- How many leases are out: those that are kept by themselves, and those in bundles.
+local function leased_count(S) return redis.call('ZCARD', K.leases) + S.n_bundled end
 
 local function role_is_free(role)
   return redis.call('EXISTS', role == 'producer' and K.producer_free or K.consumer_free) == 1

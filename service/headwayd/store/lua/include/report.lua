@@ -49,7 +49,7 @@ local function report(S)
   end
   local list = {
     text_of(S.now), S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
-    size_of(K.leases), size_of(K.delayed), size_of(K.dead), returned, size_of(K.consumers), size_of(K.producers),
+    is_foreign and 0 or leased_count(S), size_of(K.delayed), size_of(K.dead), returned, size_of(K.consumers), size_of(K.producers),
     stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
     text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),
     not is_foreign and redis.call('HGET', K.meta, 'n_lapsed') or '0',

@@ -26,29 +26,39 @@ local function afterlife(S, name, nonce)
     return (mark == MARK.BACK or mark == MARK.REPLACED) and T.STALE or T.GONE
   end
   if has_bit(S, MARK.DONE, name) then return T.ALREADY_ACKED end
-  return T.GONE
+  return bundle_with(S, name) and T.STALE or T.GONE
 end
 
--- The leases named by ARGV from `from` on: their tickets, generations and nonces. Those of one step have all but the
--- ticket in common, so each run of such begins with generation, nonce and its count, and then come tickets.
-local function named_leases(from, count)
-  local args, tickets, generations, nonces, named = ARGV, {}, {}, {}, 0
+-- The leases named by ARGV from `from` on: their tickets, generations, nonces, and which of all they are (from 1 on).
+-- Those of one step have all but the ticket in common, so each run of such begins with generation, nonce and its count,
+-- and then come tickets. A run whose leases are in a bundle is left to take(bundle, nonce, before, tickets_at, run),
+-- `before` leases being named before it; without `take` their bundle is untied. O(k).
+local FIRST_ATTEMPT = '\0\0\0\1'
+local function named_leases(S, from, count, take)
+  local args, tickets, generations, nonces, numbers, named, kept = ARGV, {}, {}, {}, {}, 0, 0
   while named < count do
     local generation, nonce, run = args[from], args[from + 1], tonumber(args[from + 2])
-    for i = 1, run do
-      named = named + 1
-      tickets[named], generations[named], nonces[named] = args[from + 2 + i], generation, nonce
+    local bundle = generation == S.gen and read_bundle(S, string.sub(nonce, 1, 16))
+    if bundle and take and string.sub(nonce, 17) == FIRST_ATTEMPT then
+      take(bundle, nonce, named, from + 3, run)
+    else
+      if bundle then untie(S, bundle) end
+      for i = 1, run do
+        kept = kept + 1
+        tickets[kept], generations[kept], nonces[kept] = args[from + 2 + i], generation, nonce
+        numbers[kept] = named + i
+      end
     end
-    from = from + 3 + run
+    named, from = named + run, from + 3 + run
   end
-  return tickets, generations, nonces
+  return tickets, generations, nonces, numbers
 end
 
 -- Finds the `count` leases named by ARGV from `from` on. Calls act(i, ticket, packed) for each that is live, with its
 -- packed record (true = it ends the lease, so that the same lease named again is no longer live), and for each that is
 -- not other(i, ticket, status, record, is_of_this_life). O(k).
 local function each_lease(S, from, count, act, other)
-  local tickets, generations, nonces = named_leases(from, count)
+  local tickets, generations, nonces = named_leases(S, from, count)
   local records = fields_of(K.lease, tickets)
   local seen = {}
   for i = 1, count do
@@ -71,8 +81,6 @@ end
 -- attempt, then number (from 1 on), status and failures of each of those. Returns how many messages are done.
 -- O(k log n).
 local function ack_leases(S, from, count, result, reply)
-  local tickets, generations, nonces = named_leases(from, count)
-  local records = fields_of(K.lease, tickets)
   local head, exceptions, ended, dropped, seen = #reply + 1, 0, 0, 0, {}
   reply[head] = 0
   local function except(i, status, failures)
@@ -85,42 +93,79 @@ local function ack_leases(S, from, count, result, reply)
     if record.failures > 0 then except(i, T.ACKED, record.failures) end
     ended = ended + 1
   end
-  local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
-  local is_plain, is_watched = result == '' and not has_ids, S.watched_until > S.now
+  local function end_late(i, ticket, nonce)
+    local status, record = afterlife(S, ticket, nonce)
+    if status == T.LAPSED then
+      end_of(i, ticket, record, (take_one(S, ticket)))
+    else
+      except(i, status, record and record.failures or 0)
+    end
+  end
+  local is_watched = S.watched_until > S.now
   local done = bits_of(S, MARK.DONE)
+  local steps, of_step = {}, {}
+  -- What is in a bundle has no id, and no attempt of it failed.
+  local function ack_bundled(bundle, nonce, before, tickets_at, run)
+    local first, end_at, settled, changed, left = bundle.first, bundle.count, bundle.settled, {}, bundle.left
+    for i = 1, run do
+      local ticket = ARGV[tickets_at + i - 1]
+      local number = tonumber(ticket)
+      local at = number - first
+      local place = at % 8
+      local byte_at, value = (at - place) / 8 + 1, 2 ^ place
+      local byte = at >= 0 and at < end_at and (changed[byte_at] or string.byte(settled, byte_at))
+      if byte and byte % (2 * value) < value then
+        changed[byte_at] = byte + value
+        left = left - 1
+        if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
+        set_bit(S, done, number)
+      else
+        end_late(before + i, ticket, nonce)
+      end
+    end
+    local acked = bundle.left - left
+    if acked == 0 then return end
+    if left > 0 then bundle.settled = with_bytes(settled, changed) end
+    shrink(S, bundle, left)
+    if not of_step[bundle.step] then steps[#steps + 1] = bundle.step end
+    of_step[bundle.step] = (of_step[bundle.step] or 0) + acked
+    ended = ended + acked
+  end
+
+  local tickets, generations, nonces, numbers = named_leases(S, from, count, result == '' and ack_bundled or nil)
+  local records = fields_of(K.lease, tickets)
+  local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
+  local is_plain = result == '' and not has_ids
   -- Messages that were put together and leased together have the same record, so it is looked at but once.
   local known, known_nonce, is_known_fresh
-  for i = 1, count do
+  for i = 1, #tickets do
     local ticket, packed, nonce = tickets[i], records[i], nonces[i]
     if packed and packed ~= known then
       known, known_nonce, is_known_fresh = packed, nonce_of(packed), is_fresh(packed)
     end
     if generations[i] ~= S.gen then
-      except(i, T.GONE, 0)
+      except(numbers[i], T.GONE, 0)
     elseif packed and not seen[ticket] and known_nonce == nonce then
       if is_plain and is_known_fresh then   -- the same as end_of
         if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
         set_bit(S, done, ticket)
         ended = ended + 1
       else
-        end_of(i, ticket, unpack_record(packed), has_ids and redis.call('HGET', K.body, ticket) or '')
+        local element = has_ids and redis.call('HGET', K.body, ticket) or ''
+        end_of(numbers[i], ticket, unpack_record(packed), element)
       end
       seen[ticket] = true
       dropped = dropped + 1
       tickets[dropped], records[dropped] = ticket, packed
     elseif packed and not seen[ticket] then
-      except(i, T.STALE, 0)
+      except(numbers[i], T.STALE, 0)
     else
-      local status, record = afterlife(S, ticket, nonce)
-      if status == T.LAPSED then
-        end_of(i, ticket, record, (take_one(S, ticket)))
-      else
-        except(i, status, record and record.failures or 0)
-      end
+      end_late(numbers[i], ticket, nonce)
     end
   end
-  for i = count, dropped + 1, -1 do tickets[i], records[i] = nil, nil end
+  for i = #tickets, dropped + 1, -1 do tickets[i], records[i] = nil, nil end
   drop_leases(S, tickets, true, records)
+  if #steps > 0 then end_turns(S, steps, of_step, true) end
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)

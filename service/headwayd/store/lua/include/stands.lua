@@ -9,6 +9,10 @@ local function release_owned(S, is_gone)
     if is_gone(waiter) then is_theirs[owners[i]] = true end
   end
   if next(is_theirs) == nil then return end
+  for step in pairs(is_theirs) do
+    local bundle = read_bundle(S, step)
+    if bundle then untie(S, bundle) end
+  end
   local tickets, records, leases = {}, {}, redis.call('HGETALL', K.lease)
   for i = 1, #leases, 2 do
     if is_theirs[step_of(leases[i + 1])] then
