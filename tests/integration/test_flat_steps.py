@@ -23,16 +23,18 @@ PART = 500
 
 @dataclass
 class Crowd:
-    """A queue in which so many messages wait, and a quarter as many each are leased, delayed, dead and finished."""
+    """A queue in which so many messages wait, and a quarter as many each are leased by themselves, leased many at
+    a time, delayed, dead and finished."""
 
     desk: Desk
     size: int
     leases: list[str] = field(default_factory=list)
+    bundled: list[str] = field(default_factory=list)  # leased many at a time, and kept so
     at: int = 0
 
     async def fill(self) -> None:
         desk, quarter = self.desk, self.size // 4
-        await desk.create(limit=LONG, max_attempts=1, remember_ms=HOUR_MS, dedupe_window_ms=HOUR_MS)
+        await desk.create(limit=2 * LONG, max_attempts=1, remember_ms=HOUR_MS, dedupe_window_ms=HOUR_MS)
         for what in ("dead", "finished", "leased", "delayed"):
             for start in range(0, quarter, PART):
                 names = [f"{what}-{n}" for n in range(start, min(start + PART, quarter))]
@@ -47,11 +49,15 @@ class Crowd:
                     await desk.ack(*leases)
                 else:
                     self.leases += leases
+        for start in range(0, quarter, PART):
+            await desk.put(*[b"x" * 20] * min(PART, quarter - start))
+            self.bundled += [delivery.lease for delivery in await desk.take(PART, lease_ms=HOUR_MS)]
+        assert len(self.bundled) == quarter
         for start in range(0, self.size, PART):
             names = [f"id-{n}" for n in range(start, min(start + PART, self.size))]
             await desk.put(*[b"x" * 20] * len(names), ids=names)
         counts = await desk.counts()
-        assert (counts.length, counts.leased, counts.delayed, counts.dead) == (self.size, *[quarter] * 3)
+        assert (counts.length, counts.leased, counts.delayed, counts.dead) == (self.size, 2 * quarter, quarter, quarter)
 
     def number(self) -> int:
         """Another one each time."""
@@ -80,6 +86,10 @@ async def get_and_keep(crowd: Crowd) -> None:
 
 async def ack_the_oldest_lease(crowd: Crowd) -> None:
     assert await crowd.desk.ack(crowd.leases.pop(0)) == ["ACKED"]
+
+
+async def ack_one_of_a_bundle(crowd: Crowd) -> None:
+    assert await crowd.desk.ack(crowd.bundled.pop(0)) == ["ACKED"]
 
 
 async def kill(crowd: Crowd) -> None:
@@ -136,6 +146,7 @@ STEPS = [
     get_and_keep,
     extend,
     ack_the_oldest_lease,
+    ack_one_of_a_bundle,
     release,
     kill,
     withdraw_from_the_middle,

@@ -12,6 +12,8 @@ import redis
 from harness import StoreServer
 from soak.witness import LeaseLog, sample
 
+STEP = bytes([7, 10, 34, 92]) * 4  # as MONITOR writes them: escaped in all its ways
+
 
 class Store:
     """Writes leases as scripts do, from a script."""
@@ -37,13 +39,29 @@ class Store:
         for kind in ("lease", "body"):
             self.do("HDEL", f"{self.base}:x:{kind}", ticket)
 
+    def tie(self, first: int, *messages: bytes, settled: int = 0) -> None:
+        """Everything that is kept of a bundle; `settled` is its bits. None is left out: nothing is kept of it."""
+        count, when, key = len(messages), b"%d 1700000000000" % len(messages), f"{self.base}:x:bundle"
+        left = count - settled.bit_count()
+        if left == 0:
+            self.do("HDEL", key, b"h" + STEP, b"b" + STEP)
+            return
+        head = struct.pack(">QIIH", first, count, left, len(when)) + when + bytes([settled])
+        fields = [b"h" + STEP, head + bytes([0, 0, 0, 1, 0, 0])]
+        if not settled:
+            fields += [
+                b"b" + STEP,
+                bytes([0x90 + count, *b"".join(bytes([0xA0 + len(one)]) + one for one in messages)]),
+            ]
+        self.do("HSET", key, *fields)
+
 
 @pytest.fixture
 def store(store_server: StoreServer) -> Iterator[Store]:
     with store_server.client() as raw:
         made = Store(raw, f"witness:{uuid.uuid4().hex}")
         yield made
-        raw.delete(*(f"{made.base}:x:{kind}" for kind in ("leases", "lease", "body")), made.base)
+        raw.delete(*(f"{made.base}:x:{kind}" for kind in ("leases", "lease", "body", "bundle")), made.base)
 
 
 @pytest.fixture
@@ -58,6 +76,30 @@ def test_one_lease_after_the_other_is_fine(store: Store, log: LeaseLog) -> None:
         store.end("7")
     log.finish(store.raw)
     assert (log.wrong, log.granted, log.out, log.most_out) == ([], 5, 0, 1)
+
+
+def test_a_bundle_that_is_acked_and_untied_is_fine(store: Store, log: LeaseLog) -> None:
+    store.tie(7, b"p0-1", b"p0-2", b"p0-3")
+    assert len(sample(store.raw, store.base).leased) == 3
+    store.tie(7, b"p0-1", b"p0-2", b"p0-3", settled=0b010)
+    assert sample(store.raw, store.base).leased == [b"p0-1", b"p0-3"]
+    assert sample(store.raw, store.base).wrong(with_totals=False) == []
+    store.tie(7, b"p0-1", b"p0-2", b"p0-3", settled=0b111)
+    log.finish(store.raw)
+    assert (log.wrong, log.granted, log.out, log.most_out) == ([], 3, 0, 3)
+
+
+def test_a_second_lease_of_what_is_in_a_bundle_is_seen(store: Store, log: LeaseLog) -> None:
+    store.tie(7, b"p0-1", b"p0-2")
+    store.lease("8", 1, b"p0-2")
+    log.finish(store.raw)
+    assert len(log.wrong) == 1
+
+
+def test_a_message_that_waits_and_is_in_a_bundle_is_seen(store: Store) -> None:
+    store.tie(7, b"p0-1", b"p0-2")
+    store.raw.lpush(store.base, b"p0-2")
+    assert len(sample(store.raw, store.base).wrong(with_totals=False)) == 1
 
 
 def test_a_second_lease_on_a_ticket_is_seen(store: Store, log: LeaseLog) -> None:

@@ -7,9 +7,10 @@ import asyncio
 import grpc
 import pytest
 
-from harness import error_of, eventually, refused
+from faults.moments import at_rest
+from harness import StoreServer, error_of, eventually, refused
 from headway.v1 import queue_service_pb2
-from wire.calls import FAILED_PRECONDITION, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, message, payloads, span
+from wire.calls import FAILED_PRECONDITION, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, leases, message, payloads, span
 from wire.conditions import consumers_wait, producers_wait
 
 
@@ -73,6 +74,21 @@ async def test_a_queue_is_drained_only_when_nothing_waits_is_delayed_or_leased(l
     await line.ack(again.lease)
     with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
         await line.get()
+
+
+async def test_who_waits_hears_at_once_that_the_last_of_several_leases_ended(
+    line: Line, store_server: StoreServer
+) -> None:
+    await line.create()
+    await line.put(b"one", b"two", b"three")
+    deliveries = await line.take(3)
+    await line.close()
+    waiting = asyncio.create_task(line.get(wait_ms=20_000))
+    await eventually(lambda: consumers_wait(line))
+    await at_rest(store_server)  # it looks no more, but listens
+    await line.ack(*leases(deliveries))
+    with refused("QUEUE_DRAINED"):
+        await asyncio.wait_for(waiting, 4)  # sooner than by the safety check
 
 
 async def test_a_delayed_message_keeps_a_closed_queue_from_being_drained(line: Line) -> None:

@@ -19,6 +19,19 @@ async def test_a_lapsed_lease_returns_its_message_to_the_head_though_nobody_touc
     assert [(one.message.payload, one.attempt, one.ticket) for one in deliveries] == [(b"one", 3, 1), (b"two", 1, 2)]
 
 
+async def test_leases_of_one_get_lapse_though_nobody_touches_the_queue(line: Line, keys: Keys) -> None:
+    await line.create()
+    for _ in range(2):  # a service that has just begun looks at all queues once, but only once
+        await line.put(b"one", b"two", b"three")
+        first, *rest = await line.take(3, lease_ms=150)
+        await line.ack(first.lease)
+        await eventually(lambda: keys.length == 2, within=5)
+        deliveries = await line.take(2)
+        assert [(one.message.payload, one.attempt) for one in deliveries] == [(b"two", 2), (b"three", 2)]
+        assert await line.ack(*(one.lease for one in rest)) == [STALE] * 2
+        await line.ack(*(one.lease for one in deliveries))
+
+
 async def test_a_waiting_get_is_given_the_message_of_a_lapsed_lease(line: Line) -> None:
     await line.create()
     await line.put(b"one")

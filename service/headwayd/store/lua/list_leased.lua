@@ -16,18 +16,19 @@ for i = 1, #leases, 2 do
 end
 local steps, bundled = S.n_bundled > 0 and redis.call('ZRANGE', K.bundle_at, 0, most - 1, 'WITHSCORES') or {}, 0
 for i = 1, #steps, 2 do
-  if bundled >= most and tonumber(steps[i + 1]) > entries[#entries].deadline then break end
+  if bundled >= most then break end
   local bundle = read_bundle(S, steps[i])
   local elements = elements_of(bundle)
   each_of_bundle(bundle, function(at, ticket, packed)
+    if bundled >= most then return end
+    bundled = bundled + 1
     entries[#entries + 1] = { ticket = ticket, deadline = tonumber(steps[i + 1]), packed = packed,
                               element = elements[at] }
   end)
-  bundled = bundled + bundle.left
 end
 table.sort(entries, function(a, b)
   if a.deadline ~= b.deadline then return a.deadline < b.deadline end
-  return a.ticket < b.ticket   -- as in the sorted set
+  return tonumber(a.ticket) < tonumber(b.ticket)
 end)
 for i = 1, math.min(most, #entries) do
   local entry = entries[i]
