@@ -87,6 +87,14 @@ CATALOGUE: dict[str, Peer] = {
         mode="work queue in files, by its Go client; 1,000 published ahead of confirmations; 1,000 pulled ahead",
         library="nats.go",
     ),
+    "NATS JetStream, Go, acks answered": Peer(
+        driver="nats_go",
+        server=servers.nats,
+        environment=GO,
+        mode="the same, and the server says of acks that they are done, as Headway does",
+        library="nats.go",
+        options={"acks": "answered"},
+    ),
     "beanstalkd": Peer(
         driver="beanstalkd",
         server=servers.beanstalkd,

@@ -27,6 +27,7 @@ const (
 type Task struct {
 	Role, Address, Queue, Fifo, Tally string
 	Count, Size, Clients, First, Of   int
+	Options                           map[string]string
 }
 
 // Client is one connection. Put puts all, and returns when all are confirmed; Take gets and acknowledges for ever, and

@@ -1,4 +1,5 @@
-// NATS JetStream by its Go client; the same modes and stream as ../../nats_jetstream.py.
+// NATS JetStream by its Go client; the same modes and stream as ../../nats_jetstream.py. Options["acks"] "answered": the
+// server says of every ack that it is done.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 const (
 	ahead        = Ahead * Batch
 	acksPending  = 100_000
+	ackTimeout   = time.Minute
 	setUpTimeout = 10 * time.Second
 )
 
@@ -67,27 +69,62 @@ func confirm(one jetstream.PubAckFuture) {
 	}
 }
 
-// Take asks for the next messages ahead. An ack is not answered, so the connection is flushed behind those that were
-// sent meanwhile: then the server has read them, and they count.
+// Take asks for the next messages ahead.
 func (c *client) Take(tally Tally) {
-	acknowledged := make(chan int, acksPending)
-	go func() {
-		for first := range acknowledged {
-			numbers := []int{first}
-			for range len(acknowledged) {
-				numbers = append(numbers, <-acknowledged)
-			}
-			Check(c.conn.Flush())
-			for _, number := range numbers {
-				tally.Mark(number)
-			}
-		}
-	}()
 	messages := Must(c.consumer.Messages(jetstream.PullMaxMessages(10 * Batch)))
+	taken := make(chan jetstream.Msg, acksPending)
+	if c.Options["acks"] == "answered" {
+		go acknowledge(taken, tally)
+		for {
+			taken <- Must(messages.Next())
+		}
+	}
+	go c.count(taken, tally)
 	for {
 		one := Must(messages.Next())
 		Check(one.Ack())
-		acknowledged <- NumberOf(one.Data())
+		taken <- one
+	}
+}
+
+// count marks what was acknowledged. An ack is not answered, so the connection is flushed behind those that were sent
+// meanwhile: then the server has read them, and they count.
+func (c *client) count(acknowledged <-chan jetstream.Msg, tally Tally) {
+	for first := range acknowledged {
+		numbers := []int{NumberOf(first.Data())}
+		for range len(acknowledged) {
+			numbers = append(numbers, NumberOf((<-acknowledged).Data()))
+		}
+		Check(c.conn.Flush())
+		mark(numbers, tally)
+	}
+}
+
+// acknowledge acks and marks. The server does acks in their order, so that the last of a batch, or of fewer if no more
+// have come, asks to be answered tells of all. Some batches are acknowledged ahead of answers.
+func acknowledge(taken <-chan jetstream.Msg, tally Tally) {
+	unanswered := make(chan struct{}, Ahead)
+	for one := range taken {
+		numbers := []int{NumberOf(one.Data())}
+		for range min(len(taken), Batch-1) {
+			Check(one.Ack())
+			one = <-taken
+			numbers = append(numbers, NumberOf(one.Data()))
+		}
+		unanswered <- struct{}{}
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), ackTimeout)
+			defer cancel()
+			Check(one.DoubleAck(ctx))
+			mark(numbers, tally)
+			<-unanswered
+		}()
+	}
+}
+
+func mark(numbers []int, tally Tally) {
+	for _, number := range numbers {
+		tally.Mark(number)
 	}
 }
 
