@@ -22,7 +22,7 @@ CALLS_OF_BATCH = {1: 300, 10: 150, 100: 50, 1_000: 5}  # so many of each kind in
 STANDING = 5_000
 BODY = b"x" * 100
 HOUR = Duration(seconds=3_600)
-CALLS = ("put", "put with ids", "peek", "get", "extend", "ack", "delay", "withdraw")
+CALLS = ("put", "put with ids", "peek", "get", "ack", "extend", "ack, extended before", "delay", "withdraw")
 
 
 class Run:
@@ -58,18 +58,23 @@ class Run:
         """Microseconds per message of each call."""
         stub, queue = self._bench.stubs[0], self._queue
         await stub.Create(pb.CreateRequest(queue=queue))
-        for _ in range(2 * STANDING // 1_000):  # half of them is delayed below
+        for _ in range(3 * STANDING // 1_000):  # two thirds of them are got below
             await stub.Put(pb.PutRequest(queue=queue, messages=[Message(payload=BODY)] * 1_000))
         ids = [[f"{n}-{m}" for m in range(self._batch)] for n in self._rounds]
         await self._put("put", [[""] * self._batch for _ in self._rounds])
         leases = await self._leased("get")
+        await self._timed("ack", (stub.Ack(pb.AckRequest(queue=queue, leases=batch)) for batch in leases))
+        leases = await self._leased("get again")
         extends = (pb.ExtendRequest(queue=queue, leases=batch, lease=HOUR) for batch in leases)
         await self._timed("extend", map(stub.Extend, extends))
-        await self._timed("ack", (stub.Ack(pb.AckRequest(queue=queue, leases=batch)) for batch in leases))
+        acks = (pb.AckRequest(queue=queue, leases=batch) for batch in leases)
+        await self._timed("ack, extended before", map(stub.Ack, acks))
         await self._put("put with ids", ids)
         peek = pb.PeekRequest(queue=queue, max_messages=self._batch)
         await self._timed("peek", (stub.Peek(peek) for _ in self._rounds))
-        delays = [pb.DelayRequest(queue=queue, leases=batch, delay=HOUR) for batch in await self._leased("get again")]
+        delays = [
+            pb.DelayRequest(queue=queue, leases=batch, delay=HOUR) for batch in await self._leased("get for delay")
+        ]
         await self._timed("delay", map(stub.Delay, delays))
         await self._timed("withdraw", (stub.Withdraw(pb.WithdrawRequest(queue=queue, message_ids=one)) for one in ids))
         return self.spent

@@ -22,6 +22,7 @@ from headwayd.domain.standing import Waiter
 from headwayd.store import keys, tokens
 from headwayd.store.redis_store import RedisStore
 from integration.desk import BUDGET_S, HOUR_MS, PREFIX, Desk, built
+from integration.test_exact_instants import listening
 
 SINGLE_KEYS = ("leases", "lease", "body")
 BUNDLE_KEYS = ("bundle", "bundle_at", "bundle_from")
@@ -181,6 +182,26 @@ async def test_a_limit_counts_what_is_in_bundles(desk: Desk) -> None:
     assert await desk.take(2) == []
     await desk.ack(leases[1])
     assert [one.ticket for one in await desk.take(2)] == [5]
+
+
+@pytest.mark.parametrize("how", ["acked", "given back"])
+@pytest.mark.parametrize("is_tied", [True, False], ids=["in bundles", "kept singly"])
+async def test_of_two_turns_that_end_together_the_first_to_end_goes_on_first(
+    desk: Desk, is_tied: bool, how: str
+) -> None:
+    await desk.create()
+    await desk.put(*(b"%d" % number for number in range(4)), ids=[] if is_tied else [f"id-{n}" for n in range(4)])
+    held = []
+    with listening(desk, f"{keys.WAKE_CHANNEL}headway/two"):
+        for number in (1, 2):
+            waiter = Waiter(name=f"headway/two#{number}", owns_leases=True, keeps_standing=True)
+            order = GetOrder(queue=desk.name, max_messages=2, lease_ms=HOUR_MS)
+            held.append([d.lease for d in (await desk.store.get(order, waiter=waiter, budget_s=BUDGET_S)).deliveries])
+        assert kept(desk) == ((0, 2) if is_tied else (4, 0))
+        (first, second), (third, fourth) = held
+        leases = [first, fourth, third, second]  # the turn of 2 ends before that of 1
+        await (desk.ack(*leases) if how == "acked" else desk.give_back(*leases, delay_ms=HOUR_MS))
+        assert desk.raw.zrange(desk.key("consumers"), 0, -1) == [b"headway/two#2", b"headway/two#1"]
 
 
 async def test_what_a_stream_of_a_dead_process_had_in_a_bundle_is_given_back(desk: Desk) -> None:

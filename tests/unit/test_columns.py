@@ -156,21 +156,27 @@ def test_acks_of_leases_of_any_length_are_the_same_on_the_wire(odd: str) -> None
     )
 )
 def test_tokens_of_many_are_those_of_each(leases: list[str]) -> None:
-    named, words = [], iter(tokens.decode_all(leases))
+    named: list[tuple[bytes | int, bytes | int, bytes | int]] = []
+    words = iter(tokens.decode_all(leases))
     for generation in words:
-        nonce, count = next(words), next(words)
-        named += [(generation, next(words), nonce) for _ in range(int(count))]
+        nonce, count = next(words), int(next(words))
+        if count < 0:
+            first = int(next(words))
+            named += [(generation, first + n, nonce) for n in range(-count)]
+        else:
+            named += [(generation, next(words), nonce) for _ in range(count)]
     assert named == [tokens.decode(lease) for lease in leases]
 
 
 def test_leases_of_one_step_are_named_together() -> None:
     leases = tokens.encode_all(GENERATION, [4, 5, 6], RANDOM, 1)
     nonce = RANDOM + (1).to_bytes(4)
-    assert tokens.decode_all(leases) == [GENERATION, nonce, 3, 4, 5, 6]
+    assert tokens.decode_all(leases) == [GENERATION, nonce, -3, 4]  # they follow each other
+    assert tokens.decode_all([leases[0], leases[2], leases[1]]) == [GENERATION, nonce, 3, 4, 6, 5]
     assert tokens.decode_all([leases[0], "none", *leases[1:]]) == [
         *(GENERATION, nonce, 1, 4),
         *(b"", b"", 1, 0),
-        *(GENERATION, nonce, 2, 5, 6),
+        *(GENERATION, nonce, -2, 5),
     ]
 
 

@@ -60,11 +60,15 @@ def decode(token: str) -> LeaseName:
 
 def decode_all(tokens: Sequence[str]) -> list[bytes | int]:
     """The words by which scripts know these leases (lua/include/settle.lua): of each run of leases of one step their
-    generation, nonce and number, and then tickets."""
+    generation, nonce and number, and then tickets; if these follow each other, the number below 0 and the first."""
     words: list[bytes | int] = []
     for (generation, nonce), run in groupby(_parts(tokens), key=_OF_A_STEP):
         tickets = [ticket for _, ticket, _ in run]
-        words += (binascii.hexlify(generation), nonce, len(tickets), *tickets)
+        first, count = tickets[0], len(tickets)
+        if count > 1 and tickets == list(range(first, first + count)):
+            words += (binascii.hexlify(generation), nonce, -count, first)
+        else:
+            words += (binascii.hexlify(generation), nonce, count, *tickets)
     return words
 
 

@@ -57,11 +57,17 @@ local function forget_holder(waiter)
   redis.call('HDEL', K.turns, waiter)
 end
 
--- Leases of these steps ended, `of_step` says how many of each. When a holder that keeps standing has settled the last
--- of its turn it goes on before all others, up to `turns` times in a row. O(steps log n).
-local function end_turns(S, steps, of_step, is_settled)
-  if redis.call('EXISTS', K.owners) == 0 then return end
-  local over, holders, ended = {}, {}, {}
+-- Leases ended: `ends` has of each, or of some of a step together, `at`, by which they are in order, their step, and how
+-- many they were. When a holder that keeps standing has settled the last of its turn it goes on before all others, up to
+-- `turns` times in a row; of several, in the order in which their turns ended. O(k log k + steps log n).
+local function end_turns(S, ends, is_settled)
+  table.sort(ends, function(a, b) return a.at < b.at end)
+  local steps, of_step, last_at = {}, {}, {}
+  for _, one in ipairs(ends) do
+    if not of_step[one.step] then steps[#steps + 1] = one.step end
+    of_step[one.step], last_at[one.step] = (of_step[one.step] or 0) + one.count, one.at
+  end
+  local over, holders, ended, turn_at = {}, {}, {}, {}
   for i, kept in ipairs(fields_of(K.owners, steps)) do
     if kept then
       local step, count, waiter = steps[i], owner_of(kept)
@@ -72,9 +78,11 @@ local function end_turns(S, steps, of_step, is_settled)
       end
       if not ended[waiter] then holders[#holders + 1] = waiter end
       ended[waiter] = (ended[waiter] or 0) + of_step[step]
+      turn_at[waiter] = math.max(turn_at[waiter] or 0, last_at[step])
     end
   end
   remove_fields(K.owners, over)
+  table.sort(holders, function(a, b) return turn_at[a] < turn_at[b] end)
   for _, waiter in ipairs(holders) do
     if redis.call('HINCRBY', K.held, waiter, -ended[waiter]) <= 0 then
       redis.call('HDEL', K.held, waiter)
@@ -87,3 +95,5 @@ local function end_turns(S, steps, of_step, is_settled)
     end
   end
 end
+
+local function has_holders() return redis.call('EXISTS', K.owners) == 1 end

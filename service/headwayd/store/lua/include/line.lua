@@ -116,23 +116,26 @@ local function set_aside(S, element, record, due, from)
   return seq
 end
 
--- Ends leases, `is_settled` by their holders; what becomes of their messages is the caller's. `records` are those of
--- x:lease, if they are known. O(log n) each.
-local function drop_leases(S, tickets, is_settled, records)
+-- Nothing is kept of these leases any more. O(log n) each.
+local function forget_leases(tickets)
   if #tickets == 0 then return end
-  if redis.call('EXISTS', K.owners) == 1 then
-    local steps, of_step = {}, {}
-    for _, packed in ipairs(records or fields_of(K.lease, tickets)) do
-      local step = step_of(packed)
-      if not of_step[step] then steps[#steps + 1] = step end
-      of_step[step] = (of_step[step] or 0) + 1
-    end
-    end_turns(S, steps, of_step, is_settled)
-  end
   remove_members(K.leases, tickets)
   remove_fields(K.lease, tickets)
   remove_fields(K.body, tickets)
   if redis.call('EXISTS', K.progress) == 1 then remove_fields(K.progress, tickets) end
+end
+
+-- Ends leases, `is_settled` by their holders, in this order; what becomes of their messages is the caller's. `records`
+-- are those of x:lease, if they are known. O(log n) each.
+local function drop_leases(S, tickets, is_settled, records)
+  if #tickets > 0 and has_holders() then
+    local ends = {}
+    for i, packed in ipairs(records or fields_of(K.lease, tickets)) do
+      ends[i] = { at = i, step = step_of(packed), count = 1 }
+    end
+    end_turns(S, ends, is_settled)
+  end
+  forget_leases(tickets)
 end
 
 -- Takes delayed messages away. Returns their elements and records. O(log n) each.

@@ -109,17 +109,38 @@ local function write_pages(S)
   end
 end
 
+-- The same page, which is to be written back.
+local function page_to_change(S, bits, ticket)
+  S.at_commit = write_pages
+  local page = bits.last
+  if page and ticket >= page.from and ticket <= page.to then return page end
+  return page_of(bits, ticket)
+end
+
 local function set_bit(S, bits, ticket)
   ticket = tonumber(ticket)
-  local page = bits.last
-  if not page or ticket < page.from or ticket > page.to then page = page_of(bits, ticket) end
+  local page = page_to_change(S, bits, ticket)
   local at = ticket - page.from
   local place = at % 8
   local byte_at, value = (at - place) / 8 + 1, 2 ^ place
   local byte = page.bytes[byte_at] or string.byte(page.was, byte_at)
   if byte % (2 * value) >= value then return end
   page.bytes[byte_at] = byte + value
-  S.at_commit = write_pages
+end
+
+-- The same for all tickets from one to another.
+local function set_bits(S, bits, first, last)
+  local ticket = first
+  while ticket <= last do
+    if ticket % 8 == 0 and ticket + 7 <= last then
+      local page = page_to_change(S, bits, ticket)
+      page.bytes[(ticket - page.from) / 8 + 1] = 255
+      ticket = ticket + 8
+    else
+      set_bit(S, bits, ticket)
+      ticket = ticket + 1
+    end
+  end
 end
 
 -- Remembers how the message with this reference ended, or that its last lease has no say any more. O(log n).

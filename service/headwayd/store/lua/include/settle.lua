@@ -31,25 +31,29 @@ end
 
 -- The leases named by ARGV from `from` on: their tickets, generations, nonces, and which of all they are (from 1 on).
 -- Those of one step have all but the ticket in common, so each run of such begins with generation, nonce and its count,
--- and then come tickets. A run whose leases are in a bundle is left to take(bundle, nonce, before, tickets_at, run),
--- `before` leases being named before it; without `take` their bundle is untied. O(k).
+-- and then come tickets; or its count below 0, and the first ticket, behind which the others follow. A run whose leases
+-- are in a bundle is left to take(bundle, nonce, before, run, first, at): `before` leases are named before its `run`, whose
+-- tickets follow `first`, or are ARGV's behind `at`; without `take` their bundle is untied. O(k).
 local FIRST_ATTEMPT = '\0\0\0\1'
 local function named_leases(S, from, count, take)
   local args, tickets, generations, nonces, numbers, named, kept = ARGV, {}, {}, {}, {}, 0, 0
   while named < count do
     local generation, nonce, run = args[from], args[from + 1], tonumber(args[from + 2])
+    local at, first = from + 2, run < 0 and tonumber(args[from + 3])
+    if first then run = -run end
     local bundle = generation == S.gen and read_bundle(S, string.sub(nonce, 1, 16))
     if bundle and take and string.sub(nonce, 17) == FIRST_ATTEMPT then
-      take(bundle, nonce, named, from + 3, run)
+      take(bundle, nonce, named, run, first, at)
     else
       if bundle then untie(S, bundle) end
       for i = 1, run do
         kept = kept + 1
-        tickets[kept], generations[kept], nonces[kept] = args[from + 2 + i], generation, nonce
+        tickets[kept], generations[kept], nonces[kept] = args[at + i], generation, nonce
+        if first then tickets[kept] = text_of(first + i - 1) end
         numbers[kept] = named + i
       end
     end
-    named, from = named + run, from + 3 + run
+    named, from = named + run, at + 1 + (first and 1 or run)
   end
   return tickets, generations, nonces, numbers
 end
@@ -103,32 +107,35 @@ local function ack_leases(S, from, count, result, reply)
   end
   local is_watched = S.watched_until > S.now
   local done = bits_of(S, MARK.DONE)
-  local steps, of_step = {}, {}
+  local ends = has_holders() and {} or nil   -- only then it matters whose they were
   -- What is in a bundle has no id, and no attempt of it failed.
-  local function ack_bundled(bundle, nonce, before, tickets_at, run)
-    local first, end_at, settled, changed, left = bundle.first, bundle.count, bundle.settled, {}, bundle.left
-    for i = 1, run do
-      local ticket = ARGV[tickets_at + i - 1]
-      local number = tonumber(ticket)
-      local at = number - first
-      local place = at % 8
-      local byte_at, value = (at - place) / 8 + 1, 2 ^ place
-      local byte = at >= 0 and at < end_at and (changed[byte_at] or string.byte(settled, byte_at))
+  local function ack_bundled(bundle, nonce, before, run, first, at)
+    local settled, changed, left, last = bundle.settled, {}, bundle.left, before + run
+    if first == bundle.first and run == bundle.count and run == left then   -- all at once: nobody has to look at bits
+      left = 0
+      set_bits(S, done, first, first + run - 1)
+      for ticket = first, is_watched and first + run - 1 or 0 do tell(S, 'E', text_of(ticket), MARK.DONE .. ' ') end
+    end
+    for i = 1, left > 0 and run or 0 do
+      local ticket = first and first + i - 1 or tonumber(ARGV[at + i])
+      local nth = ticket - bundle.first
+      local place = nth % 8
+      local byte_at, value = (nth - place) / 8 + 1, 2 ^ place
+      local byte = nth >= 0 and nth < bundle.count and (changed[byte_at] or string.byte(settled, byte_at))
       if byte and byte % (2 * value) < value then
         changed[byte_at] = byte + value
-        left = left - 1
-        if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
-        set_bit(S, done, number)
+        left, last = left - 1, before + i
+        if is_watched then tell(S, 'E', text_of(ticket), MARK.DONE .. ' ') end
+        set_bit(S, done, ticket)
       else
-        end_late(before + i, ticket, nonce)
+        end_late(before + i, text_of(ticket), nonce)
       end
     end
     local acked = bundle.left - left
     if acked == 0 then return end
     if left > 0 then bundle.settled = with_bytes(settled, changed) end
     shrink(S, bundle, left)
-    if not of_step[bundle.step] then steps[#steps + 1] = bundle.step end
-    of_step[bundle.step] = (of_step[bundle.step] or 0) + acked
+    if ends then ends[#ends + 1] = { at = last, step = bundle.step, count = acked } end
     ended = ended + acked
   end
 
@@ -156,16 +163,17 @@ local function ack_leases(S, from, count, result, reply)
       end
       seen[ticket] = true
       dropped = dropped + 1
-      tickets[dropped], records[dropped] = ticket, packed
+      tickets[dropped] = ticket
+      if ends then ends[#ends + 1] = { at = numbers[i], step = step_of(packed), count = 1 } end
     elseif packed and not seen[ticket] then
       except(numbers[i], T.STALE, 0)
     else
       end_late(numbers[i], ticket, nonce)
     end
   end
-  for i = #tickets, dropped + 1, -1 do tickets[i], records[i] = nil, nil end
-  drop_leases(S, tickets, true, records)
-  if #steps > 0 then end_turns(S, steps, of_step, true) end
+  for i = #tickets, dropped + 1, -1 do tickets[i] = nil end
+  if ends and #ends > 0 then end_turns(S, ends, true) end
+  forget_leases(tickets)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)
