@@ -114,6 +114,21 @@ async def test_a_bundle_is_untied_by_whatever_else_happens_to_one_of_it_and_no_o
     assert await desk.is_sound()
 
 
+@pytest.mark.parametrize(("size", "is_freed"), [(20, False), (20_000, True)])
+async def test_a_bundle_of_many_bytes_does_not_stay_for_the_sake_of_few_leases(
+    desk: Desk, size: int, is_freed: bool
+) -> None:
+    await desk.create()
+    await desk.put(*[b"x" * size] * 17)
+    leases = [delivery.lease for delivery in await desk.take(17)]
+    await desk.ack(*leases[:14])
+    assert kept(desk) == (0, 1)  # 3 of 17 are left
+    await desk.ack(leases[15])
+    assert kept(desk) == ((2, 0) if is_freed else (0, 1))
+    assert await desk.is_sound()
+    assert await desk.ack(*leases[14:]) == ["ACKED", "ALREADY_ACKED", "ACKED"]
+
+
 async def test_a_bundle_lapses_at_its_deadline_and_not_a_millisecond_before(desk: Desk) -> None:
     leases = await filled(desk, 600)
     await desk.ack(*leases[100:200])

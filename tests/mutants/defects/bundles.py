@@ -73,6 +73,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_bundles.py::test_what_a_stream_of_a_dead_process_had_in_a_bundle_is_given_back",
     ),
     Mutant(
+        name="bundle-stays-for-few",
+        defect="What was acked of a large bundle takes memory until the last of it is settled.",
+        file=INCLUDE + "settle.lua",
+        old="if left > 0 then untie_if_sparse(S, bundle) end",
+        new="",
+        test=BUNDLES + "test_a_bundle_of_many_bytes_does_not_stay_for_the_sake_of_few_leases",
+    ),
+    Mutant(
+        name="turns-go-on-as-they-were-named",
+        defect="Of two holders whose turns end in one call the first to be named goes on first.",
+        file=INCLUDE + "kept.lua",
+        old="  table.sort(holders, function(a, b) return turn_at[a] < turn_at[b] end)\n",
+        new="",
+        test=BUNDLES + "test_of_two_turns_that_end_together_the_first_to_end_goes_on_first",
+    ),
+    Mutant(
         name="late-drain-of-a-bundle",
         defect="Who waits on a closed queue hears only after seconds that the last of a bundle was acked.",
         file="store/keys.py",

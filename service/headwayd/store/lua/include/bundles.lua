@@ -15,6 +15,8 @@
 --   rest       what the records of all of them end with (see record)
 -- The field n_bundled of x:meta counts the leases in bundles.
 local BUNDLE_LEAST = 2   -- a single lease is not dearer
+-- The elements of the settled stay as long as their bundle. Of many bytes most are given free when few leases are left.
+local SPARSE_SHARE, SPARSE_BYTES = 8, 65536
 local BUNDLE_HEAD = '>I8I4I4I2'
 
 local function pack_bundle(bundle)
@@ -104,6 +106,12 @@ local function untie(S, bundle)
   set_fields(K.lease, kept)
   set_fields(K.body, bodies)
   shrink(S, bundle, 0)
+end
+
+-- The same if few are left of it and it keeps many bytes.
+local function untie_if_sparse(S, bundle)
+  if bundle.left * SPARSE_SHARE > bundle.count then return end
+  if redis.call('HSTRLEN', K.bundle, 'b' .. bundle.step) > SPARSE_BYTES then untie(S, bundle) end
 end
 
 -- The same for the bundle that has this ticket, if there is one.

@@ -135,6 +135,7 @@ local function ack_leases(S, from, count, result, reply)
     if acked == 0 then return end
     if left > 0 then bundle.settled = with_bytes(settled, changed) end
     shrink(S, bundle, left)
+    if left > 0 then untie_if_sparse(S, bundle) end
     if ends then ends[#ends + 1] = { at = last, step = bundle.step, count = acked } end
     ended = ended + acked
   end
