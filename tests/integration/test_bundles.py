@@ -248,6 +248,7 @@ class Pair:
         self.attempts = 0
         self.names = 0
         self.ms = 0
+        self.logged = [0, 0]
         self.tied = 0  # the most bundles that there ever were
 
     async def ask(self, what: Callable[[Desk, int], Any], told: str = "") -> Any:
@@ -366,13 +367,18 @@ class Pair:
         """At everything that does not change anything, and at some by their made names, which may be watched, too."""
         tickets = [self.random.randint(1, 200) for _ in range(4)]
 
-        async def act(desk: Desk, _: int) -> object:
+        async def act(desk: Desk, number: int) -> object:
             generation = desk.raw.hget(desk.key("meta"), "gen")
             assert isinstance(generation, bytes)
             names = [f"~{generation.decode()}-{ticket}" for ticket in tickets]
+            feed = await desk.store.feed(
+                desk.name, generation=generation.decode(), logged=self.logged[number], budget_s=BUDGET_S
+            )
+            self.logged[number] = feed.numbers.logged
             places = await desk.store.places(desk.name, names, with_shape=True, budget_s=BUDGET_S)
             listed = await desk.store.list_leased(desk.name, max_messages=7, budget_s=BUDGET_S)
             return (
+                feed.events and sorted(feed.events, key=lambda event: event.ref),  # of each message in order
                 [(p.state, p.ref, p.position, p.attempt, p.progress) for p in places.places],
                 [one.lease_expires_at_ms for one in listed],  # whose end at the same time stand in any order
                 await desk.counts(),
