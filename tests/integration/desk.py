@@ -112,23 +112,27 @@ class Desk:
 
 
 @cache
-def built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
-    """The scripts, with the clock of a desk and other includes replaced."""
+def _built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
     includes = dict(replaced) | {"time": f"local NOW = tonumber(redis.call('GET', '{CLOCK_KEY}'))\n"}
     return {name: scripts.build(name, includes) for name in scripts.NAMES}
 
 
-@asynccontextmanager
-async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> AsyncIterator[Desk]:
-    """A desk, one at a time on a store; `replaced` are includes of the scripts, beside the clock."""
-    store = RedisStore(
+def store_of(store_server: StoreServer, **replaced: str) -> RedisStore:
+    """A store for desks; `replaced` are includes of the scripts, beside the clock."""
+    return RedisStore(
         store_server.url,
         prefix=PREFIX,
         process="headway/exact/1/0",
         embedded=False,
         call_timeout=timedelta(seconds=5),
-        scripts=built(tuple(replaced.items())),
+        scripts=_built(tuple(replaced.items())),
     )
+
+
+@asynccontextmanager
+async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> AsyncIterator[Desk]:
+    """A desk, one at a time on a store; `replaced` as in `store_of`."""
+    store = store_of(store_server, **replaced)
     with store_server.client() as raw:
         yield Desk(store, raw, name)
         await store.delete(name, budget_s=BUDGET_S)
