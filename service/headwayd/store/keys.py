@@ -52,7 +52,7 @@ OWN = {
     "corpse": ":x:corpse",  # hash reference → when and why it died, record and element
     "ids": ":x:ids",  # hash id → where its message is; see lua/include/names.lua
     "forget": ":x:forget",  # zset id of a finished message → when it is forgotten (ms)
-    "acked": ":x:acked",  # hash: how messages and leases ended; see lua/include/names.lua
+    "acked": ":x:acked",  # hash: how messages and leases ended; see lua/include/endings.lua
     "acked_at": ":x:acked_at",  # zset field of `acked` → last written (ms)
     "progress": ":x:progress",  # hash ticket → how far the work on a leased message has come, and a note
     "log": ":x:log",  # list: what happened to messages while somebody watches; see lua/include/queue.lua

@@ -48,7 +48,7 @@ _POLICY_AT = 30
 _WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
-# How a message ended, by the mark that scripts leave (lua/include/names.lua).
+# How a message ended, by the mark that scripts leave (lua/include/endings.lua).
 OUTCOMES = {
     "a": Outcome.DONE,
     "w": Outcome.WITHDRAWN,

@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="ack-forgotten",
         defect="A settled ticket is not remembered, so a repeated ack is told GONE.",
-        file=INCLUDE + "names.lua",
+        file=INCLUDE + "endings.lua",
         old="S.at_commit = write_pages",
         new="S.at_commit = nil",
         test=WIRE + "test_ack.py::test_acking_again_is_already_acked",
