@@ -3,6 +3,7 @@
 import itertools
 import re
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -28,6 +29,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     all_languages = ",".join(LANGUAGES)
     parser.addoption("--languages", default=all_languages, help=f"the clients of tests/conformance, of {all_languages}")
     parser.addoption("--conformance-table", action="store_true", help="print it also if nothing failed")
+
+
+def pytest_configure() -> None:
+    # A shell without job control lets what it starts in the background ignore interrupts, and every program that the
+    # tests start would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which brings tests of one store together
