@@ -25,6 +25,7 @@ PACKAGES = {
     "redis-benchmark": "redis-tools",
 }
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
+NATS_PROGRAM = "github.com/nats-io/natscli/nats@v0.5.1"  # has JetStream's own benchmark
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian asks it whether a package may start its service
 
 
@@ -85,11 +86,14 @@ def install_node() -> str:
 
 
 def install_go() -> str:
-    """The server of NATS and the drivers that use Go clients; what is in the way, or ''."""
+    """NATS, and the drivers that use Go clients; what is in the way, or ''."""
     if shutil.which("go") is None:
         return "go is not installed"
     PROGRAMS.mkdir(parents=True, exist_ok=True)
-    is_there = (PROGRAMS / "nats-server").exists() or run("go", "install", NATS_SERVER, GOBIN=str(PROGRAMS))
+    is_there = all(
+        (PROGRAMS / name).exists() or run("go", "install", module, GOBIN=str(PROGRAMS))
+        for name, module in {"nats-server": NATS_SERVER, "nats": NATS_PROGRAM}.items()
+    )
     is_built = run("go", "build", "-o", f"{PROGRAMS}/", "./...", cwd=GO_DRIVERS)
     return "" if is_there and is_built else "go could not build NATS or the drivers"
 
