@@ -28,7 +28,7 @@ from harness import processes
 from harness.conditions import eventually_sync
 
 PROGRAM = "nats"
-STREAM, SUBJECT, CONSUMER = "benchstream", "benchsubject", "nats-bench"  # the program's own names
+STREAM, SUBJECT = "benchstream", "benchsubject"  # the program's own names
 UNCONFIRMED = 1_000
 PATIENCE_S = 120.0
 LISTENS_S = 1.0  # a consumer of the program has begun
@@ -40,7 +40,7 @@ Rates = tuple[float, float, float]
 
 
 class Program:
-    """The program, and a server for it."""
+    """The program, on a server for it."""
 
     def __init__(self, address: str, cell: Cell, folder: Path) -> None:
         self._folder = folder
@@ -139,9 +139,11 @@ def main() -> None:
     parser.add_argument("--durability", nargs="+", choices=BOTH, default=[servers.EVERYSEC])
     parser.add_argument("--section", default="bench-jetstreams-own", help="of the file of --markdown")
     options = parser.parse_args()
-    version = subprocess.run(
-        [str(places.program(PROGRAM)), "--version"], capture_output=True, text=True, check=True
-    ).stdout.strip()
+    try:
+        program = str(places.program(PROGRAM))
+    except places.Missing as missing:
+        raise SystemExit(str(missing)) from None
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     table = Table(
         "JetStream by its own benchmark",
         ["durability, size, clients", "phase", f"nats bench {version}", HEADWAY, "Headway ÷ it"],
