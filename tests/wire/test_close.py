@@ -181,5 +181,5 @@ async def test_closing_with_a_deadline_shorter_than_the_wait_answers_before_the_
     keys.client.rpop(keys["producer_free"])
     request = queue_service_pb2.CloseRequest(queue=line.name, wait=span(60_000))
     with refused("ROLE_IN_USE", FAILED_PRECONDITION):
-        await line.stub.Close(request, timeout=3)
+        await line.stub.Close(request, timeout=1)
     keys.client.lpush(keys["producer_free"], 0)

@@ -158,7 +158,7 @@ async def test_deleting_with_a_deadline_shorter_than_the_wait_answers_before_the
     keys.client.rpop(keys["consumer_free"])
     request = queue_service_pb2.DeleteRequest(queue=line.name, wait=span(60_000))
     with refused("ROLE_IN_USE", FAILED_PRECONDITION) as said:
-        await line.stub.Delete(request, timeout=3)
+        await line.stub.Delete(request, timeout=1)
     assert said.metadata["role"] == "consumer"
     keys.client.lpush(keys["consumer_free"], 0)
     await line.delete()
