@@ -68,12 +68,12 @@ def made_by(target: str, module: str = "") -> str:
     if "--markdown" in words:
         at = words.index("--markdown")
         del words[at : at + 2]
-    if not words:
+    if target and not words:
         return f"make {target}"
     told = shlex.join(words)
-    return (
-        f"cd tests && ../.venv/bin/python -m {module} {told}" if module else f"make {target} ARGS={shlex.quote(told)}"
-    )
+    if not module:
+        return f"make {target} ARGS={shlex.quote(told)}"
+    return f"cd tests && ../.venv/bin/python -m {module} {told}".rstrip()
 
 
 def write(path: Path | None, section: str, origin: str, tables: Sequence[Table]) -> None:

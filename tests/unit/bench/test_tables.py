@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from bench.tables import Table, spread, write
+import pytest
+
+from bench.tables import Table, made_by, spread, write
 
 
 def table(cell: str) -> Table:
@@ -43,3 +45,19 @@ def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
 def test_a_spread_tells_median_and_range_and_of_one_run_only_the_figure() -> None:
     assert spread([1_500.4, 900.0, 2_000.0]) == "1,500 (900–2,000)"
     assert spread([1.24]) == "1.2"
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "module", "told"),
+    [
+        ([], "bench", "bench.one", "make bench"),
+        ([], "", "bench.one", "cd tests && ../.venv/bin/python -m bench.one"),
+        (["--runs", "3"], "bench", "bench.one", "cd tests && ../.venv/bin/python -m bench.one --runs 3"),
+        (["--markdown", "here.md", "--runs", "3"], "bench", "", "make bench ARGS='--runs 3'"),
+    ],
+)
+def test_a_table_tells_the_command_that_makes_it(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], target: str, module: str, told: str
+) -> None:
+    monkeypatch.setattr("sys.argv", ["one", *words])
+    assert made_by(target, module) == told
