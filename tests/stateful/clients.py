@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
-from headwayd.domain.errors import HeadwayError
+from headwayd.domain.errors import HeadwayError, QueueDrained
 from headwayd.domain.model import (
     DeadMessage,
     DelayOrder,
@@ -20,6 +20,7 @@ from headwayd.domain.model import (
     PutOutcome,
     WithdrawOutcome,
 )
+from headwayd.engine.ports import GetAsk, GetStep
 from stateful.machines import BUDGET, StoreMachine
 from stateful.model import Model
 
@@ -113,8 +114,9 @@ class ClientsMachine(StoreMachine):
         picks=st.lists(st.integers(0, 43), max_size=3),
         max_bytes=st.sampled_from([1, 10_000_000, 10_000_000, 10_000_000]),
         attempt=st.sampled_from(["", "", "a", "b"]),
+        others=st.integers(0, 2),
     )
-    def get(self, most: int, lease_ms: int, picks: list[int], max_bytes: int, attempt: str) -> None:
+    def get(self, most: int, lease_ms: int, picks: list[int], max_bytes: int, *, attempt: str, others: int) -> None:
         if max_bytes == 1:
             attempt = ""
         ack = self._lease(picks)
@@ -130,8 +132,7 @@ class ClientsMachine(StoreMachine):
         if max_bytes == 1:  # the answer is cut, but never to nothing
             most = 1 if not self._next_is_empty_payload(ack) else most
         try:
-            is_shared = not attempt and most > 1  # as if several callers asked together
-            step = self.run(self.store.get(order, is_shared=is_shared, **BUDGET))
+            step = self._got(order, 0 if attempt else min(others, order.max_messages - 1))
         except HeadwayError as error:
             self.model.get(most, lease_ms, ack, attempt)
             assert type(error).__name__ == "QueueDrained"
@@ -142,8 +143,6 @@ class ClientsMachine(StoreMachine):
         settled, taken, is_again = self.model.get(most, lease_ms, ack, attempt)
         assert [s.settled.name for s in step.settled] == settled
         assert [d.ticket for d in step.deliveries] == taken
-        if is_shared:
-            assert len({d.lease[22:44] for d in step.deliveries}) == len(taken)
         for delivery in step.deliveries:
             if is_again:
                 assert delivery.lease == self.model.messages[delivery.ticket].token
@@ -154,6 +153,28 @@ class ClientsMachine(StoreMachine):
                 self._check_delivery(delivery)
                 self.model.grant(delivery.ticket, delivery.lease, attempt)
                 self.leases.append((self.life, delivery.ticket, delivery.lease))
+
+    def _got(self, order: GetOrder, others: int) -> GetStep:
+        """The same asked for by several together; what each of the `others` wants is one message."""
+        if not others:
+            return self.run(self.store.get(order, **BUDGET))
+        mosts = [order.max_messages - others, *[1] * others]
+        orders = [order._replace(max_messages=most, ack=()) for most in mosts]
+        orders[-1] = orders[-1]._replace(ack=order.ack)
+        steps = self.run(self.store.get_together(list(map(GetAsk, orders)), **BUDGET))
+        if error := next((step for step in steps if isinstance(step, QueueDrained)), None):
+            assert [isinstance(step, QueueDrained) for step in steps] == [not one.ack for one in orders]
+            if not order.ack:
+                raise error
+            return cast(GetStep, steps[-1])
+        done = cast(list[GetStep], steps)
+        counts = [len(step.deliveries) for step in done]
+        for i, most in enumerate(mosts):
+            assert counts[i] == most or not any(counts[i + 1 :])
+        secrets = [{delivery.lease[22:44] for delivery in step.deliveries} for step in done]
+        assert len(set().union(*secrets)) == sum(map(bool, counts))
+        together = [delivery for step in done for delivery in step.deliveries]
+        return done[-1]._replace(deliveries=together)
 
     def _next_is_empty_payload(self, ack: list[tuple[int, str]]) -> bool:
         return bool(ack) or any(not self.model.messages[ticket].payload for ticket in self.model.line)

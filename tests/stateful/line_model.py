@@ -211,6 +211,43 @@ class LineModel:
         given.number, given.length = number, len(self.line) if waiter else 0
         return given
 
+    def get_together(self, asks: list[tuple[str, int, int]], ack: list[str]) -> list[Given]:
+        """The same for several in one step, given as name ("" = it does not wait), number and most messages: none of
+        them has a number, or all have, in order. Who does not stand directly behind the one before gets nothing."""
+        self.do_due()
+        self.end(ack, is_settled=True)
+        was_dropped = any(number and waiter not in self.line for waiter, number, _ in asks)
+        for waiter, number, _ in asks:
+            if number:
+                self.line.setdefault(waiter, number)
+        first, is_numbered, _ = asks[0]
+        units, left = self.units(), 0
+        if units:
+            left = units - min(len(self._walk(units, until=first)), units - min(len(ack), units))
+        order = self.order()
+        at = order.index(first) if is_numbered else 0
+        all_given = []
+        for i, (waiter, number, most) in enumerate(asks):
+            if is_numbered and order[at + i : at + i + 1] != [waiter]:
+                left = 0
+            given = Given(count=min(most, left), number=number, was_dropped=was_dropped)
+            left -= given.count
+            if waiter and given.count:
+                self.line.pop(waiter, None)
+                if self.turn_to == waiter:
+                    self.turn_to = ""
+            elif waiter:
+                if not number:
+                    self.numbers += 1
+                    given.number = self.numbers
+                self.line.setdefault(waiter, given.number)
+                given.position = self.position(waiter)
+            self.ready -= given.count
+            all_given.append(given)
+        for given in all_given:
+            given.length = len(self.line)
+        return all_given
+
     def leave(self, waiter: str) -> None:
         """Place, turns and leases are given up."""
         self.line.pop(waiter, None)

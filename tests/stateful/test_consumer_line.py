@@ -17,6 +17,7 @@ from headwayd.domain.errors import HeadwayError
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import GetOrder, NewMessage, OnDuplicate, Policy
 from headwayd.domain.standing import Waiter
+from headwayd.engine.ports import GetAsk, GetStep, Wait
 from headwayd.store import keys
 from stateful.line_model import Lease, LineModel
 from stateful.machines import BUDGET, CLOCK_KEY, EXAMPLES, PREFIX, StoreMachine, run_examples
@@ -114,6 +115,55 @@ class LineMachine(StoreMachine):
         waiter = self.waiters[-1 - pick % len(self.waiters)]
         if not self.model.held(waiter.name):
             self._get(waiter, most, [])
+
+    @rule(
+        process=st.sampled_from([HERE, HERE, THERE]),
+        asks=st.lists(st.tuples(st.booleans(), st.sampled_from([1, 1, 2, 3])), min_size=2, max_size=4),
+        ack=st.lists(st.integers(0, 3), max_size=3),
+    )
+    def new_ones_get_together(self, process: str, asks: list[tuple[bool, int]], ack: list[int]) -> None:
+        waiters = []
+        for waits, _ in asks:
+            self.count += 1
+            waiters.append(Waiter(name=f"{process}#{self.count}" if waits else ""))
+        self._get_together(waiters, [most for _, most in asks], self._live(ack))
+
+    @precondition(lambda self: len(self._who_can_go_together()) > 1)
+    @rule(picks=st.sets(st.integers(0, 5), min_size=2, max_size=4), most=st.sampled_from([1, 1, 2]))
+    def some_that_wait_try_again_together(self, picks: set[int], most: int) -> None:
+        can = self._who_can_go_together()
+        waiters = [can[pick] for pick in sorted(picks) if pick < len(can)]
+        if len(waiters) > 1:
+            self._get_together(waiters, [most] * len(waiters), [])
+
+    def _who_can_go_together(self) -> list[Waiter]:
+        return sorted((one for one in self.waiters if one.number and not one.owns_leases), key=lambda one: one.number)
+
+    def _get_together(self, waiters: list[Waiter], mosts: list[int], ack: list[str]) -> None:
+        asks = [(waiter.name, waiter.number, most) for waiter, most in zip(waiters, mosts, strict=True)]
+        all_given = self.model.get_together(asks, ack)
+        orders = [
+            GetOrder(queue=self.name, max_messages=most, ack=ack[i :: len(waiters)], max_bytes=10**7)
+            for i, most in enumerate(mosts)
+        ]
+        steps = self.run(self.store.get_together(list(map(GetAsk, orders, waiters)), **BUDGET))
+        self.waiters = [one for one in self.waiters if one not in waiters]
+        for waiter, order, step, given in zip(waiters, orders, steps, all_given, strict=True):
+            assert isinstance(step, GetStep)
+            assert len(step.deliveries) == given.count
+            assert len(step.settled) == len(order.ack)
+            assert (step.wait is Wait.NOTHING) == (given.count > 0)
+            secrets = {delivery.lease[22:44] for delivery in step.deliveries}
+            assert len(secrets) == min(given.count, 1)
+            assert not any(token[22:44] in secrets for token in self.tokens)
+            for delivery in step.deliveries:
+                self.model.leases[delivery.lease] = Lease(self.now + LEASE_MS, None)
+                self.tokens.append(delivery.lease)
+            told = (step.position, step.length, step.number, step.was_dropped)
+            assert told == (given.position, given.length, given.number, given.was_dropped)
+            if waiter.name and not given.count:
+                self.waiters.append(Waiter(name=waiter.name, number=step.number))
+        self.model.commit()
 
     def _live(self, picks: list[int]) -> list[str]:
         """Leases that are out, and are when their deadlines are looked at first."""

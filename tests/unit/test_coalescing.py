@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 
@@ -23,6 +23,7 @@ class Steps:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.error: Exception | None = None
+        self.when_answering: Callable[[], object] = lambda: None
         self.unclaimed: list[tuple[str, int, str]] = []
 
     async def run(self, key: str, asks: list[int], budget_s: float) -> Sequence[str]:
@@ -32,6 +33,7 @@ class Steps:
         await self.may_answer.wait()
         if self.error is not None:
             raise self.error
+        self.when_answering()
         return [f"{ask} in {number}" for ask in asks]
 
     def note_unclaimed(self, key: str, ask: int, answer: str) -> None:
@@ -168,6 +170,40 @@ async def test_an_answer_to_one_who_has_gone_is_handed_over(steps: Steps, coales
     steps.may_answer.set()
     assert await stays == "2 in 1"
     assert steps.unclaimed == [("a", 1, "1 in 1")]
+
+
+async def test_an_answer_that_comes_just_when_its_caller_goes_is_handed_over(
+    steps: Steps, coalescer: Coalescer[str, int, str]
+) -> None:
+    steps.may_answer.clear()
+    goes, stays = ask(coalescer, 1), ask(coalescer, 2)
+    await begun(steps, 1)
+    steps.when_answering = lambda: asyncio.get_running_loop().call_soon(goes.cancel)  # before it hears of its answer
+    steps.may_answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await goes
+    assert await stays == "2 in 1"
+    assert steps.unclaimed == [("a", 1, "1 in 1")]
+
+
+async def test_an_error_for_one_who_has_gone_is_handed_over(steps: Steps, tasks: Tasks) -> None:
+    failed: list[tuple[str, int, str]] = []
+    coalescer: Coalescer[str, int, str] = Coalescer(
+        steps.run,
+        tasks.spawn,
+        name="test",
+        most_items=4,
+        failed=lambda key, ask, error: failed.append((key, ask, str(error))),
+    )
+    steps.may_answer.clear()
+    gone, stays = ask(coalescer, 1), ask(coalescer, 2)
+    await begun(steps, 1)
+    gone.cancel()
+    steps.error = OSError("no wire")
+    steps.may_answer.set()
+    with pytest.raises(OSError, match="no wire"):
+        await stays
+    assert failed == [("a", 1, "no wire")]
 
 
 async def test_a_step_has_the_time_of_the_one_in_it_who_has_least(

@@ -40,14 +40,17 @@ def told_by(rows: Sequence[Row]) -> list[Any]:
     return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, rows[0][0], DEADLINE, times, *(row[5] for row in rows)]
 
 
-def leased(rows: Sequence[Row], *, randoms: bytes = b"") -> Sequence[Delivery]:
-    return replies.deliveries(told_by(rows), 6, randoms=randoms)
+def leased(rows: Sequence[Row]) -> Sequence[Delivery]:
+    return replies.deliveries(told_by(rows), 6)
 
 
-def one_by_one(rows: Sequence[Row], *, randoms: bytes = b"") -> Sequence[Delivery]:
+def told_one_by_one(rows: Sequence[Row]) -> list[Any]:
     """The same as get.lua tells of any."""
-    words = [value for row in rows for value in row]
-    return replies.deliveries([b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, 0, *words], 6, randoms=randoms)
+    return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, 0, *(value for row in rows for value in row)]
+
+
+def one_by_one(rows: Sequence[Row]) -> Sequence[Delivery]:
+    return replies.deliveries(told_one_by_one(rows), 6)
 
 
 def consecutive(count: int, first: int = 1) -> list[Row]:
@@ -73,11 +76,19 @@ def test_a_frame_among_them_makes_no_columns() -> None:
     assert columns == one_by_one(rows)
 
 
-def test_leases_of_several_callers_make_no_columns() -> None:
-    rows, randoms = consecutive(8), os.urandom(tokens.RANDOM_BYTES * 8)
-    columns = leased(rows, randoms=randoms)
-    assert not isinstance(columns, FirstDeliveries)
-    assert columns == one_by_one(rows, randoms=randoms)
+@pytest.mark.parametrize("mosts", [[8, 9, 8], [30, 2], [3, 8, 20, 4]])
+def test_each_of_several_callers_has_its_share_and_its_secret(mosts: list[int]) -> None:
+    rows = consecutive(20)
+    shares = [(most, os.urandom(tokens.RANDOM_BYTES)) for most in mosts]
+    at = 0
+    told = (told_by(rows), told_one_by_one(rows))
+    given = zip(*(replies.deliveries_of_each(one, 6, shares) for one in told), strict=True)
+    for (most, random), (columns, in_turn) in zip(shares, given, strict=True):
+        assert list(columns) == list(in_turn)
+        assert isinstance(columns, FirstDeliveries) == (len(columns) >= 8)
+        assert [delivery.ticket for delivery in columns] == [row[0] for row in rows[at : at + most]]
+        assert {tokens.decode(delivery.lease).nonce[: tokens.RANDOM_BYTES] for delivery in columns} <= {random}
+        at += most
 
 
 def test_nothing_was_leased() -> None:

@@ -62,9 +62,7 @@ class SlowStore:
     async def find_quiet(self, queues: Sequence[str]) -> Collection[str]:
         return ()
 
-    async def get(
-        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
-    ) -> GetStep:
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
         if self._empty_tries:
             self._empty_tries -= 1
             return GetStep(deliveries=(), settled=())

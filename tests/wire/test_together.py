@@ -10,13 +10,10 @@ from itertools import chain
 from harness import eventually, refused
 from headway.v1 import message_pb2, queue_service_pb2
 from wire.calls import ACKED, ALREADY_ACKED, GONE, SLACK_S, Line, Message, leases, payloads, span
+from wire.conditions import consumers_wait, leased
 
 MANY = 200
 KEEP = message_pb2.ON_DUPLICATE_KEEP
-
-
-async def leased(line: Line, count: int) -> bool:
-    return (await line.counts()).leased == count
 
 
 def all_refused(answers: Sequence[object], reason: str) -> None:
@@ -121,6 +118,93 @@ async def test_at_the_end_of_what_waits_the_rest_stand_in_line(line: Line) -> No
     await line.put(*(b"%d" % n for n in range(3, 21)))
     answers = await asyncio.gather(*waiting)
     assert sorted(int(one) for answer in answers for one in payloads(answer.deliveries)) == list(range(1, 21))
+
+
+async def stand(line: Line, count: int, *, most: int = 1) -> list[asyncio.Task[queue_service_pb2.GetResponse]]:
+    """Gets that stand in line, one behind the other."""
+    waiting = []
+    for _ in range(count):
+        waiting.append(asyncio.create_task(line.get(most, wait_ms=60_000)))
+        await eventually(lambda: consumers_wait(line, len(waiting)))
+    return waiting
+
+
+async def test_those_who_stand_are_served_together_in_their_order(line: Line) -> None:
+    await line.create()
+    waiting = await stand(line, 12)
+    left = 12
+    for start, count in ((0, 5), (5, 1), (6, 6)):
+        left -= count
+        await line.put(*(b"%d" % n for n in range(start, start + count)))
+        answers = await asyncio.gather(*waiting[start : start + count])
+        taken = [one for answer in answers for one in payloads(answer.deliveries)]
+        assert taken == [b"%d" % n for n in range(start, start + count)]
+        assert await consumers_wait(line, left)
+
+
+async def test_who_asks_for_more_than_others_is_served_first_where_it_stands_first(line: Line) -> None:
+    await line.create()
+    waiting = [*await stand(line, 1, most=3)]
+    waiting.append(asyncio.create_task(line.get(2, wait_ms=60_000, consumer="another")))
+    await eventually(lambda: consumers_wait(line, 2))
+    waiting += [asyncio.create_task(line.get(2, wait_ms=60_000)) for _ in range(2)]
+    await eventually(lambda: consumers_wait(line, 4))
+    await line.put(*(b"%d" % n for n in range(8)))
+    answers = await asyncio.gather(*waiting)
+    assert [payloads(one.deliveries) for one in answers[:2]] == [[b"0", b"1", b"2"], [b"3", b"4"]]
+    assert sorted(payloads(one.deliveries) for one in answers[2:]) == [[b"5", b"6"], [b"7"]]
+
+
+async def test_who_settles_and_finds_nothing_waits_on_though_others_with_it_were_served(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % n for n in range(23)))
+    held = await line.take(20)
+    waiting = [asyncio.create_task(line.get(wait_ms=60_000, ack=[one.lease])) for one in held]
+    await eventually(lambda: leased(line, 3))  # what was there
+    await eventually(lambda: consumers_wait(line, 17))
+    assert sum(one.done() for one in waiting) == 3
+    await line.put(*(b"%d" % n for n in range(23, 40)))
+    answers = await asyncio.gather(*waiting)
+    taken = sorted(int(one) for answer in answers for one in payloads(answer.deliveries))
+    assert taken == list(range(20, 40))
+    assert [each.settled for answer in answers for each in answer.settled] == [ACKED] * 20
+    counts = await line.counts()
+    assert (counts.acked, counts.leased, counts.consumers_waiting) == (20, 20, 0)
+
+
+async def test_a_closed_queue_that_is_drained_ends_each_wait(line: Line) -> None:
+    await line.create()
+    await line.put(*(b"%d" % n for n in range(6)))
+    held = await line.take(5)
+    waiting = [asyncio.create_task(line.get(wait_ms=60_000, ack=[one.lease])) for one in held[:4]]
+    await eventually(lambda: consumers_wait(line, 3))
+    waiting += [asyncio.create_task(line.get(wait_ms=60_000)) for _ in range(3)]
+    await eventually(lambda: consumers_wait(line, 6))
+    await line.close()
+    [served] = [one for one in waiting if one.done()]
+    waiting.remove(served)
+    assert all(not one.done() for one in waiting)  # two are still leased
+    await line.ack(held[4].lease, *leases(served.result().deliveries))
+    async with asyncio.timeout(SLACK_S):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    drained = [one for one in answers if isinstance(one, BaseException)]
+    assert len(drained) == 3  # who had something settled is told that instead
+    all_refused(drained, "QUEUE_DRAINED")
+
+
+async def test_the_places_of_those_who_went_while_they_asked_together_are_given_up(line: Line) -> None:
+    await line.create()
+    assert not (await line.get()).deliveries
+    request = queue_service_pb2.GetRequest(queue=line.name, max_messages=1, wait=span(60_000))
+    for pause_s in (0.0, 0.001, 0.002, 0.004, 0.05):
+        calls = [line.stub.Get(request, timeout=SLACK_S) for _ in range(40)]
+        await asyncio.sleep(pause_s)
+        for call in calls:
+            call.cancel()
+        await asyncio.wait({asyncio.ensure_future(call.code()) for call in calls})
+    await eventually(lambda: consumers_wait(line, 0))
+    await line.put(b"1")
+    assert payloads((await line.get(wait_ms=10_000)).deliveries) == [b"1"]
 
 
 async def test_what_was_leased_for_callers_who_went_comes_back(line: Line) -> None:

@@ -21,7 +21,7 @@ ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
-_GATHER_S, _LONGEST_GATHER_S = 500e-6, 4e-3  # for each that was in the last step, and at most
+_GATHER_S, _LONGEST_GATHER_S = 2e-3, 4e-3  # for each that was in the last step, and at most
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
 
@@ -101,8 +101,8 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
     """`run` does one step: it gets a key, what is asked under it in the order it came, and its seconds, and gives back
     an answer to each. One step a key is on its way, of at most `most_items`, unless one asks for more; and one behind
     it if as many wait as go together, so that the store has the next when it has done with one. `unclaimed` is given
-    the answers to those who have gone. Whoever goes before the step has begun has asked for nothing, unless what is
-    asked `outlives` its caller.
+    the answers to those who have gone, `failed` the error that would have been theirs. Whoever goes before the step has
+    begun has asked for nothing, unless what is asked `outlives` its caller.
 
     A step has the time of the one in it who has least, because it alone knows whether it may have happened. So those
     go together who have about as much time. `is_off`: each is a step of its own, and nobody waits for another.
@@ -117,6 +117,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         name: str,
         most_items: int,
         unclaimed: Callable[[KeyT, AskT, AnswerT], None] = lambda _key, _ask, _answer: None,
+        failed: Callable[[KeyT, AskT, Exception], None] = lambda _key, _ask, _error: None,
         outlives: bool = False,
         is_off: bool = False,
         on_step: Callable[[int], None] | None = None,
@@ -126,6 +127,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         self._name = name
         self._most_items = most_items
         self._unclaimed = unclaimed
+        self._failed = failed
         self._outlives = outlives
         self._is_off = is_off
         self._on_step = on_step or (lambda _count: None)
@@ -146,7 +148,19 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
             self._spawn(self._serve(key, group), f"{self._name}:{key}")
         else:
             waiting.add(part, loop)
-        return await part.answer
+        try:
+            return await part.answer
+        except asyncio.CancelledError:
+            if not part.answer.cancelled():  # it has come, but the caller went before it heard of it
+                self._hand_over(key, ask, part.answer)
+            raise
+
+    def _hand_over(self, key: KeyT, ask: AskT, answer: asyncio.Future[AnswerT]) -> None:
+        error = answer.exception()
+        if error is None:
+            self._unclaimed(key, ask, answer.result())
+        elif isinstance(error, Exception):
+            self._failed(key, ask, error)
 
     async def _alone(self, key: KeyT, ask: AskT, budget_s: float) -> AnswerT:
         step = asyncio.ensure_future(self._run(key, [ask], budget_s))
@@ -158,8 +172,12 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         return answer
 
     def _came_late(self, key: KeyT, ask: AskT, step: asyncio.Future[Sequence[AnswerT]]) -> None:
-        if not step.cancelled() and step.exception() is None:
+        if step.cancelled():
+            return
+        if (error := step.exception()) is None:
             self._unclaimed(key, ask, step.result()[0])
+        elif isinstance(error, Exception):
+            self._failed(key, ask, error)
 
     async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
         waiting = self._waiting[group]
@@ -234,7 +252,10 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
             answers = await self._run(key, [part.ask for part in parts], budget_s)
         except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and not to who comes next
             for part in parts:
-                part.fail(error)
+                if part.answer.done():
+                    self._failed(key, part.ask, error)
+                else:
+                    part.fail(error)
         else:
             for part, answer in zip(parts, answers, strict=True):
                 if part.answer.done():

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -20,6 +21,7 @@ from headwayd.domain.errors import (
     HeadwayError,
     OutcomeUnknown,
     QueueDeleted,
+    QueueDrained,
     QueueNotFound,
     StoreUnavailable,
     Unavailable,
@@ -27,18 +29,29 @@ from headwayd.domain.errors import (
 from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
+from headwayd.engine import lines
 from headwayd.engine.busyness import Busyness
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
-from headwayd.engine.lines import Line, Lines
-from headwayd.engine.ports import GetStep, Store, Wait
+from headwayd.engine.ports import GetAsk, GetStep, Store, Wait
 
 _BUDGET_S = 2.0
 _NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
 _MOST_AT_ONCE = 500
+MOST_TOGETHER = 1_000  # messages and settled leases of several who ask in one step
 log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 Spawn = Callable[[Awaitable[None], str], None]
+
+
+class Kind(NamedTuple):
+    """What must be the same for consumers to ask together."""
+
+    queue: str
+    consumer: str
+    lease_ms: int
+    generation: str  # in which they began to wait
+    is_numbered: bool  # whether they have numbers in line
 
 
 class Consumer:
@@ -51,9 +64,16 @@ class Consumer:
         self.waiter = waiter
         self.place = order.place
         self._consumers = consumers
-        self._budget_s = budget_s
+        self.budget_s = budget_s
         self.last: GetStep | None = None
-        self.given: asyncio.Future[GetStep] = asyncio.get_running_loop().create_future()
+        self._given: asyncio.Future[GetStep] | None = None
+
+    @property
+    def given(self) -> asyncio.Future[GetStep]:
+        """What its wait, or its turn, brings. Most are served at once and have none."""
+        if self._given is None:
+            self._given = asyncio.get_running_loop().create_future()
+        return self._given
 
     @property
     def rank(self) -> int:
@@ -73,34 +93,59 @@ class Consumer:
         """See Waiter of `engine/lines.py`."""
         return self.last is None or not self.last.deliveries or self.last.left > 0
 
+    @property
+    def kind(self) -> Kind | None:
+        """Those of a kind can ask together (see `Store.get_together`); None: it asks alone."""
+        order, waiter = self.order, self.waiter
+        if order.attempt_id or order.must_fit or order.stands or waiter.place or waiter.owns_leases:
+            return None
+        return Kind(order.queue, order.consumer, order.lease_ms, waiter.generation, waiter.number != 0)
+
+    @property
+    def ask(self) -> GetAsk:
+        """What it asks the store for."""
+        return GetAsk(self.order, self.waiter if self.waiter.name else None)
+
     async def step(self, budget_s: float) -> GetStep:
         """Tries once."""
-        waiter = self.waiter if self.waiter.name else None
+        order, waiter = self.ask
         began = asyncio.get_running_loop().time()
-        step = await self._consumers.store.get(self.order, waiter=waiter, budget_s=budget_s)
+        step = await self._consumers.store.get(order, waiter=waiter, budget_s=budget_s)
         self._consumers.busyness.note(asyncio.get_running_loop().time() - began)
+        self.learn(step)
+        return step
+
+    def learn(self, step: GetStep) -> None:
+        """What came of a try."""
         self.last = step
         self.waiter = self.waiter._replace(number=step.number, place="", generation=step.generation)
         self._consumers.note(self.order.queue, step)
-        return step
 
     async def attempt(self) -> bool:
         """See Waiter of `engine/lines.py`."""
         if self.given.done():
             return True
         try:
-            step = await self.step(self._budget_s)
-        except StoreUnavailable:
-            raise
+            step = await self.step(self.budget_s)
         except HeadwayError as error:
-            if self.given.done():
-                if isinstance(error, OutcomeUnknown):
-                    self._consumers.leave(self)
-                return True
-            if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
-                raise StoreUnavailable(error.text, metadata=error.metadata) from error
-            self.fail(QueueDeleted.of(self.order.queue) if isinstance(error, QueueNotFound) else error)
+            return self.end_by(error)
+        return self.end_with(step)
+
+    def end_by(self, error: HeadwayError) -> bool:
+        """Its try ended with an error: what `attempt` says to that."""
+        if isinstance(error, StoreUnavailable):
+            raise error
+        if self.given.done():
+            if isinstance(error, OutcomeUnknown):
+                self._consumers.leave(self)
             return True
+        if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
+            raise StoreUnavailable(error.text, metadata=error.metadata) from error
+        self.fail(QueueDeleted.of(self.order.queue) if isinstance(error, QueueNotFound) else error)
+        return True
+
+    def end_with(self, step: GetStep) -> bool:
+        """Its try ended with that: what `attempt` says to it."""
         if not self.given.done():
             if step.deliveries or step.wait is Wait.LARGE:
                 self.given.set_result(step)
@@ -119,13 +164,21 @@ class Consumer:
         """Waits for its next turn, with the number that it has in line already, if any."""
         self.order = self.order._replace(attempt_id=attempt_id)
         self.waiter = self.waiter._replace(number=number)
-        self.given = asyncio.get_running_loop().create_future()
+        self._given = None
+
+
+def _ended(consumer: Consumer, outcome: GetStep | HeadwayError) -> bool | BaseException:
+    """What came of a try, as of `attempt_each`."""
+    try:
+        return consumer.end_with(outcome) if isinstance(outcome, GetStep) else consumer.end_by(outcome)
+    except HeadwayError as error:
+        return error
 
 
 class Consumers:
     """All of them in this process."""
 
-    def __init__(self, store: Store, spawn: Spawn, *, process: str) -> None:
+    def __init__(self, store: Store, spawn: Spawn, *, process: str, goes_together: bool = True) -> None:
         self.store = store
         self._spawn = spawn
         self._process = process
@@ -134,10 +187,11 @@ class Consumers:
         self._restoring: set[str] = set()
         self.busyness = Busyness()
         self.streams_at_work: set[object] = set()  # that do not wait in line
-        self.lines = Lines(
+        self.lines = lines.Lines(
             self._arm,
             spawn,
             kind="consumers",
+            attempt_all=self._attempt_all if goes_together else lines.attempt_each,
             on_end=self._line_ended,
             find_quiet=store.find_quiet,
             checks_a_round=store.quiet_at_once,
@@ -151,7 +205,7 @@ class Consumers:
         waiter = Waiter(name=name, place=order.place, owns_leases=owns, keeps_standing=keeps)
         return Consumer(order, waiter, self, budget_s)
 
-    def join(self, consumer: Consumer, *, has_tried: bool = False) -> Line:
+    def join(self, consumer: Consumer, *, has_tried: bool = False) -> lines.Line:
         """It waits for its turn; `has_tried`: just now a try gave it nothing."""
         return self.lines.join(consumer.order.queue, consumer, has_tried=has_tried)
 
@@ -167,6 +221,16 @@ class Consumers:
             self.give_up(consumer)
             self.leave(consumer)
             raise
+
+    async def ask_together(self, consumers: Sequence[Consumer], *, budget_s: float) -> Sequence[GetStep | QueueDrained]:
+        """One step of the store for several of a kind; each has learned of its own. Raises what the store does."""
+        began = asyncio.get_running_loop().time()
+        steps = await self.store.get_together([one.ask for one in consumers], budget_s=budget_s)
+        self.busyness.note(asyncio.get_running_loop().time() - began)
+        for one, step in zip(consumers, steps, strict=True):
+            if isinstance(step, GetStep):
+                one.learn(step)
+        return steps
 
     # -- what the line must know -------------------------------------------------------------------------------------
 
@@ -184,6 +248,34 @@ class Consumers:
         if queue not in self._restoring:
             self._restoring.add(queue)
             self._spawn(self._stand_again(queue), f"stand:{queue}")
+
+    async def _attempt_all(self, waiters: Sequence[lines.Waiter]) -> Sequence[bool | BaseException]:
+        """Those of a kind who stand behind each other try together; the others each by itself, all at once."""
+        parts: list[list[Consumer]] = []
+        last, items = None, 0
+        for one in waiters:
+            assert isinstance(one, Consumer)  # nobody else stands here
+            kind = one.kind
+            items += one.order.max_messages
+            if kind is None or kind != last or items > MOST_TOGETHER:
+                parts.append([])
+                last, items = kind, one.order.max_messages
+            parts[-1].append(one)
+        if len(parts) == 1:
+            return await self._attempt_part(parts[0])
+        return list(chain.from_iterable(await asyncio.gather(*map(self._attempt_part, parts))))
+
+    async def _attempt_part(self, part: Sequence[Consumer]) -> Sequence[bool | BaseException]:
+        trying = [one for one in part if not one.given.done()]
+        if len(part) == 1 or not trying:
+            return await lines.attempt_each(part)
+        outcomes: Sequence[GetStep | HeadwayError]
+        try:
+            outcomes = await self.ask_together(trying, budget_s=_BUDGET_S)
+        except HeadwayError as error:
+            outcomes = [error] * len(trying)
+        ended = {one: _ended(one, outcome) for one, outcome in zip(trying, outcomes, strict=True)}
+        return [ended.get(one, True) for one in part]
 
     def _arm(self, queue: str) -> Awaitable[bool]:
         # What keeps a closed queue from being drained ends every wait when it goes. Else who is next is called.

@@ -88,7 +88,7 @@ class Engine:
         self._wall_ms = wall_ms
         self._started_at_ms = 0
         self._tasks = Tasks()
-        self._consumers = Consumers(store, self._tasks.spawn, process=process)
+        self._consumers = Consumers(store, self._tasks.spawn, process=process, goes_together=goes_together)
         self._getters = self._consumers.lines
         self._putters = Lines(self._arm_putters, self._tasks.spawn, kind="producers", most_at_once=1)
         note_together, note_lag, note_error = _notes(counts)

@@ -1,24 +1,19 @@
-"""Gets on a queue that flows: those that come at the same time are one step of the store, which also settles for all.
+"""Gets that come at the same time go to the store together: one step, which settles for all, leases for all, and lets
+those stand in line for whom there is nothing.
 
-It flows while messages are there for whoever asks, and has no limit of slots. Anyone who finds nothing asks alone, and
-stands in line.
+Where a queue has slots, each asks alone: a holder that settles and asks for the next keeps its slot.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from headwayd.domain.errors import HeadwayError
-from headwayd.domain.model import Delivery, GetOrder, Settlement
-from headwayd.engine.coalescing import Coalescer, shared_out
-from headwayd.engine.consumers import Consumers
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDrained
+from headwayd.engine.coalescing import Coalescer
+from headwayd.engine.consumers import MOST_TOGETHER, Consumer, Consumers, Kind
 from headwayd.engine.ports import GetStep
 
-_MOST_TOGETHER = 1_000  # messages and settled leases of several Gets in one step
-_MOST_QUEUES = 10_000  # that are known to flow
-_Share = tuple[Sequence[Delivery], Sequence[Settlement]]  # of a step: what one Get was given, and what it settled
-_Kind = tuple[str, str, int]  # what must be the same for Gets to go together: queue, consumer, lease_ms
+_MOST_QUEUES = 10_000  # that are known to have no slots
 
 
 class FlowingGets:
@@ -35,65 +30,65 @@ class FlowingGets:
         self._consumers = consumers
         self._goes_together = goes_together
         self._queues: set[str] = set()
-        self._together: Coalescer[_Kind, GetOrder, _Share] = Coalescer(
-            self._get_together,
+        self._together: Coalescer[Kind, Consumer, GetStep | QueueDrained] = Coalescer(
+            self._ask_together,
             spawn,
             name="get",
-            most_items=_MOST_TOGETHER,
-            unclaimed=self._give_back,
+            most_items=MOST_TOGETHER,
+            unclaimed=self._give_up,
+            failed=self._leave,
             on_step=on_step,
         )
 
     def note(self, queue: str, step: GetStep) -> None:
-        """Learns from a step on a queue whether it flows."""
-        if not step.deliveries or step.limit:
+        """Learns from a step on a queue whether it has slots."""
+        if step.limit:
             self._queues.discard(queue)
-            return
-        if len(self._queues) >= _MOST_QUEUES:
-            self._queues.clear()
-        self._queues.add(queue)
+        elif queue not in self._queues:
+            if len(self._queues) >= _MOST_QUEUES:
+                self._queues.clear()
+            self._queues.add(queue)
 
-    def may_take(self, order: GetOrder) -> bool:
+    def may_take(self, consumer: Consumer) -> bool:
         """Whether it can go together with others."""
-        is_flowing = self._goes_together and order.queue in self._queues
-        return is_flowing and not (order.attempt_id or order.stands or order.place)
+        return self._goes_together and consumer.order.queue in self._queues and consumer.kind is not None
 
-    async def get(self, order: GetOrder, *, budget_s: float) -> _Share:
-        """What there was for it, and what it settled; nothing does not mean that the queue is empty. Leases are given
-        back if the caller has gone. Raises what the store does."""
-        kind = (order.queue, order.consumer, order.lease_ms)
+    async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
+        """One step. When its caller has gone before that has begun nothing happens; later it gives back what it is
+        given, and the place. Raises what the store does."""
+        kind, order = consumer.kind, consumer.order
+        assert kind is not None
         items = order.max_messages + len(order.ack)
-        return await self._together.ask(kind, order, items=items, budget_s=budget_s)
-
-    async def _get_together(self, kind: _Kind, orders: list[GetOrder], budget_s: float) -> Sequence[_Share]:
-        queue, consumer, lease_ms = kind
-        whole = GetOrder(
-            queue=queue,
-            consumer=consumer,
-            lease_ms=lease_ms,
-            max_messages=sum(order.max_messages for order in orders),
-            max_bytes=orders[0].max_bytes,
-            ack=[lease for order in orders for lease in order.ack],
-        )
-        began = asyncio.get_running_loop().time()
         try:
-            step = await self._consumers.store.get(whole, is_shared=len(orders) > 1, budget_s=budget_s)
-        except HeadwayError:
-            self._queues.discard(queue)
+            step = await self._together.ask(kind, consumer, items=items, budget_s=budget_s)
+        except OutcomeUnknown as error:
+            self._leave(kind, consumer, error)
             raise
-        self._consumers.busyness.note(asyncio.get_running_loop().time() - began)
-        self._consumers.note(queue, step)
-        self.note(queue, step)
-        return self._shared_out(step, orders)
+        if isinstance(step, QueueDrained):
+            raise step
+        return step
 
-    @staticmethod
-    def _shared_out(step: GetStep, orders: Sequence[GetOrder]) -> Sequence[_Share]:
-        """To each in turn as much as it asked for."""
-        given = shared_out(step.deliveries, (order.max_messages for order in orders))
-        settled = shared_out(step.settled, (len(order.ack) for order in orders))
-        return list(zip(given, settled, strict=True))
+    async def _ask_together(
+        self, kind: Kind, consumers: list[Consumer], budget_s: float
+    ) -> Sequence[GetStep | QueueDrained]:
+        if len(consumers) == 1:
+            return [await consumers[0].step(budget_s)]
+        try:
+            return await self._consumers.ask_together(consumers, budget_s=budget_s)
+        except HeadwayError:
+            self._queues.discard(kind.queue)
+            raise
 
-    def _give_back(self, _kind: _Kind, order: GetOrder, share: _Share) -> None:
-        deliveries, settled = share
-        consumer = self._consumers.enter(order, budget_s=0, waits=False)
-        self._consumers.give_back(consumer, GetStep(deliveries=deliveries, settled=settled))
+    def _give_up(self, _kind: Kind, consumer: Consumer, step: GetStep | QueueDrained) -> None:
+        if isinstance(step, QueueDrained):
+            return
+        if step.deliveries:
+            self._consumers.give_back(consumer, step)
+        else:
+            self._consumers.give_up(consumer)
+
+    def _leave(self, _kind: Kind, consumer: Consumer, error: Exception) -> None:
+        """Gives up its place and its leases, if the step may have made some that it will not hear of."""
+        if isinstance(error, OutcomeUnknown):
+            self._consumers.give_up(consumer)
+            self._consumers.leave(consumer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
@@ -46,28 +46,21 @@ class Getting:
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """See Engine.get."""
         budget = Budget(budget_s)
-        settled: list[Settlement] = []
-        if self._flows.may_take(order):
-            deliveries, at_once = await self._flows.get(order, budget_s=budget_s)
-            if deliveries:
-                return GetOutcome(deliveries=deliveries, settled=at_once)
-            settled = list(at_once)
-            order = order._replace(ack=())
-        try:
-            return await self._get_alone(order, budget, settled)
-        except HeadwayError:
-            if not settled:
-                raise
-            return GetOutcome(deliveries=(), settled=settled)
-
-    async def _get_alone(self, order: GetOrder, budget: Budget, settled: list[Settlement]) -> GetOutcome:
-        """`settled` has what is settled, and is told, whatever comes now."""
-        budget_s = budget.left_s
         waits = order.wait_ms > 0 or order.stands
         consumer = self._consumers.enter(order, budget_s=budget_s, waits=waits)
-        step = await self._consumers.first_try(consumer, budget_s)
+        tries = self._flows if self._flows.may_take(consumer) else self._consumers
+        step = await tries.first_try(consumer, budget_s)
         self._flows.note(order.queue, step)
-        settled += step.settled
+        try:
+            return await self._go_on(consumer, step, waits=waits, budget=budget)
+        except HeadwayError:
+            if not step.settled:
+                raise
+            return GetOutcome(deliveries=(), settled=step.settled)
+
+    async def _go_on(self, consumer: Consumer, step: GetStep, *, waits: bool, budget: Budget) -> GetOutcome:
+        """After its first try. What that settled is told, whatever comes now."""
+        order, settled = consumer.order, step.settled
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):
             return self._outcome(order, step, settled)
         consumer.order = order._replace(ack=(), place="")
@@ -76,11 +69,11 @@ class Getting:
         if step.deliveries or not order.stands:
             return self._outcome(order, step, settled)
         look_s = order.look_ms / 1000 if order.wait_ms else budget.left_s
-        standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, budget_s))
+        standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, consumer.budget_s))
         return GetOutcome(deliveries=(), settled=settled, standing=standing)
 
     @staticmethod
-    def _outcome(order: GetOrder, step: GetStep, settled: list[Settlement]) -> GetOutcome:
+    def _outcome(order: GetOrder, step: GetStep, settled: Sequence[Settlement]) -> GetOutcome:
         if not step.deliveries and not settled:
             if step.wait is Wait.ROLE:
                 raise RoleInUse.of(order.queue, role="consumer", holder=step.holder)

@@ -1,10 +1,11 @@
 """Those of this process who wait on one queue: served first come, first served, without a connection or a poll each.
 
-A line keeps trying its first waiters while they leave more to find. Then it arms a hint, tries once more unless that
-said that it would be in vain (what happened before arming is not heard), and sleeps until the hint, or until a slow
-safety check makes it look (`rounds.py`). A call by name is heard without arming: so a line that is called often arms
-now and then only, for what nobody calls for, and stays for a moment when it is empty. How a waiter tries, and what it
-wants, is its own business: a line only knows whether it was served.
+A line keeps trying its first waiters while they leave more to find, as many together as last time got something, and
+one more; twice as many if all did. Then it arms a hint, tries once more unless that said that it would be in vain (what
+happened before arming is not heard), and sleeps until the hint, or until a slow safety check makes it look
+(`rounds.py`). A call by name is heard without arming: so a line that is called often arms now and then only, for what
+nobody calls for, and stays for a moment when it is empty. How a waiter tries, and what it wants, is its own business: a
+line only knows whether it was served.
 """
 
 from __future__ import annotations
@@ -46,10 +47,23 @@ class Waiter(Protocol):
         ...
 
 
+AttemptAll = Callable[[Sequence[Waiter]], Awaitable[Sequence[bool | BaseException]]]
+
+
+async def attempt_each(waiters: Sequence[Waiter]) -> Sequence[bool | BaseException]:
+    """Lets each try by itself, all at once: what came of it. One alone, as mostly, needs no task for that."""
+    if len(waiters) != 1:
+        return await asyncio.gather(*(waiter.attempt() for waiter in waiters), return_exceptions=True)
+    try:
+        return [await waiters[0].attempt()]
+    except Exception as error:  # noqa: BLE001 - as gather does; who asked raises it
+        return [error]
+
+
 class Line:
     """The waiters of one kind on one queue. `arm` asks for the next hint, and says whether trying may find something;
-    `most_at_once` first waiters may try together. When it was called it does not arm again for `rest_s`, and when it is
-    empty it is served for so long. It sleeps until it is kicked, or told to look."""
+    `most_at_once` first waiters may try together, which is what `attempt_all` does. When it was called it does not arm
+    again for `rest_s`, and when it is empty it is served for so long. It sleeps until it is kicked, or told to look."""
 
     def __init__(
         self,
@@ -57,8 +71,10 @@ class Line:
         *,
         most_at_once: int,
         rest_s: float = 0.0,
+        attempt_all: AttemptAll = attempt_each,
     ) -> None:
         self._arm = arm
+        self._attempt_all = attempt_all
         self._most_at_once = most_at_once
         self._rest_s = rest_s
         self._waiters: dict[Waiter, None] = {}
@@ -166,14 +182,14 @@ class Line:
             if may_find:
                 self.checks = 0
                 try:
-                    may_find = await self._try_first(width)
+                    served, may_find = await self._try_first(width)
                 except StoreUnavailable as error:
                     self.trouble = error
                     await asyncio.sleep(_STORE_PAUSE_S)
                     is_armed = False
                     continue
                 self.trouble = None
-                width = min(2 * width, self._most_at_once) if may_find else 1
+                width = min(2 * width if may_find else served + 1, self._most_at_once)
             elif not is_armed and not (self._is_called and loop.time() < rests_until):
                 self._is_called = False
                 may_find = await self._arm()
@@ -205,16 +221,16 @@ class Line:
             async with asyncio.timeout(within_s):
                 await self._news.wait()
 
-    async def _try_first(self, width: int) -> bool:
-        """Lets the first waiters try, in order. True if the next may find something, too: all have got on, served or to
-        another rank, and none of those who were served was left nothing."""
+    async def _try_first(self, width: int) -> tuple[int, bool]:
+        """Lets the first waiters try, in order. How many were served, and whether the next may find something, too: all
+        have got on, served or to another rank, and none of those who were served was left nothing."""
         first = self._first(width)
         ranks = [waiter.rank for waiter in first]
         loop = asyncio.get_running_loop()
         for waiter in first:
             self._trying[waiter] = loop.create_future()
         try:
-            outcomes = await _each_attempt(first)
+            outcomes = await self._attempt_all(first)
         finally:
             for waiter in first:
                 self._trying.pop(waiter).set_result(None)
@@ -230,17 +246,8 @@ class Line:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
-        return leave_more and outcomes.count(True) + moved == len(first)
-
-
-async def _each_attempt(waiters: Sequence[Waiter]) -> Sequence[bool | BaseException]:
-    """Lets all try at once. One alone, as mostly, needs no task for that."""
-    if len(waiters) != 1:
-        return await asyncio.gather(*(waiter.attempt() for waiter in waiters), return_exceptions=True)
-    try:
-        return [await waiters[0].attempt()]
-    except Exception as error:  # noqa: BLE001 - as gather does; who asked raises it
-        return [error]
+        served = outcomes.count(True)
+        return served, leave_more and served + moved == len(first)
 
 
 class Lines:
@@ -254,6 +261,7 @@ class Lines:
         *,
         kind: str,
         most_at_once: int = _MOST_AT_ONCE,
+        attempt_all: AttemptAll = attempt_each,
         on_end: Callable[[str], None] = lambda _queue: None,
         find_quiet: FindQuiet = none_quiet,
         checks_a_round: int = LOOKS_A_ROUND,
@@ -262,6 +270,7 @@ class Lines:
         self._spawn = spawn
         self._kind = kind
         self._most_at_once = most_at_once
+        self._attempt_all = attempt_all
         self._on_end = on_end
         self._lines: dict[str, Line] = {}
         self._rounds = Rounds(self._lines, find_quiet, spawn, kind=kind, most=checks_a_round)
@@ -293,6 +302,7 @@ class Lines:
                 lambda: self._arm(queue),
                 most_at_once=self._most_at_once,
                 rest_s=_REST_S,
+                attempt_all=self._attempt_all,
             )
             self._spawn(self._serve(queue, line), f"{self._kind}:{queue}")
             self._rounds.plan()

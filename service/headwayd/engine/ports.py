@@ -8,6 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
+from headwayd.domain.errors import QueueDrained
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import (
     Checked,
@@ -78,6 +79,13 @@ class GetStep(NamedTuple):
     polls: Policy = _ANY_POLICY
     was_dropped: bool = False
     left: int = 0
+
+
+class GetAsk(NamedTuple):
+    """What one of several who ask together asks for, and as whom it stands in line if it gets nothing."""
+
+    order: GetOrder
+    waiter: Waiter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +163,9 @@ class Store(Protocol):
 
     async def leave_line(self, queue: str, waiter: str, *, budget_s: float) -> None: ...
 
-    async def get(
-        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
-    ) -> GetStep: ...
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep: ...
+
+    async def get_together(self, asks: Sequence[GetAsk], *, budget_s: float) -> Sequence[GetStep | QueueDrained]: ...
 
     async def stop_standing(self, queue: str, waiter: str, *, keeps_leases: bool = False, budget_s: float) -> None: ...
 

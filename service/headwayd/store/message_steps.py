@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.errors import (
-    FieldInvalid,
-    Violation,
-)
+from headwayd.domain.errors import FieldInvalid, QueueDrained, Violation
 from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
 from headwayd.domain.model import (
     DelayOrder,
@@ -22,13 +20,14 @@ from headwayd.domain.model import (
 )
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import Waiter
-from headwayd.engine.ports import GetStep, PutStep, Wait
+from headwayd.engine.ports import GetAsk, GetStep, PutStep, Wait
 from headwayd.store import replies, stand_replies, tokens
 from headwayd.store.asking import Asking
 from headwayd.store.link import Argument
 from headwayd.store.replies import text
 from headwayd.store.status import Status
 
+_NOBODY = Waiter(name="")
 _TOO_FAR = f"is more than {MAX_DELAY_MS // DAY_MS} days ahead"
 
 
@@ -103,22 +102,58 @@ class MessageSteps(Asking):
         """A producer gives up its place in line."""
         await self._ask("leave", queue, waiter, "producers", budget_s=budget_s)
 
-    async def get(
-        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
-    ) -> GetStep:
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
         """Settles, then leases what can be leased now; a waiter stands in line if that is nothing. Raises QueueDrained
-        unless something was settled; PollTooSoon and PlaceLost for the place it comes back to. `is_shared`: the leases
-        go to several callers, none of whom can guess another's."""
-        who = waiter or Waiter(name="")
+        unless something was settled; PollTooSoon and PlaceLost for the place it comes back to."""
+        random = secrets.token_bytes(tokens.RANDOM_BYTES)
+        reply = await self._get(order, waiter or _NOBODY, (), order.ack, random, budget_s=budget_s)
+        error = replies.missing(reply[0], order.queue) or stand_replies.not_standing(reply, order.queue)
+        if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
+            raise error
+        self._note_due(order.queue, reply[1], reply[6])
+        return stand_replies.get_step(reply, order.ack)
+
+    async def get_together(self, asks: Sequence[GetAsk], *, budget_s: float) -> Sequence[GetStep | QueueDrained]:
+        """The same for several who ask of one queue as one consumer for leases of one length, and wait, if they do, in
+        one of its lives; there is no attempt id and no place among them, and no stream that owns what it gets. Either
+        none has a number in line, or all have, and are in the order of these. Who is before gets all that it asks for
+        first. None can guess another's leases."""
+        first, *others = asks
+        acks = [lease for ask in asks for lease in ask.order.ack]
+        randoms = secrets.token_bytes(tokens.RANDOM_BYTES * len(asks))
+        reply = await self._get(first.order, first.waiter or _NOBODY, others, acks, randoms, budget_s=budget_s)
+        queue = first.order.queue
+        error = replies.missing(reply[0], queue)
+        if error is not None and not isinstance(error, QueueDrained):
+            raise error
+        self._note_due(queue, reply[1], reply[6])
+        steps = stand_replies.get_steps(reply, [ask.order for ask in asks], randoms)
+        if error is None:
+            return steps
+        return [step if step.settled else error for step in steps]
+
+    async def _get(
+        self,
+        order: GetOrder,
+        who: Waiter,
+        others: Sequence[GetAsk],
+        acks: Sequence[str],
+        randoms: bytes,
+        *,
+        budget_s: float,
+    ) -> Sequence[Any]:
         owning = "" if not who.owns_leases else "2" if who.keeps_standing else "1"
-        random = secrets.token_bytes(tokens.RANDOM_BYTES * (order.max_messages if is_shared else 1))
-        reply = await self._ask(
+        behind: list[Argument] = []
+        for other, waiter in others:
+            behind += (waiter.name, waiter.number) if waiter else ("", 0)
+            behind.append(other.max_messages)
+        return await self._ask(
             "get",
             order.queue,
             order.consumer or self._process,
             order.max_messages,
             order.lease_ms,
-            random,
+            randoms,
             -order.max_bytes if order.must_fit else order.max_bytes,
             order.attempt_id,
             who.name,
@@ -126,15 +161,12 @@ class MessageSteps(Asking):
             who.place,
             owning,
             who.generation,
-            *self._leases(order.ack),
+            len(others),
+            *behind,
+            *self._leases(acks),
             budget_s=budget_s,
-            items=order.max_messages + len(order.ack),
+            items=order.max_messages + sum(other.order.max_messages for other in others) + len(acks),
         )
-        error = replies.missing(reply[0], order.queue) or stand_replies.not_standing(reply, order.queue)
-        if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
-            raise error
-        self._note_due(order.queue, reply[1], reply[6])
-        return stand_replies.get_step(reply, order.ack, randoms=random if is_shared else b"")
 
     @staticmethod
     def _leases(leases: Sequence[str]) -> list[Argument]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 from headwayd.domain.bare import BareMessages
@@ -46,6 +46,7 @@ _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) fo
 _SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 30
 _WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
+_Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
 # How a message ended, by the mark that scripts leave (lua/include/endings.lua).
@@ -169,38 +170,56 @@ def put_outcomes(queue: str, reply: Sequence[Any], messages: Sequence[NewMessage
     return outcomes
 
 
-def deliveries(reply: Sequence[Any], start: int, *, randoms: bytes = b"") -> Sequence[Delivery]:
-    """The messages of get.lua's reply, which is given from its status on; they begin at `start`. `randoms` has the
-    random parts of their leases, if each has its own."""
-    now, generation, random = int(reply[1]), text(reply[2]), reply[5]
-    rows: Iterable[tuple[int, int, int, bytes, int, bytes]]
+def deliveries(reply: Sequence[Any], start: int) -> Sequence[Delivery]:
+    """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
+    [given] = deliveries_of_each(reply, start, [(len(reply), reply[5])])
+    return given
+
+
+def deliveries_of_each(
+    reply: Sequence[Any], start: int, shares: Iterable[tuple[int, bytes]]
+) -> Iterator[Sequence[Delivery]]:
+    """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
+    its leases. Who is before has got all of them, or nobody behind has got any."""
+    rows: Iterator[_Row]
+    now, generation, at = int(reply[1]), text(reply[2]), 0
     if first := reply[start]:
         deadline, stored = reply[start + 1], reply[start + 3 :]
         tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
-        if not randoms and len(stored) >= _WORTH_COLUMNS and frames.MAGIC not in [each[:4] for each in stored]:
-            return FirstDeliveries(
+        rows = zip(tickets, repeat(1), put_at_ms, repeat(b""), repeat(deadline), stored, strict=False)
+    else:
+        deadline, stored, tickets, put_at_ms = 0, (), range(0), []
+        fields = iter(reply[start + 1 :])
+        rows = zip(fields, fields, fields, fields, fields, fields, strict=True)
+    for most, random in shares:
+        part = slice(at, at + most)
+        payloads = stored[part] if len(stored) - at >= _WORTH_COLUMNS <= most else ()
+        at += most
+        if payloads and frames.MAGIC not in [each[:4] for each in payloads]:
+            yield FirstDeliveries(
                 generation=generation,
-                tickets=tickets,
-                payloads=stored,
-                leases=tokens.encode_all(reply[2], tickets, random, FirstDeliveries.attempt),
-                put_at_ms=put_at_ms,
+                tickets=tickets[part],
+                payloads=payloads,
+                leases=tokens.encode_all(reply[2], tickets[part], random, FirstDeliveries.attempt),
+                put_at_ms=put_at_ms[part],
                 lease_expires_at_ms=deadline,
                 now_ms=now,
             )
-        rows = zip(tickets, repeat(1), put_at_ms, repeat(b""), repeat(deadline), stored, strict=False)
-    else:
-        fields = iter(reply[start + 1 :])
-        rows = zip(fields, fields, fields, fields, fields, fields, strict=True)
+            next(islice(rows, len(payloads), len(payloads)), None)  # these are dealt with
+        else:
+            yield _delivered(reply, random, islice(rows, most))
+
+
+def _delivered(reply: Sequence[Any], random: bytes, rows: Iterable[_Row]) -> list[Delivery]:
+    now, generation = int(reply[1]), text(reply[2])
     new_token = tokens.encoder(reply[2])
     given: list[Delivery] = []
-    for number, (ticket, attempt, put_at, kept_id, deadline, element) in enumerate(rows):
+    for ticket, attempt, put_at, kept_id, deadline, element in rows:
         payload, given_id, headers = element, "", b""
         if element[:4] == frames.MAGIC:
             frame = frames.read(element)
             payload, given_id, headers = frame.payload, frame.id, frame.headers
             put_at = frame.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
-        if randoms:
-            random = randoms[number * tokens.RANDOM_BYTES : (number + 1) * tokens.RANDOM_BYTES]
         given.append(
             Delivery(
                 given_id or text(kept_id) or made_id(generation, ticket),

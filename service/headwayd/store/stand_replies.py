@@ -7,10 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
-from headwayd.domain.model import Policy
+from headwayd.domain.model import Delivery, GetOrder, Policy, Settlement
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.ports import GetStep, Wait
-from headwayd.store import replies, watch_replies
+from headwayd.store import replies, tokens, watch_replies
 from headwayd.store.replies import text
 from headwayd.store.status import Status
 
@@ -26,7 +26,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
     return None
 
 
-_GET_SETTLED_AT = 16
+_GET_OTHERS_AT, _GET_SETTLED_AT = 16, 17
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
 
@@ -38,12 +38,33 @@ def _polls(base_ms: int, per_position_ms: int, longest_ms: int) -> Policy:
     return Policy(poll_base_ms=base_ms, poll_per_position_ms=per_position_ms, poll_max_ms=longest_ms)
 
 
-def get_step(reply: Sequence[Any], leases: Sequence[str], *, randoms: bytes = b"") -> GetStep:
-    """The reply of get.lua, from its status on; `leases` are those that it settled, `randoms` the random parts of the
-    new ones if each has its own."""
+def get_step(reply: Sequence[Any], leases: Sequence[str]) -> GetStep:
+    """The reply of get.lua, from its status on; `leases` are those that it settled."""
     settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
+    return _step(reply, replies.deliveries(reply, start), settled)
+
+
+def get_steps(reply: Sequence[Any], orders: Sequence[GetOrder], randoms: bytes) -> list[GetStep]:
+    """The same for several who asked: each one's own. `randoms` has the random parts of their new leases."""
+    leases = [lease for order in orders for lease in order.ack]
+    settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
+    secrets = [randoms[at : at + tokens.RANDOM_BYTES] for at in range(0, len(randoms), tokens.RANDOM_BYTES)]
+    shares = zip((order.max_messages for order in orders), secrets, strict=True)
+    own, at = _step(reply, (), ()), 0
+    standing = [own.number, own.position, *map(int, reply[_GET_OTHERS_AT].split())]
+    steps: list[GetStep] = []
+    for i, (order, given) in enumerate(zip(orders, replies.deliveries_of_each(reply, start, shares), strict=True)):
+        number, position = standing[2 * i : 2 * i + 2]
+        part = settled[at : at + len(order.ack)]
+        at += len(order.ack)
+        wait = Wait.NOTHING if given else own.wait
+        steps.append(own._replace(deliveries=given, settled=part, wait=wait, number=number, position=position))
+    return steps
+
+
+def _step(reply: Sequence[Any], given: Sequence[Delivery], settled: Sequence[Settlement]) -> GetStep:
     return GetStep(
-        deliveries=replies.deliveries(reply, start, randoms=randoms),
+        deliveries=given,
         settled=settled,
         generation=text(reply[2]),
         wait=_WAITS[reply[3]],

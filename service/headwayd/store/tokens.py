@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import struct
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
 from typing import NamedTuple
@@ -33,6 +34,7 @@ _UNKNOWN: _Parts = (b"", 0, b"")
 _TICKET, _OF_A_STEP = itemgetter(1), itemgetter(0, 2)
 
 
+@lru_cache(maxsize=256)
 def encoder(generation: bytes) -> Callable[[int, bytes, int], str]:
     """Makes the tokens of new leases of this generation, from ticket, random part and attempt."""
     name, pack = bytes.fromhex(generation.decode()), _LAYOUT.pack

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import LUA, WIRE, Mutant
 
+ASKING = "tests/integration/test_asking_together.py::"
 COALESCING = "tests/unit/test_coalescing.py::"
 TOGETHER = WIRE + "test_together.py::"
 
@@ -12,9 +13,57 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-secret-for-all",
         defect="Who leases together with others knows the random bits of their leases.",
         file=LUA + "get.lua",
-        old="is_shared and string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) or random",
-        new="random",
+        old="return OTHERS == 0 and random or string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE)",
+        new="return random",
         test=TOGETHER + "test_each_get_has_what_it_asked_for_and_settles_its_own",
+    ),
+    Mutant(
+        name="past-those-between",
+        defect="Those who ask together get what those have a right to who stand between them.",
+        file=LUA + "get.lua",
+        old="    if line and line[i] ~= other.waiter then break end",
+        new="",
+        test=ASKING + "test_nobody_is_served_past_one_of_another_process_who_stands_between",
+    ),
+    Mutant(
+        name="served-and-still-there",
+        defect="Who was served together with others still stands in line, and nobody behind it is called.",
+        file=LUA + "get.lua",
+        old="    if at ~= 0 then redis.call('ZREM', K.consumers, waiter) end",
+        new="    if at ~= 0 and waiter == WAITER then redis.call('ZREM', K.consumers, waiter) end",
+        test=ASKING + "test_those_who_stand_are_served_in_order_and_leave_the_line_at_once",
+    ),
+    Mutant(
+        name="settled-and-sent-away",
+        defect="Who settles together with others and finds nothing is sent away at once, and its place stays.",
+        file="store/stand_replies.py",
+        old="wait = Wait.NOTHING if given else own.wait",
+        new="wait = Wait.NOTHING if given or order.ack else own.wait",
+        test=TOGETHER + "test_who_settles_and_finds_nothing_waits_on_though_others_with_it_were_served",
+    ),
+    Mutant(
+        name="places-of-the-gone",
+        defect="Who goes while it asks together with others leaves its place behind.",
+        file="engine/flowing.py",
+        old="            self._consumers.give_up(consumer)\n\n    def _leave",
+        new="            pass\n\n    def _leave",
+        test=TOGETHER + "test_the_places_of_those_who_went_while_they_asked_together_are_given_up",
+    ),
+    Mutant(
+        name="answer-that-just-came",
+        defect="What was leased for a caller who goes just when its answer comes stays leased.",
+        file="engine/coalescing.py",
+        old="            if not part.answer.cancelled():",
+        new="            if part.answer is None:",
+        test=COALESCING + "test_an_answer_that_comes_just_when_its_caller_goes_is_handed_over",
+    ),
+    Mutant(
+        name="lost-error-of-the-gone",
+        defect="Who goes while it asks is not seen to when nobody knows whether it was given something.",
+        file="engine/coalescing.py",
+        old="                    self._failed(key, part.ask, error)\n                else:",
+        new="                    pass\n                else:",
+        test=COALESCING + "test_an_error_for_one_who_has_gone_is_handed_over",
     ),
     Mutant(
         name="unclaimed-kept",
@@ -28,8 +77,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="slots-shared-with-newcomers",
         defect="With slots, who settles and asks for the next may lose its slot to a newcomer in the same step.",
         file="engine/flowing.py",
-        old="if not step.deliveries or step.limit:",
-        new="if not step.deliveries:",
+        old="        if step.limit:",
+        new="        if step.limit < 0:",
         test=TOGETHER + "test_with_slots_a_holder_that_settles_keeps_its_own",
     ),
     Mutant(

@@ -10,11 +10,12 @@ from itertools import repeat
 from typing import Any, cast
 
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.errors import QueueDrained
 from headwayd.domain.joined import Joined
 from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, PutCode, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.counting.counts import Counts, QueueCounts, add
-from headwayd.engine.ports import GetStep, PutStep, Store
+from headwayd.engine.ports import GetAsk, GetStep, PutStep, Store
 
 # Leases of which it is remembered when they began: their acks tell how long the work took. About 200 bytes each.
 _MOST_LEASES = 50_000
@@ -55,17 +56,26 @@ class _CountedStore:
         counts.put += put
         return step
 
-    async def get(
-        self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None, is_shared: bool = False
-    ) -> GetStep:
+    async def get(self, order: GetOrder, *, budget_s: float, waiter: Waiter | None = None) -> GetStep:
         """See Store."""
-        step = await self._store.get(order, budget_s=budget_s, waiter=waiter, is_shared=is_shared)
-        counts = self._counts.of(order.queue)
+        step = await self._store.get(order, budget_s=budget_s, waiter=waiter)
+        self._note_got(order.queue, step)
+        return step
+
+    async def get_together(self, asks: Sequence[GetAsk], *, budget_s: float) -> Sequence[GetStep | QueueDrained]:
+        """See Store."""
+        steps = await self._store.get_together(asks, budget_s=budget_s)
+        for ask, step in zip(asks, steps, strict=True):
+            if isinstance(step, GetStep):
+                self._note_got(ask.order.queue, step)
+        return steps
+
+    def _note_got(self, queue: str, step: GetStep) -> None:
+        counts = self._counts.of(queue)
         if step.settled:
             self._note_settled(counts, step.settled)
         if step.deliveries:
             self._note_delivered(counts, step.deliveries)
-        return step
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
