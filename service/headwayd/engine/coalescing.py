@@ -21,7 +21,7 @@ ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
-_GATHER_S, _LONGEST_GATHER_S = 2e-3, 4e-3  # for each that was in the last step, and at most
+_GATHER_S, _GATHER_MORE_S, _LONGEST_GATHER_S = 0.5e-3, 2e-3, 4e-3  # for one in the last step, each more, and at most
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
 
@@ -193,7 +193,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 await steps.popleft()
                 if waiting.parts and not steps and not self._is_full(waiting):
                     # It is busy: a moment later there are more.
-                    await asyncio.sleep(min(count * _GATHER_S, _LONGEST_GATHER_S))
+                    await asyncio.sleep(min(_GATHER_S + (count - 1) * _GATHER_MORE_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
             waiting.stop()
