@@ -48,7 +48,7 @@ class Client:
         while True:
             try:
                 batch = await subscription.fetch(BATCH, timeout=FETCH_S)
-            except nats.errors.TimeoutError:
+            except TimeoutError:  # the library's own, which is one, and at times a bare one
                 continue
             for one in batch:
                 await one.ack()
