@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,14 @@ Connect = Callable[[str], grpc.aio.Channel]
 
 
 async def services_of(channel: grpc.aio.Channel, metadata: Metadata = ()) -> set[str]:
+    """What is told. Raises the status of the call also if that comes before the request has left (with `write` grpc.aio
+    then says that it could not write)."""
+
+    async def requests() -> AsyncIterator[bytes]:
+        yield reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+
     raw: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-    call = raw(metadata=metadata, timeout=SLACK_S)
-    await call.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+    call = raw(requests(), metadata=metadata, timeout=SLACK_S)
     answer = reflection_pb2.ServerReflectionResponse.FromString(await call.read())
     call.cancel()
     return {service.name for service in answer.list_services_response.service}
