@@ -151,31 +151,28 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         try:
             return await part.answer
         except asyncio.CancelledError:
-            if not part.answer.cancelled():  # it has come, but the caller went before it heard of it
-                self._hand_over(key, ask, part.answer)
+            self._hand_over(key, ask, part.answer)  # it may have come, and the caller gone before it heard of it
             raise
 
+    async def _alone(self, key: KeyT, ask: AskT, budget_s: float) -> AnswerT:
+        step = asyncio.ensure_future(self._one(key, ask, budget_s))
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            step.add_done_callback(lambda ended: self._hand_over(key, ask, ended))
+            raise
+
+    async def _one(self, key: KeyT, ask: AskT, budget_s: float) -> AnswerT:
+        [answer] = await self._run(key, [ask], budget_s)
+        return answer
+
     def _hand_over(self, key: KeyT, ask: AskT, answer: asyncio.Future[AnswerT]) -> None:
+        """An answer that nobody waits for any more, if it is one."""
+        if answer.cancelled():
+            return
         error = answer.exception()
         if error is None:
             self._unclaimed(key, ask, answer.result())
-        elif isinstance(error, Exception):
-            self._failed(key, ask, error)
-
-    async def _alone(self, key: KeyT, ask: AskT, budget_s: float) -> AnswerT:
-        step = asyncio.ensure_future(self._run(key, [ask], budget_s))
-        try:
-            [answer] = await asyncio.shield(step)
-        except asyncio.CancelledError:
-            step.add_done_callback(lambda ended: self._came_late(key, ask, ended))
-            raise
-        return answer
-
-    def _came_late(self, key: KeyT, ask: AskT, step: asyncio.Future[Sequence[AnswerT]]) -> None:
-        if step.cancelled():
-            return
-        if (error := step.exception()) is None:
-            self._unclaimed(key, ask, step.result()[0])
         elif isinstance(error, Exception):
             self._failed(key, ask, error)
 

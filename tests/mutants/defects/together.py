@@ -53,8 +53,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="answer-that-just-came",
         defect="What was leased for a caller who goes just when its answer comes stays leased.",
         file="engine/coalescing.py",
-        old="            if not part.answer.cancelled():",
-        new="            if part.answer is None:",
+        old="            self._hand_over(key, ask, part.answer)",
+        new="            pass",
         test=COALESCING + "test_an_answer_that_comes_just_when_its_caller_goes_is_handed_over",
     ),
     Mutant(
