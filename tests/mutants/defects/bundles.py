@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants.mutant import INCLUDE, LUA, WIRE, Mutant
+from mutants.mutant import INCLUDE, WIRE, Mutant
 
 BUNDLES = "tests/integration/test_bundles.py::"
 ALIKE = BUNDLES + "test_nobody_can_tell_a_bundle_from_leases_kept_singly"
@@ -27,7 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="bundle-of-names",
         defect="Messages with ids are kept in bundles, whose acks do not look for ids.",
-        file=LUA + "get.lua",
+        file=INCLUDE + "leasing.lua",
         old="if id ~= '' then is_named = true end",
         new="",
         test=BUNDLES + "test_messages_with_ids_are_no_bundle",

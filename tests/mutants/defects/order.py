@@ -65,7 +65,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="rest-of-a-cut-answer-lost",
         defect="Messages that did not fit into an answer are not put back into the line.",
-        file=LUA + "get.lua",
+        file=INCLUDE + "leasing.lua",
         old="push_head(back)",
         new="",
         test=WIRE + "test_get.py::test_the_answer_carries_at_most_so_many_bytes_and_leases_no_more",
