@@ -6,7 +6,7 @@ that fails with the defect every time, not one that happens to.
 
 from __future__ import annotations
 
-from mutants.defects import bundles, costs, counting, doors, leases, order, rights, streams, together, waiting
+from mutants.defects import bundles, costs, counting, doors, layout, leases, order, rights, streams, together, waiting
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -19,5 +19,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *costs.MUTANTS,
     *counting.MUTANTS,
     *doors.MUTANTS,
+    *layout.MUTANTS,
     *rights.MUTANTS,
 )

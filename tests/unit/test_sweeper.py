@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.errors import NewerLayout, StoreUnavailable
 from headwayd.engine.ports import Store
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
@@ -77,3 +77,23 @@ async def test_what_is_told_during_the_last_visit_is_not_forgotten(tasks: Tasks)
     await asyncio.wait_for(store.is_done.wait(), 5)
     store.is_done.clear()
     await asyncio.wait_for(store.is_done.wait(), 5)
+
+
+async def test_a_queue_that_a_newer_version_keeps_is_not_visited_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwayd.engine.sweeper._RETRY_S", 0.0)
+    visits = 0
+
+    async def refuse(_queue: str, *, budget_s: float) -> bool:
+        nonlocal visits
+        del budget_s
+        visits += 1
+        raise NewerLayout("newer")
+
+    store = Overdue(1)
+    monkeypatch.setattr(store, "sweep", refuse)
+    sweeping(store, tasks.spawn).note(QUEUE, 0.0)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert visits == 1

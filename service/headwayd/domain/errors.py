@@ -266,6 +266,10 @@ class StoreUnavailable(Unavailable):
     reason = Reason.STORE_UNAVAILABLE
 
 
+class NewerLayout(StoreUnavailable):
+    """A newer version has written the queue in a way that this one does not know; nothing happened."""
+
+
 class OutcomeUnknown(Unavailable):
     """The store's answer was lost; it may have happened."""
 

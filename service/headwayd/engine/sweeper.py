@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError
+from headwayd.domain.errors import HeadwayError, NewerLayout
 from headwayd.engine.ports import Store
 
 _BUDGET_S = 2.0
@@ -103,6 +103,8 @@ class Sweeper:
             async with self._places:
                 if await self._store.sweep(queue, budget_s=_BUDGET_S):
                     retry_s = 0.0
+        except NewerLayout:  # looked at again with the next list
+            log.warning("a newer version has changed how this queue is kept; it is left alone", queue=queue)
         except HeadwayError as error:
             log.debug("sweeper.visit_failed", queue=queue, reason=error.reason.name)
             retry_s = _RETRY_S

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from redis import exceptions as redis_errors
 
-from headwayd.domain.errors import HeadwayError, InternalError, NotDurable, OutcomeUnknown, StoreFull, StoreUnavailable
+from headwayd.domain.errors import (
+    HeadwayError,
+    InternalError,
+    NewerLayout,
+    NotDurable,
+    OutcomeUnknown,
+    StoreFull,
+    StoreUnavailable,
+)
 from headwayd.store.address import Host
 
 # First words of error replies that mean: refused before anything was done.
@@ -63,6 +71,8 @@ def refused(error: Exception) -> HeadwayError:
         return StoreFull("the store is out of memory")
     if word == "NOREPLICAS":
         return NotDurable("the store has too few replicas to accept writes")
+    if word == "NEWERLAYOUT":  # our own scripts' word (lua/include/meta.lua)
+        return NewerLayout("a newer version has changed how the queue is kept", metadata={"cause": "LAYOUT"})
     if word in ("MOVED", "ASK", "TRYAGAIN"):
         return Moving(error)
     if word in _NOT_NOW:

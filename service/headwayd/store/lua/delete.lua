@@ -6,6 +6,7 @@
 -- O(1): what is large is freed in the background. Wakes all who wait: foreign clients by not_full and closed, ours by
 -- the change of the keys they watch.
 -- @include removal
+refuse_unread()
 if redis.call('EXISTS', K.bound) == 1 then
   redis.call('DEL', K.bound)
   redis.call('SET', K.deleting, OURS)

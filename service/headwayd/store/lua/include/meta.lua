@@ -1,20 +1,24 @@
 -- @include keys policy
 -- The fields of x:meta: what is kept of a queue's state (`queue` reads it, `commit` writes it back), and its policy.
 --
--- gen (this life's name), born (ms), head, tail, seen_len (elements of the list), seen_prod, seen_cons (what the last
--- script left), n_gaps, n_holes (sizes), n_bundled (leases in bundles; include/bundles), seq (last sequence number of
--- the delayed), line (last number in the producer line), died (last number of the dead), tick_at (ms of the last entry
--- of x:times), due_said (next due time told to the processes), tidy_at (when there is next something to forget), scan
--- (cursor of the search for ids that foreign clients took; -1 = none goes on), expiring (1 = x:expiry may hold
--- something), aged (tickets up to here were given the queue's time to live), adopted_at (ms since when a queue made by
--- a foreign client has been known, 0 = its making is over), offer_at (ms since when offer_to, a string, has been asked
--- to come), standing (last number in the consumer line), turn_at (the same as offer_at, for turn_to in that line),
--- paused, n_* (totals; n_departed: what ever left the line at its head), logged (events ever put into x:log),
--- watched_until (ms; events are logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the
--- rates), and the policy.
+-- gen (this life's name), layout (number of the layout of the queue's keys; 0 = 1), born (ms), head, tail, seen_len
+-- (elements of the list), seen_prod, seen_cons (what the last script left), n_gaps, n_holes (sizes), n_bundled (leases
+-- in bundles; include/bundles), seq (last sequence number of the delayed), line (last number in the producer line),
+-- died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time told to the
+-- processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that foreign clients
+-- took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were given the queue's
+-- time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its making is over),
+-- offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in the consumer line),
+-- turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals; n_departed: what ever left the line at
+-- its head), logged (events ever put into x:log), watched_until (ms; events are logged so long), put_sum, put_sum_at,
+-- ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
 --
 -- Every step reads the core; the others are read together when one of them is first asked for.
-local CORE = { 'gen', 'turn_to', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
+--
+-- The layout's number grows when what a queue's keys hold changes so that a version that does not know of it would lose
+-- something or tell what is not so. Such a version leaves the queue alone.
+local LAYOUT = 1
+local CORE = { 'gen', 'turn_to', 'layout', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
   'n_bundled', 'aged', 'due_said', 'tidy_at', 'expiring', 'standing', 'adopted_at', 'watched_until', 'paused',
   'n_departed', 'tick_at', 'n_accepted', 'put_sum', 'put_sum_at', 'n_acked', 'ack_sum', 'ack_sum_at' }
 local FIRST_COUNTER = 3   -- all but the first two are numbers, in both
@@ -30,7 +34,7 @@ local function first_fields(generation)
   local function counters(names)
     for i = FIRST_COUNTER, #names do
       fields[#fields + 1] = names[i]
-      fields[#fields + 1] = '0'
+      fields[#fields + 1] = names[i] == 'layout' and LAYOUT or '0'
     end
   end
   counters(CORE)
@@ -41,6 +45,12 @@ local function first_fields(generation)
   counters(other_fields())
   return fields
 end
+
+-- Fails if a newer version has given the queue a layout that this one does not know.
+local function refuse_newer(layout)
+  if tonumber(layout or 0) > LAYOUT then error(redis.error_reply('NEWERLAYOUT')) end
+end
+local function refuse_unread() refuse_newer(redis.call('HGET', K.meta, 'layout')) end
 
 local function is_other_field(name)
   for _, other in ipairs(other_fields()) do

@@ -29,15 +29,17 @@ end
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
 -- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
 -- over what foreign clients took. O(1), O(log n) per message taken from the middle that they passed.
+-- Fails if the queue has a layout that this version does not know.
 local function load()
   local strings = redis.call('MGET', K.bound, K.produced_messages, K.consumed_messages)
   if not strings[1] then return nil end
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
+  refuse_newer(meta[3])
   -- Named here, the entries have room from the start; and what is false is not looked for among the other fields.
   local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0,
               prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
               size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0,
-              gen = meta[1], turn_to = meta[2] or '', head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
+              gen = meta[1], turn_to = meta[2] or '', layout = 0, head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
               n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
               watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0, put_sum_at = 0,
               n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false, was_full = false,
@@ -57,7 +59,7 @@ local function load()
       for i = FIRST_COUNTER, #names do S[names[i]] = 0 end
     end
     S.tail, S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted = S.size, S.size, S.prod, S.cons, S.size
-    S.born, S.adopted_at = S.now, S.now
+    S.layout, S.born, S.adopted_at = LAYOUT, S.now, S.now
     S.len, S.returned = S.size, 0
     return S
   end
@@ -128,6 +130,7 @@ local function put_time(S, ticket)
 end
 
 local function forget_own_keys()
+  refuse_unread()
   local keys = {}
   for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end
   redis.call('DEL', unpack(keys))

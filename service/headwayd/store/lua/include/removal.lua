@@ -2,6 +2,7 @@
 -- Takes a queue away, and finds deletions that were begun and not finished.
 
 local function remove_all_keys()
+  refuse_unread()
   local keys = {}
   for _, name in ipairs(pressure_names()) do keys[#keys + 1] = key_of(name) end
   for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end
