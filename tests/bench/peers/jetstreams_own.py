@@ -1,10 +1,10 @@
-"""JetStream by the benchmark that its makers wrote (`nats bench`), in turn with Headway's Go client. Run as
-`cd tests && ../.venv/bin/python -m bench.peers.jetstreams_own`, once `make bench-peers-setup` has been. Prints a table;
-judges nothing.
+"""JetStream by the benchmark that its makers wrote (`nats bench`), in turn with our driver of JetStream and Headway's
+Go client. Run as `cd tests && ../.venv/bin/python -m bench.peers.jetstreams_own`, once `make bench-peers-setup` has
+been. Prints a table; judges nothing.
 
-The same server and stream as in the other tables, as many messages, clients and unconfirmed. Its rates are its own:
-from the first message until the last one has come, whether or not it is acknowledged, and it looks at none. So its
-server is asked afterwards whether all were acknowledged.
+The same server and stream as in the other tables, as many messages, clients and unconfirmed. The program's rates are
+its own: from the first message until the last one has come, whether or not it is acknowledged, and it looks at none. So
+its server is asked afterwards whether all were acknowledged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
 from pathlib import Path
@@ -32,7 +32,7 @@ STREAM, SUBJECT = "benchstream", "benchsubject"  # the program's own names
 UNCONFIRMED = 1_000
 PATIENCE_S = 120.0
 LISTENS_S = 1.0  # a consumer of the program has begun
-HEADWAY = "Headway, Go"
+JETSTREAM, HEADWAY = "NATS JetStream, Go", "Headway, Go"
 PHASES = ("put", "get + ack", "end to end")
 _RATE = re.compile(r"stats: ([\d,]+) msgs/sec")
 
@@ -104,29 +104,47 @@ def _rate(output: str) -> float:
     return float(found[-1].replace(",", ""))
 
 
+@contextmanager
+def driven(name: str, cell: Cell, durability: str, root: Path) -> Iterator[Callable[[], Rates]]:
+    """One run after the other by our own driver, on a server for it."""
+    peer, folders = CATALOGUE[name], [root / f"{CATALOGUE[name].driver}-{what}" for what in ("server", "drivers")]
+    for folder in folders:
+        folder.mkdir()
+    with peer.server(folders[0], durability) as server:
+        contest = Contest(peer, cell, server.address, folders[1])
+
+        def rates() -> Rates:
+            run = contest.run()
+            assert not run.fault, run.fault
+            return run.rates
+
+        yield rates
+
+
+@contextmanager
+def told_by_the_program(cell: Cell, durability: str, root: Path) -> Iterator[Callable[[], Rates]]:
+    """The same by the program."""
+    folder = root / PROGRAM
+    folder.mkdir()
+    with servers.nats(folder, durability) as server:
+        yield Program(server.address, cell, folder).run
+
+
 def compare(cell: Cell, durability: str, runs: int, table: Table) -> None:
-    """One warm-up and so many runs of both, in turn."""
-    peer = CATALOGUE[HEADWAY]
-    ours: list[Rates] = []
-    theirs: list[Rates] = []
+    """One warm-up and so many runs of all three, in turn."""
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-")))
-        folders = [root / name for name in ("nats", "headway", "drivers")]
-        for folder in folders:
-            folder.mkdir()
-        nats = stack.enter_context(servers.nats(folders[0], durability))
-        contest = Contest(peer, cell, stack.enter_context(peer.server(folders[1], durability)).address, folders[2])
-        program = Program(nats.address, cell, folders[0])
-        for run in range(1 + runs):
-            theirs_now, ours_now = program.run(), contest.run()
-            assert not ours_now.fault, ours_now.fault
-            if run:
-                theirs.append(theirs_now)
-                ours.append(ours_now.rates)
+        contestants = [
+            stack.enter_context(told_by_the_program(cell, durability, root)),
+            stack.enter_context(driven(JETSTREAM, cell, durability, root)),
+            stack.enter_context(driven(HEADWAY, cell, durability, root)),
+        ]
+        rounds = [[run() for run in contestants] for _ in range(1 + runs)][1:]
     shape = f"{durability}, {cell.size:,} B, {cell.clients} client{'s' * (cell.clients > 1)}"
-    for phase, their_rates, our_rates in zip(PHASES, zip(*theirs, strict=True), zip(*ours, strict=True), strict=True):
-        ratio = statistics.median(our_rates) / statistics.median(their_rates)
-        table.add(shape, phase, spread(their_rates), spread(our_rates), f"{ratio:.2f}")
+    for at, phase in enumerate(PHASES):
+        of_each = [[rates[at] for rates in of_one] for of_one in zip(*rounds, strict=True)]
+        program, driver, headway = map(statistics.median, of_each)
+        table.add(shape, phase, *map(spread, of_each), f"{headway / program:.2f}", f"{headway / driver:.2f}")
 
 
 def main() -> None:
@@ -146,7 +164,10 @@ def main() -> None:
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.strip()
     table = Table(
         "JetStream by its own benchmark",
-        ["durability, size, clients", "phase", f"nats bench {version}", HEADWAY, "Headway ÷ it"],
+        [
+            *("durability, size, clients", "phase", f"nats bench {version}", f"{JETSTREAM}, our driver", HEADWAY),
+            *("Headway ÷ the first", "÷ the second"),
+        ],
         f"Messages/s, {options.messages:,} in each run; median (least–most) of {options.runs} runs, in turn.",
     )
     for durability, size, clients in product(options.durability, options.sizes, options.clients):
