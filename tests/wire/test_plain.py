@@ -196,6 +196,8 @@ async def a_life(side: Side) -> None:
     await queue("Put", put(Message(delay=span(-1)), wait=span(-1), producer="x" * 300, on_duplicate=9))
     await queue("Put", put(*[Message(payload=b"%d" % i) for i in range(9)], all_or_nothing=True))
     await queue("Put", put(*[Message(payload=b"%d" % i) for i in range(9)]))
+    await queue("Put", put(*[Message(payload=b"%d" % i * 99) for i in range(9)], producer="of many alike"))
+    await queue("Put", put(*[Message(payload=b"%d" % i * 99) for i in range(9)], Message(payload=b"and another")))
     await queue("Put", put(Message(payload=b"too much")))
     await queue("Put", put(Message(payload=b"waits in vain"), wait=span(50)))
     await queue("Peek", pb.PeekRequest(queue="jobs", max_messages=3, from_position=2))
@@ -283,6 +285,7 @@ async def both_ways(side: Side) -> None:
         [Message(payload=b"1"), Message(payload=b"2", id="two")],
         [Message(id="two")],
         [Message(headers={"a": "b"})],
+        [Message(payload=b"%d" % i * 99) for i in range(9)],
     ]
     await stream("Produce", [pb.ProduceRequest(queue="jobs", messages=one, batch=7) for one in batches])
     await stream("Produce", [pb.ProduceRequest(queue="", messages=batches[0])])

@@ -1,11 +1,21 @@
-"""Finds out that a request's messages are nothing but their payloads, of all at once by the size of the request."""
+"""Finds out that a request's messages are nothing but their payloads, of all of them at once: where these are alike in
+size by the request's bytes, else by its size.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import repeat
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import message_pb2, queue_service_pb2
+from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, NUMBER, WITH_LENGTH, number_at, tag_of
+
+MANY = 6  # messages; fewer are cheaper to look at one by one
+_PAYLOAD = tag_of(message_pb2.Message.DESCRIPTOR, "payload")[0]
 
 # The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
 _AROUND_PAYLOAD = ((0x80, 2), (0x4000, 3), (0x20_0000, 4), (0x1000_0000, 5))
@@ -42,3 +52,70 @@ def bare_payloads(
     least = sum(sizes) + 2 * len(sizes) + sum(map(bisect_right, repeat(_FROM_HERE_ON_MORE), sizes))
     others = {field.name: value for field, value in request.ListFields() if field.name != "messages"}
     return payloads if request.ByteSize() == least + type(request)(**others).ByteSize() else None
+
+
+class BareRequest:
+    """A request whose messages are nothing but payloads, all of one size, cut out of its bytes: messages are made only
+    if somebody asks for them. Everything else of it is read as of the request itself."""
+
+    __slots__ = ("_raw", "_rest", "payloads")
+
+    def __init__(self, raw: bytes, rest: ProtoMessage, payloads: list[bytes]) -> None:
+        self._raw = raw
+        self._rest = rest
+        self.payloads = payloads
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
+
+    @property
+    def messages(self) -> Any:
+        """What the request's field of this name holds, made anew each time."""
+        whole: Any = type(self._rest).FromString(self._raw)
+        return whole.messages
+
+
+def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest | None:
+    """The request of this kind in these bytes, if it has many messages, one behind the other, all of one size, and
+    nothing but payloads; None if not, and if it is none. `tag` stands before each of its messages.
+
+    Then each begins with the same few bytes, which say that it is a message, how long it is, and that all of this is a
+    payload: they are compared column by column.
+    """
+    try:
+        start = _first_message(raw, tag)
+        length, at = number_at(raw, start + 1)
+        size, payload_at = number_at(raw, at + 1)
+    except (IndexError, ValueError):
+        return None
+    stride = payload_at - start + size
+    count = (len(raw) - start) // stride
+    if count < MANY or raw[at] != _PAYLOAD or at + length != start + stride or not size:
+        return None
+    for place in range(start, payload_at):
+        column = raw[place : start + count * stride : stride]
+        count -= len(column.lstrip(column[:1]))  # from the first on that differs
+    if count < MANY:
+        return None
+    end = start + count * stride
+    try:
+        rest: Any = kind.FromString(raw[:start] + raw[end:])
+    except DecodeError:
+        return None
+    if rest.messages:
+        return None
+    return BareRequest(raw, rest, [raw[at : at + size] for at in range(payload_at, end, stride)])
+
+
+def _first_message(raw: bytes, tag: int) -> int:
+    """Where the first field with this tag is. Raises IndexError if there is none, ValueError where one stands before it
+    that no request has."""
+    at = 0
+    while raw[at] != tag:
+        follows = raw[at] & 7
+        if raw[at] > HIGHEST_OF_A_BYTE or follows not in (NUMBER, WITH_LENGTH):
+            raise ValueError("no field of the schema")
+        number, at = number_at(raw, at + 1)
+        if follows == WITH_LENGTH:
+            at += number
+    return at

@@ -2,7 +2,8 @@
 
 gRPC itself answers UNKNOWN with the name of a Python class if a deserializer raises. So ours returns an `Undecodable`
 instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size; so does
-each that is `counted` whatever its size.
+each that is `counted` whatever its size. One with many messages that are nothing but payloads of one size is not read
+message by message, and comes as a `BareRequest`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
 from headwayd.domain.footprint import MESSAGE_BYTES
+from headwayd.rpc.bare_messages import BareRequest, bare_request
 from headwayd.rpc.room import LARGE_BYTES, Large
+from headwayd.rpc.wire_format import tag_of
 
 Request = TypeVar("Request", bound=ProtoMessage)
 
@@ -27,6 +30,8 @@ WHOLE_REQUEST = "request"  # the path of a violation that belongs to no single f
 _LENGTH_DELIMITED = 2
 # Looking for the culprit costs Python time for every field, so it is done for requests of this size only.
 _MAX_EXPLAINED_BYTES = 64 * 1024
+# A smaller request is read as it is: many messages do not fit into it, or cost next to nothing.
+_LEAST_CUT_BYTES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +43,30 @@ class Undecodable:
 
 def decoder(
     message_class: type[Request], *, max_bytes: int, counted: bool = False
-) -> Callable[[bytes], Request | Large | Undecodable]:
+) -> Callable[[bytes], Request | BareRequest | Large | Undecodable]:
     """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
     messages = message_class.DESCRIPTOR.fields_by_name.get("messages")
     has_messages = messages is not None and messages.is_repeated
+    tag = tag_of(cast(Descriptor, message_class.DESCRIPTOR), "messages")[0] if has_messages else 0
     large_bytes = 0 if counted else LARGE_BYTES
 
-    def decode(raw: bytes) -> Request | Large | Undecodable:
-        if len(raw) > max_bytes:
-            return Undecodable(_too_large(len(raw), max_bytes))
-        try:
-            request = message_class.FromString(raw)
-        except DecodeError:
-            return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
+    def decode(raw: bytes) -> Request | BareRequest | Large | Undecodable:
         size = len(raw)
-        if has_messages:  # never more than one request may have, for which there is room
-            size = min(size + MESSAGE_BYTES * len(cast(Any, request).messages), max_bytes)
+        if size > max_bytes:
+            return Undecodable(_too_large(size, max_bytes))
+        request: Request | BareRequest | None = None
+        count = 0
+        if has_messages and size >= _LEAST_CUT_BYTES and (request := bare_request(raw, message_class, tag)):
+            count = len(request.payloads)
+        if request is None:
+            try:
+                request = message_class.FromString(raw)
+            except DecodeError:
+                return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
+            if has_messages:
+                count = len(cast(Any, request).messages)
+        if count:  # never more than one request may have, for which there is room
+            size = min(size + MESSAGE_BYTES * count, max_bytes)
         return request if size < large_bytes else Large(request, size)
 
     return decode

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_service_pb2
 from headwayd.domain.bare import BareMessages
@@ -30,13 +31,12 @@ from headwayd.domain.limits import (
 from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import PLACE_MARK
-from headwayd.rpc.bare_messages import bare_payloads, is_bare
+from headwayd.rpc.bare_messages import MANY, BareRequest, bare_payloads, is_bare
 from headwayd.rpc.policies import masked_names, policy_of
 from headwayd.rpc.validation import Checks
 from headwayd.rpc.watch_requests import checked_progress
 
 OWN_ID_MARK = "~"  # ids that the service makes begin with it
-_MANY = 6  # messages; fewer are cheaper to look at one by one
 _CLOSE_WAIT_MS = 1 * SECOND_MS
 _DELETE_WAIT_MS = 5 * SECOND_MS
 # No line is longer, and Lua's numbers are exact up to here: a position beyond shows the same, nothing.
@@ -92,14 +92,14 @@ def delete_wait_ms(request: queue_service_pb2.DeleteRequest, limits: Limits) -> 
     return _only_wait_ms(request, limits, default_ms=_DELETE_WAIT_MS)
 
 
-def put_order(request: queue_service_pb2.PutRequest, limits: Limits) -> PutOrder:
+def put_order(request: queue_service_pb2.PutRequest | BareRequest, limits: Limits) -> PutOrder:
     """What Put asks for."""
     checks = Checks(limits)
     on_duplicate = _on_duplicate(request.on_duplicate, checks)
     order = PutOrder(
         queue=request.queue,
         messages=_new_messages(request, checks),
-        wait_ms=_wait_ms(request, checks),
+        wait_ms=_wait_ms(cast(queue_service_pb2.PutRequest, request), checks),
         on_duplicate=on_duplicate,
         all_or_nothing=request.all_or_nothing,
         producer=checks.text("producer", request.producer, max_bytes=MAX_ROLE_NAME_BYTES),
@@ -108,7 +108,7 @@ def put_order(request: queue_service_pb2.PutRequest, limits: Limits) -> PutOrder
     return order
 
 
-def batch_order(request: queue_service_pb2.ProduceRequest, queue: str, limits: Limits) -> PutOrder:
+def batch_order(request: queue_service_pb2.ProduceRequest | BareRequest, queue: str, limits: Limits) -> PutOrder:
     """What a batch of a Produce stream asks for, on the queue that it is for; how long it may wait is not decided
     here."""
     checks = Checks(limits)
@@ -225,15 +225,19 @@ def _on_duplicate(value: int, checks: Checks) -> OnDuplicate:
 
 
 def _new_messages(
-    request: queue_service_pb2.PutRequest | queue_service_pb2.ProduceRequest, checks: Checks
+    request: queue_service_pb2.PutRequest | queue_service_pb2.ProduceRequest | BareRequest, checks: Checks
 ) -> Sequence[NewMessage]:
-    count = len(request.messages)
+    most = checks.limits.max_message_bytes
+    count = len(request.payloads) if isinstance(request, BareRequest) else len(request.messages)
     if not checks.batch_size("messages", count):
         return ()
-    if count >= _MANY:
-        payloads = bare_payloads(request, max_bytes=checks.limits.max_message_bytes)
-        if payloads is not None:
-            return BareMessages(payloads)
+    payloads: list[bytes] | None = None
+    if isinstance(request, BareRequest):
+        payloads = request.payloads if len(request.payloads[0]) <= most else None
+    elif count >= MANY:
+        payloads = bare_payloads(request, max_bytes=most)
+    if payloads is not None:
+        return BareMessages(payloads)
     return [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
 
 

@@ -1,6 +1,7 @@
-"""Numbers and tags in the bytes of the schema, for replies that are put together without its own code.
+"""Numbers and tags in the bytes of the schema, for replies that are put together, and requests that are cut to pieces,
+without its own code.
 
-Only what those replies need: everything else of the format is left to the schema's code.
+Only what those need: everything else of the format is left to the schema's code.
 """
 
 from __future__ import annotations
@@ -21,6 +22,15 @@ def varint(number: int) -> bytes:
         found.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes([*found, number])
+
+
+def number_at(raw: bytes, at: int) -> tuple[int, int]:
+    """The number that begins there, and where it has ended. Raises IndexError if the bytes end before."""
+    number = shift = 0
+    while (byte := raw[at]) > HIGHEST_OF_A_BYTE:
+        number |= (byte & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return number | byte << shift, at + 1
 
 
 def tag(field: int, follows: int) -> bytes:

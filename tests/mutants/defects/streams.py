@@ -4,7 +4,25 @@ from __future__ import annotations
 
 from mutants.mutant import INCLUDE, LUA, WIRE, Mutant
 
+BARE = "tests/unit/rpc/test_bare_messages.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="alike-by-their-first",
+        defect="Messages of a batch are taken for as long as its first.",
+        file="rpc/bare_messages.py",
+        old="        count -= len(column.lstrip(column[:1]))",
+        new="        count -= 0",
+        test=BARE + "test_any_other_request_is_left_to_the_schema",
+    ),
+    Mutant(
+        name="others-behind-those-alike",
+        defect="Messages that stand behind many of one size are not put.",
+        file="rpc/bare_messages.py",
+        old="    if rest.messages:\n        return None\n",
+        new="",
+        test=BARE + "test_any_other_request_is_left_to_the_schema",
+    ),
     # The streams of producers and consumers.
     Mutant(
         name="credit-exceeded-by-one-message",
