@@ -120,7 +120,7 @@ rolling: $(VENV)/.dev-stamp ## three services under load, each restarted ten tim
 truth: $(VENV)/.dev-stamp ## 1,000,000 operations while others watch: every position sent must be the store's; half an hour
 	HEADWAY_TRUTH_OPS=$${HEADWAY_TRUTH_OPS:-1000000} $(BIN)/python -m pytest tests/truth --stores=valkey -s $(ARGS)
 
-mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; two minutes
+mutants: $(VENV)/.dev-stamp ## break the service on purpose, defect by defect: a named test must notice each; a quarter of an hour
 	cd tests && ../$(BIN)/python -m mutants.run $(ARGS)
 
 clean: ## remove the virtual environments and everything built
