@@ -158,13 +158,13 @@ async def test_headers_and_ids_count_as_bytes(line: Line) -> None:
 async def test_a_lease_that_lapses_gives_its_credit_back(line: Line) -> None:
     await line.create()
     await line.put(b"1", b"2")
-    async with Consuming(line, 1, lease_ms=300) as stream:
+    async with Consuming(line, 1, lease_ms=1_000) as stream:
         first, again = await stream.taken(2)
         assert (first.message.payload, again.message.payload) == (b"1", b"1")
         assert again.attempt == 2
         await stream.extend(again.lease, lease_ms=3_600_000)
         await stream.results(1)
-        await asyncio.sleep(0.5)  # longer than the lease was
+        await asyncio.sleep(1.5)  # longer than the lease was
         assert len(stream.deliveries) == 2
         await stream.ack(first.lease, again.lease)
         assert ends(await stream.results(3)) == [EXTENDED, STALE, ACKED]
