@@ -15,6 +15,8 @@ from headway.v1 import message_pb2, queue_service_pb2
 from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, NUMBER, WITH_LENGTH, number_at, tag_of
 
 MANY = 6  # messages; fewer are cheaper to look at one by one
+_MOST_CUT = 10_000  # messages; a request with more of them is refused as a rule, and not worth the time before that
+_MOST_BEFORE = 8  # fields before the messages; a request has fewer, and who sends more is to cost no time either
 _PAYLOAD = tag_of(message_pb2.Message.DESCRIPTOR, "payload")[0]
 
 # The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
@@ -90,7 +92,7 @@ def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest 
         return None
     stride = payload_at - start + size
     count = (len(raw) - start) // stride
-    if count < MANY or raw[at] != _PAYLOAD or at + length != start + stride or not size:
+    if not MANY <= count <= _MOST_CUT or raw[at] != _PAYLOAD or at + length != start + stride or not size:
         return None
     for place in range(start, payload_at):
         column = raw[place : start + count * stride : stride]
@@ -108,14 +110,16 @@ def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest 
 
 
 def _first_message(raw: bytes, tag: int) -> int:
-    """Where the first field with this tag is. Raises IndexError if there is none, ValueError where one stands before it
-    that no request has."""
+    """Where the first field with this tag is. Raises IndexError if there is none, ValueError where something stands
+    before it that no request has."""
     at = 0
-    while raw[at] != tag:
+    for _ in range(_MOST_BEFORE):
+        if raw[at] == tag:
+            return at
         follows = raw[at] & 7
         if raw[at] > HIGHEST_OF_A_BYTE or follows not in (NUMBER, WITH_LENGTH):
-            raise ValueError("no field of the schema")
+            break
         number, at = number_at(raw, at + 1)
         if follows == WITH_LENGTH:
             at += number
-    return at
+    raise ValueError("no request of the schema")

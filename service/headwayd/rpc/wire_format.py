@@ -10,6 +10,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 NUMBER, WITH_LENGTH = 0, 2  # what follows a tag: a number, or a length and as many bytes
 HIGHEST_OF_A_BYTE = 0x7F  # numbers, and so lengths, up to this are one byte
+_LONGEST_NUMBER = 10  # bytes
 _NUMBERS = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_ENUM}  # of the types that are written here
 
 
@@ -25,12 +26,16 @@ def varint(number: int) -> bytes:
 
 
 def number_at(raw: bytes, at: int) -> tuple[int, int]:
-    """The number that begins there, and where it has ended. Raises IndexError if the bytes end before."""
-    number = shift = 0
-    while (byte := raw[at]) > HIGHEST_OF_A_BYTE:
+    """The number that begins there, and where it has ended. Raises IndexError if the bytes end before, ValueError if it
+    is longer than any number of the format."""
+    number = 0
+    for shift in range(0, 7 * _LONGEST_NUMBER, 7):
+        byte = raw[at]
+        at += 1
         number |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return number | byte << shift, at + 1
+        if byte <= HIGHEST_OF_A_BYTE:
+            return number, at
+    raise ValueError("no number of the format")
 
 
 def tag(field: int, follows: int) -> bytes:

@@ -186,6 +186,28 @@ def test_any_other_request_is_left_to_the_schema(messages: list[Message]) -> Non
         assert cut(ProduceRequest(messages=messages, **others)) is None
 
 
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"\x80" * 4_000_000,
+        b"\x18" + b"\x80" * 4_000_000,
+        b"\x12" + b"\x80" * 4_000_000,
+        b"\x18\x01" * 2_000_000,
+        b"\x0a" + b"\xff" * 9 + b"\x01",
+    ],
+)
+def test_nothing_that_a_client_may_send_is_looked_at_for_long(before: bytes) -> None:
+    """Each takes far more than any test's time if it is read to its end number by number, or as one number."""
+    raw = before + ProduceRequest(messages=[Message(payload=b"x" * 99)] * 9).SerializeToString()
+    for _ in range(1_000):
+        assert bare_request(raw, ProduceRequest, MESSAGES_TAG) is None
+
+
+def test_more_messages_than_anybody_may_put_are_left_to_the_schema() -> None:
+    assert cut(ProduceRequest(messages=[Message(payload=b"x")] * 10_000)) is not None
+    assert cut(ProduceRequest(messages=[Message(payload=b"x")] * 10_001)) is None
+
+
 PIECES = st.sampled_from(
     [
         b"",
