@@ -36,15 +36,15 @@ local function load()
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
   refuse_newer(meta[3])
   -- Named here, the entries have room from the start; and what is false is not looked for among the other fields.
-  local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0,
-              prod = tonumber(strings[2]) or 0, cons = tonumber(strings[3]) or 0,
-              size = redis.call('LLEN', K.q), closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0,
-              gen = meta[1], turn_to = meta[2] or '', layout = 0, head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
-              n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0, adopted_at = 0,
-              watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0, put_sum_at = 0,
-              n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false, was_full = false,
-              policy = false, log = false, bits = false, at_commit = false, made_room = false, time_known = false,
-              called = false, present = false }
+  local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0, prod = tonumber(strings[2]) or 0,
+              cons = tonumber(strings[3]) or 0, size = redis.call('LLEN', K.q),
+              closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0, gen = meta[1],
+              turn_to = meta[2] or '', layout = 0, head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
+              n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0,
+              adopted_at = 0, watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0,
+              put_sum_at = 0, n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false,
+              was_full = false, policy = false, log = false, bits = false, at_commit = false, made_room = false,
+              time_known = false, called = false, present = false }
   for i = FIRST_COUNTER, #CORE do S[CORE[i]] = (meta[i] or 0) + 0 end
   setmetatable(S, { __index = function(_, name)
     if not is_other_field(name) then return nil end
