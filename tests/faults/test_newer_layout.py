@@ -10,7 +10,9 @@ import redis
 
 from faults.conftest import Open, Serve
 from faults.table import ask, assert_unavailable
-from harness import StoreServer, refused
+from harness import StoreServer, eventually, refused
+from harness.scraping import scrape
+from headway.v1 import queue_service_pb2
 from wire.calls import ACKED, Keys, Line, payloads
 from wire.every_call import REQUESTS, short
 
@@ -97,6 +99,26 @@ async def test_other_queues_are_served_and_the_log_names_the_one(
     await asyncio.sleep(1.5)
     told = second.log.read_text().count("a newer version has changed how this queue is kept")
     assert told == 1
+
+
+async def test_a_list_fails_rather_than_leave_it_out_and_metrics_do_without_it(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, keys: Keys
+) -> None:
+    service = await serve(fresh_store_server.url, PRESSURE_PREFIX=PREFIX, HEADWAY_HTTP_LISTEN="127.0.0.1:0")
+    line, other = await open_line(service, "jobs"), await open_line(service, "other")
+    for each in (line, other):
+        await each.create()
+        await each.put(b"x")
+    keys.client.hset(keys["x:meta"], "layout", NEWER)
+    with refused("STORE_UNAVAILABLE") as said:
+        await line.stub.List(queue_service_pb2.ListRequest(), timeout=5)
+    assert said.metadata["cause"] == "LAYOUT"
+
+    async def is_told() -> bool:
+        told = await scrape(service)
+        return told.value("store_reachable") == 1 and told.value("queue_messages", queue="other", state="waiting") == 1
+
+    await eventually(is_told, within=10)
 
 
 async def test_a_queue_without_a_number_has_the_first_layout(line: Line, keys: Keys) -> None:

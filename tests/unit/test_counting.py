@@ -175,7 +175,9 @@ class FakeQueues:
             raise StoreUnavailable("slow")
         return sorted(self.all)
 
-    async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
+    async def describe_many(
+        self, queues: Sequence[str], *, only_known: bool = False, budget_s: float
+    ) -> Sequence[Queue]:
         self.asked += 1
         self.described += queues
         await asyncio.sleep(0)

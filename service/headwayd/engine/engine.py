@@ -210,10 +210,12 @@ class Engine:
         return list(queues), page[-1] if len(found) > page_size else ""
 
     async def used(self, namespace: str, *, with_bytes: bool, budget_s: float) -> Used:
-        """What a namespace has, summed up over its queues, each as of its own instant. Cost grows with the store."""
+        """What a namespace has, summed up over its queues, each as of its own instant; of what a newer version keeps no
+        messages are counted. Cost grows with the store."""
         budget = Budget(budget_s)
         queues = await self._store.names(namespace, budget_s=budget.left_s)
-        counts = [queue.counts for queue in await self._store.describe_many(queues, budget_s=budget.left_s)]
+        described = await self._store.describe_many(queues, only_known=True, budget_s=budget.left_s)
+        counts = [queue.counts for queue in described]
         return Used(
             queues=len(queues),
             messages=sum(each.length + each.leased + each.delayed + each.dead for each in counts),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from headwayd.domain.errors import (
+    NewerLayout,
     QueueDeleted,
     RoleInUse,
     StoreUnavailable,
@@ -70,8 +71,11 @@ class QueueSteps(Asking):
         """The queue as of one instant."""
         return await self._ask_queue("describe", queue, budget_s=budget_s)
 
-    async def describe_many(self, queues: Sequence[str], *, budget_s: float) -> Sequence[Queue]:
-        """Those of the queues that stand, each as of its own instant."""
+    async def describe_many(
+        self, queues: Sequence[str], *, only_known: bool = False, budget_s: float
+    ) -> Sequence[Queue]:
+        """Those of the queues that stand, each as of its own instant. Raises NewerLayout if a newer version keeps one;
+        `only_known` leaves such out."""
         found: list[Queue] = []
         async with _within(budget_s):
             for start in range(0, len(queues), _MANY_AT_ONCE):
@@ -80,6 +84,8 @@ class QueueSteps(Asking):
                     *(self._ask("describe", queue, budget_s=budget_s) for queue in part), return_exceptions=True
                 )
                 for queue, reply in zip(part, answers, strict=True):
+                    if only_known and isinstance(reply, NewerLayout):
+                        continue
                     if isinstance(reply, BaseException):
                         raise reply
                     if replies.missing(reply[0], queue) is None:

@@ -48,4 +48,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        except ZeroDivisionError:",
         test="tests/unit/test_sweeper.py::test_a_queue_that_a_newer_version_keeps_is_not_visited_again",
     ),
+    Mutant(
+        name="newer-layout-called-away",
+        defect="Metrics tell the store as away while a newer version keeps a queue.",
+        file="engine/counting/census.py",
+        old="describe_many(own, only_known=True,",
+        new="describe_many(own,",
+        test=NEWER + "test_a_list_fails_rather_than_leave_it_out_and_metrics_do_without_it",
+    ),
 )

@@ -108,13 +108,14 @@ class Census:
         await self._learn_names()
         own = list(self._counts.own)
         others = self._next_others()
-        found = {queue.name: queue for queue in await self._store.describe_many(own, budget_s=budget.left_s)}
+        described = await self._store.describe_many(own, only_known=True, budget_s=budget.left_s)
+        found = {queue.name: queue for queue in described}
         for name in own:
             if name not in found:
                 self._counts.forget(name)
         numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
         if others:
-            queues = await self._store.describe_many(others, budget_s=budget.left_s)
+            queues = await self._store.describe_many(others, only_known=True, budget_s=budget.left_s)
             for name in others:
                 self._others.pop(name, None)
             self._others.update({queue.name: QueueNumbers.of(queue) for queue in queues})
