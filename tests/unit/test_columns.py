@@ -8,15 +8,18 @@ from itertools import groupby
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message as ProtoMessage
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.columns import FirstAcks, FirstDeliveries, last_expiry_ms, leases_of
-from headwayd.domain.consuming import Credit
+from headwayd.domain.consuming import Credit, ToldConsumer
 from headwayd.domain.model import Delivery, Settled, Settlement
+from headwayd.domain.standing import GetOutcome
 from headwayd.engine.consuming.outstanding import Outstanding
-from headwayd.rpc.conversion import add_deliveries, add_results
+from headwayd.rpc.conversion import add_deliveries, add_results, consume_response, get_response
+from headwayd.rpc.encoded import Encoded, as_message, to_bytes
 from headwayd.store import replies, tokens
 
 GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
@@ -105,7 +108,32 @@ def test_deliveries_by_columns_are_the_same_on_the_wire(rows: list[Row]) -> None
         assert at_once.SerializeToString() == in_turn.SerializeToString()
 
 
-@pytest.mark.parametrize("first", [1, 92, 9_990, 16_380, 2**14 * 7 - 3, 10**12, 2**53 - 20])
+@given(lines(), st.booleans(), st.booleans())
+def test_replies_in_bytes_are_those_of_the_schema(rows: list[Row], has_given: bool, has_settled: bool) -> None:
+    given: Sequence[Delivery] = leased(rows) if has_given else ()
+    settled = FirstAcks(["a" * 48] * 9 if has_settled else [])
+    for by_columns, in_turn in (
+        (get_response(GetOutcome(given, settled)), get_response(GetOutcome(list(given), list(settled)))),
+        (
+            consume_response(ToldConsumer(deliveries=given, settled=settled)),
+            consume_response(ToldConsumer(deliveries=list(given), settled=list(settled))),
+        ),
+    ):
+        assert isinstance(in_turn, ProtoMessage)
+        assert to_bytes(by_columns) == to_bytes(in_turn)
+        assert as_message(by_columns) == in_turn
+
+
+def test_what_is_more_than_columns_is_told_all_the_same() -> None:
+    given, settled = leased(consecutive(9)), [Settlement("a", Settled.STALE)]
+    reply = consume_response(ToldConsumer(deliveries=given, settled=settled, is_drained=True))
+    assert isinstance(reply, pb.ConsumeResponse)
+    assert (len(reply.deliveries), len(reply.settled), reply.drained) == (9, 1, True)
+    assert isinstance(consume_response(ToldConsumer(deliveries=given)), Encoded)
+    assert isinstance(consume_response(ToldConsumer()), pb.ConsumeResponse)
+
+
+@pytest.mark.parametrize("first", [1, 92, 120, 990, 9_990, 16_380, 2**14 * 7 - 3, 10**12, 2**53 - 20])
 def test_tickets_of_any_length_are_the_same_on_the_wire(first: int) -> None:
     columns = leased(consecutive(20, first))
     response = pb.ConsumeResponse()
@@ -156,6 +184,20 @@ def test_acks_of_leases_of_any_length_are_the_same_on_the_wire(odd: str) -> None
         assert response == other
 
 
+def named_by(words: Sequence[bytes | int]) -> list[tuple[bytes | int, bytes | int, bytes | int]]:
+    """As the scripts read them: generation, ticket and nonce of each lease."""
+    named: list[tuple[bytes | int, bytes | int, bytes | int]] = []
+    rest = iter(words)
+    for generation in rest:
+        nonce, count = next(rest), int(next(rest))
+        if count < 0:
+            first = int(next(rest))
+            named += [(generation, first + n, nonce) for n in range(-count)]
+        else:
+            named += [(generation, next(rest), nonce) for _ in range(count)]
+    return named
+
+
 @given(
     st.lists(
         st.one_of(
@@ -167,20 +209,11 @@ def test_acks_of_leases_of_any_length_are_the_same_on_the_wire(odd: str) -> None
     )
 )
 def test_tokens_of_many_are_those_of_each(leases: list[str]) -> None:
-    named: list[tuple[bytes | int, bytes | int, bytes | int]] = []
-    words = iter(tokens.decode_all(leases))
-    for generation in words:
-        nonce, count = next(words), int(next(words))
-        if count < 0:
-            first = int(next(words))
-            named += [(generation, first + n, nonce) for n in range(-count)]
-        else:
-            named += [(generation, next(words), nonce) for _ in range(count)]
-    assert named == [tokens.decode(lease) for lease in leases]
+    assert named_by(tokens.decode_all(leases)) == [tokens.decode(lease) for lease in leases]
 
 
 def test_leases_of_one_step_are_named_together() -> None:
-    leases = tokens.encode_all(GENERATION, [4, 5, 6], RANDOM, 1)
+    leases = tokens.encode_run(GENERATION, 4, 3, RANDOM, 1)
     nonce = RANDOM + (1).to_bytes(4)
     assert tokens.decode_all(leases) == [GENERATION, nonce, -3, 4]  # they follow each other
     assert tokens.decode_all([leases[0], leases[2], leases[1]]) == [GENERATION, nonce, 3, 4, 6, 5]
@@ -191,10 +224,27 @@ def test_leases_of_one_step_are_named_together() -> None:
     ]
 
 
-@given(st.lists(st.integers(0, 2**53)))
-def test_tokens_made_at_once_are_those_made_one_by_one(tickets: list[int]) -> None:
+@given(st.integers(0, 2**53 - 600), st.integers(0, 600), st.binary(min_size=16, max_size=16), st.integers(1, 2**32 - 1))
+def test_tokens_made_at_once_are_those_made_one_by_one(first: int, count: int, random: bytes, attempt: int) -> None:
     encode = tokens.encoder(GENERATION)
-    assert tokens.encode_all(GENERATION, tickets, RANDOM, 3) == [encode(ticket, RANDOM, 3) for ticket in tickets]
+    in_turn = [encode(ticket, random, attempt) for ticket in range(first, first + count)]
+    assert tokens.encode_run(GENERATION, first, count, random, attempt) == in_turn
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2**53 - 300), st.integers(1, 250), st.sampled_from([RANDOM, RANDOM[::-1]])), max_size=6
+    ),
+    st.one_of(st.none(), st.integers(0)),
+)
+def test_tokens_of_many_steps_are_those_of_each(steps: list[tuple[int, int, bytes]], odd: int | None) -> None:
+    leases = [
+        lease for first, count, random in steps for lease in tokens.encode_run(GENERATION, first, count, random, 1)
+    ]
+    if odd is not None and leases:  # one has a character that is another, or none of theirs
+        at = odd % len(leases)
+        leases[at] = leases[at][: odd % 48] + "A*"[odd % 2] + leases[at][odd % 48 + 1 :]
+    assert named_by(tokens.decode_all(leases)) == [tokens.decode(lease) for lease in leases]
 
 
 def test_what_is_outstanding_is_the_same_by_columns() -> None:

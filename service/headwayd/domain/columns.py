@@ -26,7 +26,7 @@ class FirstDeliveries(Sequence[Delivery]):
         self,
         *,
         generation: str,
-        tickets: Sequence[int],
+        tickets: range,
         payloads: Sequence[bytes],
         leases: Sequence[str],
         put_at_ms: Sequence[int],

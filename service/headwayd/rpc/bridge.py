@@ -22,6 +22,7 @@ from grpc.aio import ServicerContext
 from headwayd.domain.calls import Asked, CallFailed, Method, Why, certificate_shown
 from headwayd.domain.errors import FieldInvalid, Violation
 from headwayd.rpc.decoding import WHOLE_REQUEST
+from headwayd.rpc.encoded import Reply, as_message, to_bytes
 from headwayd.rpc.guard import CERTIFICATE
 from headwayd.rpc.status import rich_status
 
@@ -108,10 +109,10 @@ def _from_json(method: MethodDescriptor, text: bytes) -> bytes:
     return message.SerializeToString()
 
 
-def _encoded(reply: ProtoMessage, *, is_json: bool) -> bytes:
+def _encoded(reply: Reply, *, is_json: bool) -> bytes:
     if is_json:
-        return json_format.MessageToJson(reply, indent=None, ensure_ascii=False).encode()
-    return reply.SerializeToString()
+        return json_format.MessageToJson(as_message(reply), indent=None, ensure_ascii=False).encode()
+    return to_bytes(reply)
 
 
 def _failure(status: status_pb2.Status) -> CallFailed:

@@ -8,20 +8,21 @@ from dataclasses import replace
 from typing import NoReturn
 
 from headway.v1 import queue_service_pb2
-from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credit, ExtendOrder, ToldConsumer
+from headwayd.domain.consuming import AckOrder, ConsumeOrder, ConsumeStep, Credit, ExtendOrder
 from headwayd.domain.errors import HeadwayError, Violation
 from headwayd.domain.limits import MAX_CREDIT_MESSAGES, MAX_ROLE_NAME_BYTES, MIN_LEASE_MS, Limits
 from headwayd.rpc import requests
-from headwayd.rpc.conversion import add_deliveries, add_results, fill_standing
+from headwayd.rpc.conversion import consume_response
 from headwayd.rpc.deadlines import store_budget_s
 from headwayd.rpc.edge import Context
+from headwayd.rpc.encoded import Reply
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.validation import Checks
 
 
 async def consume(
     engine: Engine, asked: AsyncIterator[queue_service_pb2.ConsumeRequest], context: Context
-) -> AsyncGenerator[queue_service_pb2.ConsumeResponse, None]:
+) -> AsyncGenerator[Reply, None]:
     """Streams what is leased and what became of it."""
     first = await anext(asked, queue_service_pb2.ConsumeRequest())
     if not first.HasField("start"):
@@ -31,7 +32,7 @@ async def consume(
     steps = _steps(asked, order.queue, engine.limits)
     async with aclosing(engine.consume(order, steps, budget_s=store_budget_s(context))) as stream:
         async for told in stream:
-            yield _response(told)
+            yield consume_response(told)
 
 
 async def _steps(
@@ -104,12 +105,3 @@ def _within(step: str, error: HeadwayError) -> HeadwayError:
     metadata = error.metadata | {"field": f"{step}.{error.metadata.get('field', '')}"}
     violations = [Violation(f"{step}.{one.field}", one.description) for one in error.violations]
     return type(error)(f"{step}.{error.text}", metadata=metadata, violations=violations)
-
-
-def _response(told: ToldConsumer) -> queue_service_pb2.ConsumeResponse:
-    response = queue_service_pb2.ConsumeResponse(drained=told.is_drained)
-    add_deliveries(response, told.deliveries)
-    add_results(response, "settled", told.settled)
-    if told.standing is not None:
-        fill_standing(response.standing, told.standing)
-    return response

@@ -12,6 +12,7 @@ from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import admin_service_pb2, message_pb2, queue_pb2, queue_service_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.consuming import ToldConsumer
 from headwayd.domain.joined import Joined
 from headwayd.domain.limits import MAX_HEADER_KEY_BYTES, MAX_HEADER_VALUE_BYTES, MAX_HEADERS, Limits
 from headwayd.domain.model import (
@@ -31,6 +32,7 @@ from headwayd.domain.model import (
 from headwayd.domain.places import LeasedMessage
 from headwayd.domain.standing import GetOutcome, Standing
 from headwayd.rpc.columns import first_acks, first_deliveries
+from headwayd.rpc.encoded import Encoded, Reply
 from headwayd.rpc.hint_conversion import set_eta, set_hints
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.put_results import results_in_bytes
@@ -81,28 +83,31 @@ def roles_message(producer: Role, consumer: Role) -> queue_pb2.Roles:
     )
 
 
-def put_response(outcomes: Sequence[PutOutcome]) -> queue_service_pb2.PutResponse:
+def put_response(outcomes: Sequence[PutOutcome]) -> Reply:
     """One result per message, in order."""
+    if (in_bytes := _results_in_bytes(outcomes, queue_service_pb2.PutResponse.RESULTS_FIELD_NUMBER)) is not None:
+        return Encoded(queue_service_pb2.PutResponse, in_bytes)
     response = queue_service_pb2.PutResponse()
     _fill_results(response, outcomes)
     return response
 
 
-def produce_response(batch: int, outcomes: Sequence[PutOutcome]) -> queue_service_pb2.ProduceResponse:
+def produce_response(batch: int, outcomes: Sequence[PutOutcome]) -> Reply:
     """The answer to a batch: one result per message, in order."""
     response = queue_service_pb2.ProduceResponse(batch=batch)
+    if (in_bytes := _results_in_bytes(outcomes, queue_service_pb2.ProduceResponse.RESULTS_FIELD_NUMBER)) is not None:
+        return Encoded(queue_service_pb2.ProduceResponse, response.SerializeToString() + in_bytes)
     _fill_results(response, outcomes)
     return response
+
+
+def _results_in_bytes(outcomes: Sequence[PutOutcome], field: int) -> bytes | None:
+    return results_in_bytes(outcomes, field) if type(outcomes) is Joined and len(outcomes) >= _WORTH_BYTES else None
 
 
 def _fill_results(
     response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Sequence[PutOutcome]
 ) -> None:
-    if type(outcomes) is Joined and len(outcomes) >= _WORTH_BYTES:
-        in_bytes = results_in_bytes(outcomes, response.RESULTS_FIELD_NUMBER)
-        if in_bytes is not None:
-            response.MergeFromString(in_bytes)
-            return
     add = response.results.add
     for outcome in outcomes:
         result = add(id=outcome.id, ticket=outcome.ticket, position=outcome.position)
@@ -113,14 +118,44 @@ def _fill_results(
             result.error.CopyFrom(item_status(outcome.error))
 
 
-def get_response(outcome: GetOutcome) -> queue_service_pb2.GetResponse:
+def get_response(outcome: GetOutcome) -> Reply:
     """What was leased, and what became of the leases that were settled."""
     response = queue_service_pb2.GetResponse()
-    add_deliveries(response, outcome.deliveries)
-    add_results(response, "settled", outcome.settled)
     if outcome.standing is not None:
         fill_standing(response.standing, outcome.standing)
+    elif (in_bytes := _in_columns(response, outcome.deliveries, outcome.settled)) is not None:
+        return Encoded(queue_service_pb2.GetResponse, in_bytes)
+    add_deliveries(response, outcome.deliveries)
+    add_results(response, "settled", outcome.settled)
     return response
+
+
+def consume_response(told: ToldConsumer) -> Reply:
+    """What a consumer's stream is told at once."""
+    response = queue_service_pb2.ConsumeResponse(drained=told.is_drained)
+    if told.standing is not None:
+        fill_standing(response.standing, told.standing)
+    elif not told.is_drained and (in_bytes := _in_columns(response, told.deliveries, told.settled)) is not None:
+        return Encoded(queue_service_pb2.ConsumeResponse, in_bytes)
+    add_deliveries(response, told.deliveries)
+    add_results(response, "settled", told.settled)
+    return response
+
+
+def _in_columns(
+    reply: queue_service_pb2.GetResponse | queue_service_pb2.ConsumeResponse,
+    deliveries: Sequence[Delivery],
+    settled: Sequence[Settlement],
+) -> bytes | None:
+    """The bytes of a reply that has nothing else, if all of it is kept by columns."""
+    of = reply.DESCRIPTOR
+    raw: bytes | None = b""
+    if deliveries:
+        raw = first_deliveries(of, "deliveries", deliveries) if type(deliveries) is FirstDeliveries else None
+    if raw is not None and settled:
+        acks = first_acks(of, "settled", settled) if type(settled) is FirstAcks else None
+        raw = None if acks is None else raw + acks
+    return raw or None
 
 
 def fill_standing(entry: message_pb2.Standing, standing: Standing) -> None:

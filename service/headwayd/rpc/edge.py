@@ -22,6 +22,7 @@ from headwayd.domain.errors import HeadwayError, NotServed, Overloaded, Shutting
 from headwayd.domain.limits import Limits
 from headwayd.rpc.backlog import BUSY, Backlog
 from headwayd.rpc.decoding import Undecodable, decoder
+from headwayd.rpc.encoded import to_bytes
 from headwayd.rpc.guard import Caller, Guard
 from headwayd.rpc.incidents import fail
 from headwayd.rpc.refusing import Refusing
@@ -226,18 +227,19 @@ def _handler(way: _Way, method: MethodDescriptor, max_request_bytes: int) -> grp
         max_bytes=max_request_bytes,
         counted=method.name in ANSWERING_METHODS,
     )
-    encode = message_factory.GetMessageClass(method.output_type).SerializeToString
     match method.client_streaming, method.server_streaming:
         case False, False:
             unary = _unary(way)
-            return grpc.unary_unary_rpc_method_handler(unary, request_deserializer=decode, response_serializer=encode)
+            return grpc.unary_unary_rpc_method_handler(unary, request_deserializer=decode, response_serializer=to_bytes)
         case False, True:
             stream = _stream(way)
-            return grpc.unary_stream_rpc_method_handler(stream, request_deserializer=decode, response_serializer=encode)
+            return grpc.unary_stream_rpc_method_handler(
+                stream, request_deserializer=decode, response_serializer=to_bytes
+            )
         case True, True:
             stream = _stream(way, takes_stream=True)
             return grpc.stream_stream_rpc_method_handler(
-                stream, request_deserializer=decode, response_serializer=encode
+                stream, request_deserializer=decode, response_serializer=to_bytes
             )
         case _:
             raise TypeError(f"{method.full_name}: the schema has no call of this shape")

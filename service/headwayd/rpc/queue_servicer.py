@@ -23,6 +23,7 @@ from headwayd.rpc.conversion import (
 from headwayd.rpc.cutting import cut_off_of_this_call
 from headwayd.rpc.deadlines import look_after_wait_ms, store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
+from headwayd.rpc.encoded import Reply
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.policies import in_paths
 from headwayd.rpc.producing import produce
@@ -91,7 +92,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         await self._engine.delete(request.queue, wait_ms, budget_s=store_budget_s(context))
         return queue_service_pb2.DeleteResponse()
 
-    async def Put(self, request: queue_service_pb2.PutRequest, context: Context) -> queue_service_pb2.PutResponse:
+    async def Put(self, request: queue_service_pb2.PutRequest, context: Context) -> Reply:
         """Puts a batch of messages at the tail of the line."""
         self._engine.check_name(request.queue)
         order = requests.put_order(request, self._limits)
@@ -102,7 +103,7 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         outcomes = await self._engine.put(order, budget_s=store_budget_s(context))
         return put_response(outcomes)
 
-    async def Get(self, request: queue_service_pb2.GetRequest, context: Context) -> queue_service_pb2.GetResponse:
+    async def Get(self, request: queue_service_pb2.GetRequest, context: Context) -> Reply:
         """Leases messages from the head of the line."""
         self._engine.check_name(request.queue)
         order = requests.get_order(request, self._limits)
@@ -162,13 +163,13 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
 
     def Produce(
         self, requests: AsyncIterator[queue_service_pb2.ProduceRequest], context: Context
-    ) -> AsyncGenerator[queue_service_pb2.ProduceResponse, None]:
+    ) -> AsyncGenerator[Reply, None]:
         """Puts batches on one stream, answered in order."""
         return produce(self._engine, requests, context)
 
     def Consume(
         self, requests: AsyncIterator[queue_service_pb2.ConsumeRequest], context: Context
-    ) -> AsyncGenerator[queue_service_pb2.ConsumeResponse, None]:
+    ) -> AsyncGenerator[Reply, None]:
         """Leases and settles on one stream."""
         return consume(self._engine, requests, context)
 

@@ -30,6 +30,7 @@ from headwayd.rpc.edge import (
     refusable,
     service_handlers,
 )
+from headwayd.rpc.encoded import with_messages
 from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
@@ -107,12 +108,16 @@ class RpcServer:
         servicers = _servicers(engine, scales=scales)
         services = [service.full_name for _, service in servicers]
 
-        def tracing(namespace: str) -> Wrap | None:
-            # Without a tracer calls are what they are: nothing is asked of each.
-            return None if tracer is None else CallTracing(tracer, namespace=namespace, limits=limits).traced
+        def around(namespace: str) -> Wrap | None:
+            """Of the callers of a namespace. Replies that are looked into, or written by generated code, are messages;
+            without a tracer calls are what they are: nothing is asked of each."""
+            if tracer is not None:
+                traced = CallTracing(tracer, namespace=namespace, limits=limits).traced
+                return lambda name, behaviour: traced(name, with_messages(behaviour))
+            return (lambda _name, behaviour: with_messages(behaviour)) if is_plain else None
 
         def serve(view: Engine, namespace: str) -> Behaviours:
-            return _behaviours(view, scales=scales, wrap=tracing(namespace))
+            return _behaviours(view, scales=scales, wrap=around(namespace))
 
         self._guard = None if guarding is None else Guard(guarding, serve)
         self._health = HealthServicer(services)
@@ -138,7 +143,7 @@ class RpcServer:
                 gate=self._gate,
                 max_request_bytes=limits.max_request_bytes,
                 guard=self._guard,
-                wrap=tracing(DEFAULT),
+                wrap=around(DEFAULT),
             )
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))

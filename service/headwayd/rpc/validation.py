@@ -86,8 +86,8 @@ class Checks:
         if not self.batch_size(field, len(leases), may_be_empty=may_be_empty):
             return ()
         named = tuple(leases)  # each is made anew whenever a request is asked for it
-        for index, lease in enumerate(named):
-            if len(lease) * 4 > MAX_LEASE_TOKEN_BYTES:
+        if max(map(len, named)) * 4 > MAX_LEASE_TOKEN_BYTES:
+            for index, lease in enumerate(named):
                 self.text(f"{field}[{index}]", lease, max_bytes=MAX_LEASE_TOKEN_BYTES)
         return named
 

@@ -200,7 +200,7 @@ def deliveries_of_each(
                 generation=generation,
                 tickets=tickets[part],
                 payloads=payloads,
-                leases=tokens.encode_all(reply[2], tickets[part], random, FirstDeliveries.attempt),
+                leases=tokens.encode_run(reply[2], tickets[part.start], len(payloads), random, FirstDeliveries.attempt),
                 put_at_ms=put_at_ms[part],
                 lease_expires_at_ms=deadline,
                 now_ms=now,

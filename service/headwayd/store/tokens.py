@@ -6,12 +6,13 @@ A token is generation (8 bytes), ticket (8), random (16) and attempt (4), in URL
 from __future__ import annotations
 
 import binascii
+import string
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 _LAYOUT = struct.Struct(">8sQ16sI")
 _PARTS_LAYOUT = struct.Struct(">8sQ20s")  # the same, random and attempt in one: the nonce
@@ -19,6 +20,11 @@ LENGTH = 48
 RANDOM_BYTES = 16
 _LARGEST_TICKET = 2**53
 _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
+# Where a token tells the lowest byte of its ticket, and how: by that and the first half byte of the random part.
+_MIDDLE_AT = 20
+_DIGITS = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}-_"
+_MIDDLES = [[_DIGITS[low >> 2] + _DIGITS[(low & 3) << 4 | half] for low in range(256)] for half in range(16)]
+_LOOKED_AT_TOGETHER = 100  # tokens; a batch that is acked as it came mostly has as many, or more
 
 
 class LeaseName(NamedTuple):
@@ -46,12 +52,18 @@ def encoder(generation: bytes) -> Callable[[int, bytes, int], str]:
     return encode
 
 
-def encode_all(generation: bytes, tickets: Iterable[int], random: bytes, attempt: int) -> list[str]:
-    """The same for many at once. A token has no padding, so those of many are the pieces of one text."""
-    head, tail = bytes.fromhex(generation.decode()), random + attempt.to_bytes(4)
-    packed = b"".join([head + ticket.to_bytes(8) + tail for ticket in tickets])
-    text = binascii.b2a_base64(packed, newline=False).translate(_TO_URL_SAFE).decode()
-    return [text[at : at + LENGTH] for at in range(0, len(text), LENGTH)]
+def encode_run(generation: bytes, first: int, count: int, random: bytes, attempt: int) -> list[str]:
+    """The same for tickets that follow each other. But for two characters, which tell the lowest byte of a ticket, the
+    tokens of 256 are alike."""
+    encode, middles = encoder(generation), _MIDDLES[random[0] >> 4]
+    run: list[str] = []
+    while len(run) < count:
+        ticket = first + len(run)
+        low = ticket & 0xFF
+        token = encode(ticket, random, attempt)
+        head, tail = token[:_MIDDLE_AT], token[_MIDDLE_AT + 2 :]
+        run += [f"{head}{middle}{tail}" for middle in middles[low : low + count - len(run)]]
+    return run
 
 
 def decode(token: str) -> LeaseName:
@@ -63,6 +75,39 @@ def decode(token: str) -> LeaseName:
 def decode_all(tokens: Sequence[str]) -> list[bytes | int]:
     """The words by which scripts know these leases (lua/include/settle.lua): of each run of leases of one step their
     generation, nonce and number, and then tickets; if these follow each other, the number below 0 and the first."""
+    words: list[bytes | int] = []
+    last: _Parts | None = None  # what would go on with the run before, whose number and first ticket are the last words
+    for at in range(0, len(tokens), _LOOKED_AT_TOGETHER):
+        some = tokens[at : at + _LOOKED_AT_TOGETHER]
+        count = len(some)
+        if (run := _run(some)) is None:
+            words += _words(some)
+            last = None
+            continue
+        generation, ticket, nonce = run
+        if run == last:
+            words[-2] = cast(int, words[-2]) - count
+        else:
+            words += (binascii.hexlify(generation), nonce, -count, ticket)
+        last = (generation, ticket + count, nonce)
+    return words
+
+
+def _run(tokens: Sequence[str]) -> _Parts | None:
+    """The first of several that are leases of one step and follow each other. They are not read, but compared with what
+    such leases would be: that takes a third of the time."""
+    count = len(tokens)
+    if count == 1:
+        return None
+    generation, ticket, nonce = parts = _part(tokens[0])
+    if not nonce or ticket + count > _LARGEST_TICKET:
+        return None
+    random, attempt = nonce[:RANDOM_BYTES], int.from_bytes(nonce[RANDOM_BYTES:])
+    expected = encode_run(binascii.hexlify(generation), ticket, count, random, attempt)
+    return parts if expected == list(tokens) else None
+
+
+def _words(tokens: Sequence[str]) -> list[bytes | int]:
     words: list[bytes | int] = []
     for (generation, nonce), run in groupby(_parts(tokens), key=_OF_A_STEP):
         tickets = [ticket for _, ticket, _ in run]

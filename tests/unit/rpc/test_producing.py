@@ -13,6 +13,7 @@ from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import PutCode, PutOrder, PutOutcome
+from headwayd.rpc.encoded import Reply, to_bytes
 from headwayd.rpc.producing import produce
 
 FULL = QueueFull("queue 'q' is full", metadata={"queue": "q"})
@@ -49,7 +50,7 @@ class Engine:
         return accepted + [PutOutcome(PutCode.REFUSED, "", error=FULL) for _ in order.messages[step:]]
 
 
-async def played(engine: Engine, *sizes: int) -> tuple[list[ProduceResponse], HeadwayError | None]:
+async def played(engine: Engine, *sizes: int) -> tuple[list[Reply], HeadwayError | None]:
     """What is answered to batches of these sizes, which all come while the first is under way, and the end."""
 
     async def asked() -> AsyncIterator[ProduceRequest]:
@@ -58,7 +59,7 @@ async def played(engine: Engine, *sizes: int) -> tuple[list[ProduceResponse], He
             await engine.is_asked.wait()
         engine.may_go_on.set()
 
-    answers: list[ProduceResponse] = []
+    answers: list[Reply] = []
     context: Any = Context()
     try:
         async for answer in produce(engine, asked(), context):  # type: ignore[arg-type]
@@ -68,9 +69,10 @@ async def played(engine: Engine, *sizes: int) -> tuple[list[ProduceResponse], He
     return answers, None
 
 
-def told(answers: list[ProduceResponse]) -> list[tuple[int, list[bool]]]:
+def told(answers: Sequence[Reply]) -> list[tuple[int, list[bool]]]:
     """Batch by batch, which messages were accepted."""
-    return [(one.batch, [not result.HasField("error") for result in one.results]) for one in answers]
+    messages = [ProduceResponse.FromString(to_bytes(answer)) for answer in answers]
+    return [(one.batch, [not result.HasField("error") for result in one.results]) for one in messages]
 
 
 async def test_what_comes_while_the_first_is_under_way_goes_in_one_step_that_does_not_wait() -> None:
@@ -107,7 +109,7 @@ async def test_trouble_with_a_step_of_several_batches_answers_none_of_them(error
 async def test_no_step_has_more_messages_than_the_store_is_asked_for_at_once() -> None:
     engine = Engine(1, 1_000, 400)
     answers, _ = await played(engine, 1, 600, 400, 400)
-    assert [len(one.results) for one in answers] == [1, 600, 400, 400]
+    assert [len(results) for _, results in told(answers)] == [1, 600, 400, 400]
     assert [len(order.messages) for order in engine.orders] == [1, 1_000, 400]
 
 
@@ -134,7 +136,7 @@ async def test_no_more_is_read_ahead_than_a_few_batches() -> None:
     assert engine.orders[0]._replace(messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)
 
 
-async def unanswered(engine: Engine, count: int) -> tuple[AsyncGenerator[ProduceResponse, None], ProduceResponse]:
+async def unanswered(engine: Engine, count: int) -> tuple[AsyncGenerator[Reply, None], Reply]:
     """A stream of so many batches of one message, and the first answer; nobody takes the next."""
 
     async def asked() -> AsyncIterator[ProduceRequest]:

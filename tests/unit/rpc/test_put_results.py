@@ -9,6 +9,7 @@ import pytest
 from headway.v1.queue_service_pb2 import ProduceResponse, PutResponse
 from headwayd.domain.joined import Joined
 from headwayd.rpc.conversion import produce_response, put_response
+from headwayd.rpc.encoded import as_message
 from headwayd.rpc.put_results import results_in_bytes
 
 GENERATION = "k3j4h5k3j4h5"
@@ -59,5 +60,7 @@ def test_both_answers_are_the_same_as_one_by_one(count: int) -> None:
     joined = Joined(GENERATION, 990, 120, count)
     assert put_response(joined).SerializeToString() == put_response(list(joined)).SerializeToString()
     assert produce_response(7, joined).SerializeToString() == produce_response(7, list(joined)).SerializeToString()
-    assert (len(put_response(joined).results), produce_response(7, joined).batch) == (count, 7)
-    assert isinstance(put_response(joined), PutResponse)
+    response, answer = as_message(put_response(joined)), as_message(produce_response(7, joined))
+    assert isinstance(response, PutResponse)
+    assert isinstance(answer, ProduceResponse)
+    assert (len(response.results), answer.batch) == (count, 7)

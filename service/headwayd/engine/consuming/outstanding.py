@@ -41,10 +41,11 @@ class Outstanding:
 
     def __init__(self, credit: Credit) -> None:
         self.credit = credit
-        self._held: dict[str, tuple[int, float]] = {}  # lease: its bytes, and when it lapses
+        self._held: dict[str, int] = {}  # lease: its bytes
         self._bytes = 0
+        self._moved: dict[str, float] = {}  # when those lapse that have been extended since they were leased
         self._lapsed: dict[str, int] = {}  # those that its consumer may still take up again
-        self._lapses: list[tuple[float, int, Sequence[str]]] = []
+        self._lapses: list[tuple[float, int, Sequence[str]]] = []  # when, and which, but for those moved meanwhile
         self._noted = 0  # leases in all of them
         self._numbers = itertools.count()
         self.freed = 0
@@ -69,9 +70,8 @@ class Outstanding:
 
     def room(self, ending: Iterable[str] = ()) -> Room | None:
         """How much more may be leased once the leases in `ending` are settled; None if that is nothing."""
-        held = self._held
-        sizes = [held[lease][0] for lease in set(ending) if lease in held]
-        count, size = len(held) - len(sizes), self._bytes - sum(sizes)
+        ended = self._held.keys() & ending
+        count, size = len(self._held) - len(ended), self._bytes - sum(map(self._held.__getitem__, ended))
         messages, most = self.credit.messages - count, self.credit.bytes
         if messages <= 0:
             return None
@@ -85,15 +85,17 @@ class Outstanding:
         if type(deliveries) is FirstDeliveries and self._held.keys().isdisjoint(leases):
             sizes = list(map(len, deliveries.payloads))
             self._bytes += sum(sizes)
-            self._held.update(zip(leases, zip(sizes, repeat(lapses_at)), strict=False))
+            self._held.update(zip(leases, sizes, strict=False))
         else:
             for delivery in deliveries:
                 self._hold(delivery.lease, size_of(delivery), lapses_at)
         self._note_lapse(lapses_at, leases)
 
     def _hold(self, lease: str, size: int, lapses_at: float) -> None:
-        self._bytes += size - self._held.get(lease, (0, 0.0))[0]
-        self._held[lease] = (size, lapses_at)
+        if lease in self._held:
+            self._moved[lease] = lapses_at
+        self._bytes += size - self._held.get(lease, 0)
+        self._held[lease] = size
 
     def _note_lapse(self, at: float, leases: Sequence[str]) -> None:
         heapq.heappush(self._lapses, (at, next(self._numbers), leases))
@@ -103,50 +105,58 @@ class Outstanding:
 
     def _forget_settled(self) -> None:
         """Of those whose lapse is noted only what is held stays so."""
+        held, moved = self._held, self._moved
+        still = [
+            (at, number, [lease for lease in leases if lease in held and lease not in moved])
+            for at, number, leases in self._lapses
+        ]
         together: dict[float, list[str]] = {}
-        for lease, (_, at) in self._held.items():
+        for lease, at in moved.items():
             together.setdefault(at, []).append(lease)
-        self._lapses = [(at, next(self._numbers), leases) for at, leases in together.items()]
+        self._lapses = [one for one in still if one[2]]
+        self._lapses += [(at, next(self._numbers), leases) for at, leases in together.items()]
         heapq.heapify(self._lapses)
-        self._noted = len(self._held)
+        self._noted = len(held)
 
     def end(self, lease: str) -> None:
         """Settled, or known to be no lease any more."""
         held = self._held.pop(lease, None)
         self._lapsed.pop(lease, None)
+        self._moved.pop(lease, None)
         if held is not None:
-            self._bytes -= held[0]
+            self._bytes -= held
             self.freed += 1
         if not self._held:
             self._forget_settled()
 
     def end_all(self, leases: Sequence[str]) -> None:
         """The same for many."""
-        if self._lapsed:
+        if self._lapsed or self._moved:
             for lease in leases:
                 self.end(lease)
             return
-        ended = [held for lease in leases if (held := self._held.pop(lease, None)) is not None]
-        self._bytes -= sum([size for size, _ in ended])
-        self.freed += len(ended)
+        before = len(self._held)
+        self._bytes -= sum(map(self._held.pop, leases, repeat(0)))
+        self.freed += before - len(self._held)
         if not self._held:
             self._forget_settled()
 
     def extend(self, lease: str, lapses_at: float) -> None:
         """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
-        size = self._held[lease][0] if lease in self._held else self._lapsed.pop(lease, None)
+        size = self._held[lease] if lease in self._held else self._lapsed.pop(lease, None)
         if size is not None:
             self._hold(lease, size, lapses_at)
+            self._moved[lease] = lapses_at  # also where it had lapsed: it may be noted for other instants, too
             self._note_lapse(lapses_at, [lease])
 
     def lapse(self, now: float) -> None:
         """Those whose time is over do not count any more."""
         while self._lapses and self._lapses[0][0] <= now:
-            leases = heapq.heappop(self._lapses)[2]
+            noted_at, _, leases = heapq.heappop(self._lapses)
             self._noted -= len(leases)
             for lease in leases:
-                size, at = self._held.get(lease, (0, float("inf")))
-                if at <= now:
+                if lease in self._held and self._moved.get(lease, noted_at) <= now:
+                    size = self._held[lease]
                     self.end(lease)
                     self._lapsed[lease] = size
         while len(self._lapsed) > _MOST_LAPSED:
