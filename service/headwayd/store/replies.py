@@ -181,21 +181,20 @@ def deliveries_of_each(
 ) -> Iterator[Sequence[Delivery]]:
     """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
     its leases. Who is before has got all of them, or nobody behind has got any."""
-    rows: Iterator[_Row]
     now, generation, at = int(reply[1]), text(reply[2]), 0
     if first := reply[start]:
         deadline, stored = reply[start + 1], reply[start + 3 :]
         tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
-        rows = zip(tickets, repeat(1), put_at_ms, repeat(b""), repeat(deadline), stored, strict=False)
     else:
         deadline, stored, tickets, put_at_ms = 0, (), range(0), []
-        fields = iter(reply[start + 1 :])
-        rows = zip(fields, fields, fields, fields, fields, fields, strict=True)
+    fields = iter(() if first else reply[start + 1 :])
+    each: Iterator[_Row] = zip(fields, fields, fields, fields, fields, fields, strict=True)
     for most, random in shares:
         part = slice(at, at + most)
-        payloads = stored[part] if len(stored) - at >= _WORTH_COLUMNS <= most else ()
+        payloads = stored[part]
+        is_worth_columns = len(stored) - at >= _WORTH_COLUMNS <= most
         at += most
-        if payloads and frames.MAGIC not in [each[:4] for each in payloads]:
+        if is_worth_columns and True not in map(bytes.startswith, payloads, repeat(frames.MAGIC)):
             yield FirstDeliveries(
                 generation=generation,
                 tickets=tickets[part],
@@ -205,9 +204,11 @@ def deliveries_of_each(
                 lease_expires_at_ms=deadline,
                 now_ms=now,
             )
-            next(islice(rows, len(payloads), len(payloads)), None)  # these are dealt with
+        elif first:
+            alike = repeat(1), put_at_ms[part], repeat(b""), repeat(deadline)
+            yield _delivered(reply, random, zip(tickets[part], *alike, payloads, strict=False))
         else:
-            yield _delivered(reply, random, islice(rows, most))
+            yield _delivered(reply, random, islice(each, most))
 
 
 def _delivered(reply: Sequence[Any], random: bytes, rows: Iterable[_Row]) -> list[Delivery]:
