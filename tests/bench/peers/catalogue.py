@@ -25,7 +25,7 @@ def _per_worker(clients: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Peer:
     """`consumers` says over how many processes that many consuming clients are spread; `library` is the package whose
-    version is told."""
+    version is told. `mode` has {batch}, {ahead} (batches) and {unconfirmed} (messages)."""
 
     driver: str
     server: servers.Starts
@@ -42,21 +42,21 @@ CATALOGUE: dict[str, Peer] = {
         driver="headway_streams",
         server=servers.headway,
         environment=PROJECT,
-        mode="Produce, Consume; batches of 100, 10 put ahead of answers",
+        mode="Produce, Consume; batches of {batch}, {ahead} put ahead of answers",
         library="headwayd",
     ),
     "Headway, calls": Peer(
         driver="headway_unary",
         server=servers.headway,
         environment=PROJECT,
-        mode="Put of 100; Get of 100 with the acks of the last",
+        mode="Put of {batch}; Get of {batch} with the acks of the last",
         library="headwayd",
     ),
     "Headway, Go": Peer(
         driver="headway_go",
         server=servers.headway,
         environment=GO,
-        mode="its streams by its Go client; batches of 100, 10 put ahead of answers; credit for 1,000",
+        mode="its streams by its Go client; batches of {batch}, {ahead} put ahead of answers; credit for {unconfirmed}",
         library="headway.dev/go",
     ),
     "Headway, Go, 2 workers": Peer(
@@ -70,21 +70,21 @@ CATALOGUE: dict[str, Peer] = {
         driver="redis_list",
         server=servers.store,
         environment=PEERS,
-        mode="the floor: LPUSH of 100, RPOP of 100, no acks",
+        mode="the floor: LPUSH of {batch}, RPOP of {batch}, no acks",
         library="redis",
     ),
     "NATS JetStream": Peer(
         driver="nats_jetstream",
         server=servers.nats,
         environment=PEERS,
-        mode="work queue in files; 1,000 published ahead of confirmations; fetch of 100",
+        mode="work queue in files; {unconfirmed} published ahead of confirmations; fetch of {batch}",
         library="nats-py",
     ),
     "NATS JetStream, Go": Peer(
         driver="nats_go",
         server=servers.nats,
         environment=GO,
-        mode="work queue in files, by its Go client; 1,000 published ahead of confirmations; 1,000 pulled ahead",
+        mode="work queue in files, by its Go client; {unconfirmed} published ahead of confirmations, and pulled ahead",
         library="nats.go",
     ),
     "NATS JetStream, Go, acks answered": Peer(
@@ -99,13 +99,13 @@ CATALOGUE: dict[str, Peer] = {
         driver="beanstalkd",
         server=servers.beanstalkd,
         environment=PEERS,
-        mode="1,000 puts pipelined; 100 reserves, then 100 deletes",
+        mode="{unconfirmed} puts pipelined; {batch} reserves, then {batch} deletes",
     ),
     "RabbitMQ, classic": Peer(
         driver="rabbitmq",
         server=servers.rabbitmq,
         environment=PEERS,
-        mode="persistent; 1,000 published ahead of confirmations; acks of up to 100",
+        mode="persistent; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
         library="aio-pika",
         durabilities=(ALWAYS,),
         options={"queue_type": "classic"},
@@ -123,21 +123,21 @@ CATALOGUE: dict[str, Peer] = {
         driver="bullmq.mjs",
         server=servers.store,
         environment=NODE,
-        mode="addBulk of 100; 100 jobs at a time",
+        mode="addBulk of {batch}; 100 jobs at a time",
         library="bullmq",
     ),
     "SAQ": Peer(
         driver="saq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="100 enqueued at once; one worker, at least 10 jobs at a time",
+        mode="{batch} enqueued at once; one worker, at least 10 jobs at a time",
         library="saq",
     ),
     "arq": Peer(
         driver="arq_jobs",
         server=servers.store,
         environment=ARQ,
-        mode="100 enqueued at once; one worker, at least 100 jobs at a time",
+        mode="{batch} enqueued at once; one worker, at least 100 jobs at a time",
         library="arq",
     ),
     "Dramatiq": Peer(
@@ -158,7 +158,7 @@ CATALOGUE: dict[str, Peer] = {
         driver="rq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="enqueue_many of 100; workers that do not fork (at most two for each core)",
+        mode="enqueue_many of {batch}; workers that do not fork (at most two for each core)",
         library="rq",
         consumers=_per_worker,
     ),

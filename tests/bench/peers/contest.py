@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.peers import places
 from bench.peers.catalogue import GO, NODE, Peer
-from bench.peers.driving import Task
+from bench.peers.driving import BATCH, UNCONFIRMED, Task
 from bench.peers.tally import Tally
 from harness import processes
 
@@ -34,6 +34,8 @@ class Cell:
     size: int
     clients: int
     patience_s: float  # a phase that takes longer is given up, and the run marked
+    batch: int = BATCH  # messages that go together
+    unconfirmed: int = UNCONFIRMED  # messages that each client may have sent, or hold, at once
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,8 @@ class Contest:
             of=self.cell.clients,
             fifo=str(self.folder / f"{queue}-{role}-{first}.fifo"),
             tally=str(self.folder / f"{queue}.tally"),
+            batch=self.cell.batch,
+            unconfirmed=self.cell.unconfirmed,
             options=dict(self.peer.options) | {"modules": str(places.NODE / "package.json")},
         )
 

@@ -28,8 +28,8 @@ from typing import Any
 
 from bench.peers.tally import Tally, payload
 
-BATCH = 100
-AHEAD = 10  # so many batches may be sent and not confirmed yet, where a protocol can do that
+BATCH = 100  # messages that go together, unless the task says otherwise; also jobs that a framework has at a time
+UNCONFIRMED = 1_000  # messages that may be sent, or held, and not confirmed yet, where a protocol can do that
 QUIT_S = 3_600.0  # nobody drives for longer
 
 
@@ -49,13 +49,20 @@ class Task:
     fifo: str
     tally: str
     options: dict[str, Any]
+    batch: int = BATCH
+    unconfirmed: int = UNCONFIRMED
+
+    @property
+    def ahead(self) -> int:
+        """So many batches may be sent and not confirmed yet."""
+        return max(1, self.unconfirmed // self.batch)
 
     def batches(self, client: int) -> Iterator[list[bytes]]:
         """The share of a client, batch by batch."""
         number = self.first + client
         start, end = self.count * number // self.of, self.count * (number + 1) // self.of
-        for begin in range(start, end, BATCH):
-            yield [payload(one, self.size) for one in range(begin, min(begin + BATCH, end))]
+        for begin in range(start, end, self.batch):
+            yield [payload(one, self.size) for one in range(begin, min(begin + self.batch, end))]
 
 
 def _say(word: str) -> None:

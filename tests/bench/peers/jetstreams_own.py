@@ -23,13 +23,13 @@ from pathlib import Path
 from bench.peers import places, servers
 from bench.peers.catalogue import BOTH, CATALOGUE
 from bench.peers.contest import Cell, Contest
+from bench.peers.driving import BATCH, UNCONFIRMED
 from bench.tables import Table, arguments, made_by, spread, write
 from harness import processes
 from harness.conditions import eventually_sync
 
 PROGRAM = "nats"
 STREAM, SUBJECT = "benchstream", "benchsubject"  # the program's own names
-UNCONFIRMED = 1_000
 PATIENCE_S = 120.0
 LISTENS_S = 1.0  # a consumer of the program has begun
 JETSTREAM, HEADWAY = "NATS JetStream, Go", "Headway, Go"
@@ -68,7 +68,7 @@ class Program:
     def _bench(self, *words: str) -> list[str]:
         cell = self._cell
         shape = ("--clients", str(cell.clients), "--msgs", str(cell.count), "--size", f"{cell.size}B")
-        return ["bench", "js", *words, *shape, "--batch", str(UNCONFIRMED), "--no-progress"]
+        return ["bench", "js", *words, *shape, "--batch", str(cell.unconfirmed), "--no-progress"]
 
     def _published(self) -> float:
         return _rate(self._told(*self._bench("pub", "async", SUBJECT)))
@@ -155,6 +155,8 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[256, 1_024], help="bytes of a message")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 50])
     parser.add_argument("--durability", nargs="+", choices=BOTH, default=[servers.EVERYSEC])
+    parser.add_argument("--batch", type=int, default=BATCH, help="messages that go together, where our drivers do that")
+    parser.add_argument("--unconfirmed", type=int, default=UNCONFIRMED, help="messages of each client")
     parser.add_argument("--section", default="bench-jetstreams-own", help="of the file of --markdown")
     options = parser.parse_args()
     try:
@@ -168,10 +170,11 @@ def main() -> None:
             *("durability, size, clients", "phase", f"nats bench {version}", f"{JETSTREAM}, our driver", HEADWAY),
             *("Headway ÷ the first", "÷ the second"),
         ],
-        f"Messages/s, {options.messages:,} in each run; median (least–most) of {options.runs} runs, in turn.",
+        f"Messages/s, {options.messages:,} in each run; median (least–most) of {options.runs} runs, in turn. Up to "
+        f"{options.unconfirmed:,} messages of each client are unconfirmed; Headway's go in batches of {options.batch}.",
     )
     for durability, size, clients in product(options.durability, options.sizes, options.clients):
-        cell = Cell(options.messages, size, clients, patience_s=PATIENCE_S)
+        cell = Cell(options.messages, size, clients, PATIENCE_S, options.batch, options.unconfirmed)
         compare(cell, durability, options.runs, table)
     write(options.markdown, options.section, made_by("", "bench.peers.jetstreams_own"), [table])
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from bench.peers import places
 from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
 from bench.peers.contest import Cell, Contest, Run, sized
+from bench.peers.driving import BATCH, UNCONFIRMED
 from bench.peers.places import Missing
 from bench.peers.ratios import ratio_row, ratios
 from bench.peers.schedule import Plan, Schedule
@@ -126,6 +127,12 @@ def row(name: str, runs: Sequence[Run]) -> list[str]:
     return [name, f"{least:,}" if least == most else f"{least:,}–{most:,}", *figures, verdict]
 
 
+def mode_of(peer: Peer, options: Namespace) -> str:
+    """What is told of how a peer is driven."""
+    batch, unconfirmed = options.batch, options.unconfirmed
+    return peer.mode.format(batch=batch, unconfirmed=f"{unconfirmed:,}", ahead=max(1, unconfirmed // batch))
+
+
 def names_of(options: Namespace, durability: str) -> list[str]:
     """The peers that are asked for and can be as durable."""
     return [name for name in options.peers if durability in CATALOGUE[name].durabilities]
@@ -150,7 +157,9 @@ class Report:
             f"{DURABILITY[durability].capitalize()}. Median (least–most) of {self.options.runs} runs.",
         )
         self.tables.append(table)
-        cell = Cell(self.options.messages, size, clients, LEAST_PATIENCE_S)
+        cell = Cell(
+            self.options.messages, size, clients, LEAST_PATIENCE_S, self.options.batch, self.options.unconfirmed
+        )
         names = names_of(self.options, durability)
         lines = [Line(name, durability, cell, self.options, self.schedule) for name in names]
         with ExitStack() as stack:
@@ -178,7 +187,7 @@ class Report:
             return
         table.add(*row(line.name, line.runs))
         if line.name not in self._described:
-            self.about.add(line.name, line.version, line.library or "our own", line.peer.mode)
+            self.about.add(line.name, line.version, line.library or "our own", mode_of(line.peer, self.options))
             self._described.add(line.name)
 
 
@@ -190,6 +199,8 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", type=int, default=[256, 1024], help="bytes of a message")
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 50], help="of each kind")
     parser.add_argument("--messages", type=int, default=200_000, help="the most of a run")
+    parser.add_argument("--batch", type=int, default=BATCH, help="messages that go together, where a peer does that")
+    parser.add_argument("--unconfirmed", type=int, default=UNCONFIRMED, help="messages of each client")
     parser.add_argument("--warm-up", type=int, default=2_000, metavar="MESSAGES", help="of the run that warms up")
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
     parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take, on average")

@@ -15,7 +15,14 @@ from bench.peers.schedule import Plan, Schedule
 from bench.peers.servers import EVERYSEC, Server
 
 OPTIONS = Namespace(
-    peers=["Headway, streams", "slow", "fast"], messages=100, runs=2, warm_up=10, markdown=None, section="none"
+    peers=["Headway, streams", "slow", "fast"],
+    messages=100,
+    batch=10,
+    unconfirmed=20,
+    runs=2,
+    warm_up=10,
+    markdown=None,
+    section="none",
 )
 
 

@@ -29,7 +29,7 @@ class Client:
 
     async def put(self, batches: Iterator[list[bytes]]) -> None:
         """The pool opens connections as it needs them."""
-        at_once = max(1, BATCH // self.task.of)
+        at_once = max(1, self.task.batch // self.task.of)
         for batch in batches:
             for start in range(0, len(batch), at_once):
                 share = batch[start : start + at_once]

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from bench.peers.driving import AHEAD, BATCH, Task
+from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of
 
 PRIORITY, DELAY_S, RUN_S = 1, 0, 600
@@ -37,7 +37,7 @@ class Client:
         for batch in batches:
             self._writer.write(b"".join(head + b"%d\r\n%b\r\n" % (len(one), one) for one in batch))
             ahead.append(len(batch))
-            if len(ahead) == AHEAD:
+            if len(ahead) == self.task.ahead:
                 await self._inserted(ahead.popleft())
         await self._inserted(sum(ahead))
 
@@ -51,7 +51,7 @@ class Client:
         while True:
             self._writer.write(b"reserve\r\n")
             jobs = dict([await self._reserved() or (b"", 0)])
-            more = BATCH - 1
+            more = self.task.batch - 1
             self._writer.write(b"reserve-with-timeout 0\r\n" * more)
             jobs |= dict([job for job in [await self._reserved() for _ in range(more)] if job])
             self._writer.write(b"".join(b"delete %b\r\n" % job for job in jobs))

@@ -1,9 +1,9 @@
-// BullMQ: `addBulk` of a batch; a worker for each client, which have as many jobs at a time as a batch has, together. The
+// BullMQ: `addBulk` of a batch; a worker for each client, which have 100 jobs at a time, together. The
 // same interface as bench/peers/driving.py. Counts are kept here, and written to the shared file every few milliseconds.
 import { openSync, readFileSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
 
-const BATCH = 100;
+const JOBS = 100; // of all workers at a time
 const DIGITS = 10;
 const FLUSH_MS = 2;
 const MIN_JOBS = 4; // of one worker at a time
@@ -29,9 +29,9 @@ async function put() {
   await Promise.all(
     queues.map(async (queue, n) => {
       const [start, end] = [n, n + 1].map((k) => Math.floor((task.count * (task.first + k)) / task.of));
-      for (let first = start; first < end; first += BATCH) {
+      for (let first = start; first < end; first += task.batch) {
         const jobs = [];
-        for (let one = first; one < Math.min(first + BATCH, end); one++) {
+        for (let one = first; one < Math.min(first + task.batch, end); one++) {
           jobs.push({ name: "job", data: payload(one), opts: { removeOnComplete: true } });
         }
         await queue.addBulk(jobs);
@@ -50,7 +50,7 @@ async function take() {
     [low, high] = [task.count, -1];
   };
   const job = async () => {};
-  const options = { connection, concurrency: Math.max(MIN_JOBS, BATCH / task.clients), autorun: false };
+  const options = { connection, concurrency: Math.max(MIN_JOBS, JOBS / task.clients), autorun: false };
   const workers = Array.from({ length: task.clients }, () => new Worker(task.queue, job, options));
   for (const worker of workers) {
     worker.on("completed", ({ data }) => {

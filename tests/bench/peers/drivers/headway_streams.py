@@ -10,13 +10,12 @@ from typing import Any, TypeVar
 
 import grpc.aio
 
-from bench.peers.driving import AHEAD, BATCH, Task
+from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_ACKED
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
-CREDIT_BATCHES = 10
 CREATE_TIMEOUT_S = 10.0
 
 _Request = TypeVar("_Request", pb.ProduceRequest, pb.PutRequest)
@@ -47,7 +46,7 @@ class Client:
 
     async def put(self, batches: Iterator[list[bytes]]) -> None:
         """On one stream."""
-        ahead = asyncio.Semaphore(AHEAD)
+        ahead = asyncio.Semaphore(self.task.ahead)
 
         async def requests() -> AsyncIterator[pb.ProduceRequest]:
             for batch in batches:
@@ -62,7 +61,7 @@ class Client:
         """On one stream. Answers to acks come in the order asked, which is that of the deliveries; a message counts
         when its ack is answered."""
         call = self.stub.Consume()
-        credit = pb.Credit(messages=CREDIT_BATCHES * BATCH)
+        credit, batch = pb.Credit(messages=self.task.unconfirmed), self.task.batch
         await call.write(pb.ConsumeRequest(start=pb.ConsumeStart(queue=self.task.queue, credit=credit)))
         asked: deque[tuple[str, int]] = deque()
         while (answer := await call.read()) is not grpc.aio.EOF:
@@ -71,6 +70,6 @@ class Client:
             tally.mark(number for one, (_, number) in settled if one.settled == SETTLED_ACKED)
             held = [(one.lease, number_of(one.message.payload)) for one in answer.deliveries]
             asked.extend(held)
-            for start in range(0, len(held), BATCH):  # each batch makes room for the next, which comes meanwhile
-                ack = pb.AckRequest(leases=[lease for lease, _ in held[start : start + BATCH]])
+            for start in range(0, len(held), batch):  # each batch makes room for the next, which comes meanwhile
+                ack = pb.AckRequest(leases=[lease for lease, _ in held[start : start + batch]])
                 await call.write(pb.ConsumeRequest(ack=ack))

@@ -11,7 +11,6 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from bench.peers.drivers import headway_streams
-from bench.peers.driving import BATCH
 from bench.peers.tally import Tally, number_of
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_ACKED, SETTLED_ALREADY_ACKED
@@ -38,7 +37,7 @@ class Client(headway_streams.Client):
         held: dict[str, int] = {}
         while True:
             wait = None if held else WAIT
-            request = pb.GetRequest(queue=self.task.queue, max_messages=BATCH, ack=list(held), wait=wait)
+            request = pb.GetRequest(queue=self.task.queue, max_messages=self.task.batch, ack=list(held), wait=wait)
             try:
                 answer = await self.stub.Get(request, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, RetentionPolicy, StorageType, StreamConfig
 
-from bench.peers.driving import AHEAD, BATCH, Task
+from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of
 
 FETCH_S = 1.0
@@ -28,7 +28,7 @@ class Client:
     async def open(self) -> None:
         """Makes the stream and its consumer; both are the same each time, so it does not matter who is first."""
         self._nats = await nats.connect(self.task.address)
-        self._js = self._nats.jetstream(publish_async_max_pending=AHEAD * BATCH)
+        self._js = self._nats.jetstream(publish_async_max_pending=self.task.unconfirmed)
         queue = self.task.queue
         stream = StreamConfig(
             name=queue, subjects=[queue], retention=RetentionPolicy.WORK_QUEUE, storage=StorageType.FILE
@@ -47,7 +47,7 @@ class Client:
         subscription = await self._js.pull_subscribe_bind("workers", self.task.queue)
         while True:
             try:
-                batch = await subscription.fetch(BATCH, timeout=FETCH_S)
+                batch = await subscription.fetch(self.task.batch, timeout=FETCH_S)
             except TimeoutError:  # the library's own, which is one, and at times a bare one
                 continue
             for one in batch:

@@ -11,10 +11,9 @@ from typing import Any
 
 import aio_pika
 
-from bench.peers.driving import AHEAD, BATCH, Task
+from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of
 
-PREFETCH = 10 * BATCH
 LINGER_S = 0.01  # an ack waits so long for others
 
 
@@ -30,7 +29,7 @@ class Client:
         """Declares the queue."""
         connection = await aio_pika.connect(self.task.address)
         self._channel = await connection.channel(publisher_confirms=True)
-        await self._channel.set_qos(prefetch_count=PREFETCH)
+        await self._channel.set_qos(prefetch_count=self.task.unconfirmed)
         arguments = {"x-queue-type": self.task.options["queue_type"]}
         self._queue = await self._channel.declare_queue(self.task.queue, durable=True, arguments=arguments)
 
@@ -42,7 +41,7 @@ class Client:
         for batch in batches:
             messages = [aio_pika.Message(one, delivery_mode=mode) for one in batch]
             ahead.append(asyncio.gather(*(exchange.publish(one, routing_key=self.task.queue) for one in messages)))
-            if len(ahead) == AHEAD:
+            if len(ahead) == self.task.ahead:
                 await ahead.popleft()
         await asyncio.gather(*ahead)
 
@@ -53,7 +52,7 @@ class Client:
         while True:
             batch = [await waiting.get()]
             deadline = asyncio.get_running_loop().time() + LINGER_S
-            while len(batch) < BATCH:
+            while len(batch) < self.task.batch:
                 left = deadline - asyncio.get_running_loop().time()
                 try:
                     batch.append(waiting.get_nowait() if left <= 0 else await asyncio.wait_for(waiting.get(), left))

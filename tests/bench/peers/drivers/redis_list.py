@@ -8,7 +8,7 @@ from typing import Any
 
 import redis.asyncio as redis
 
-from bench.peers.driving import BATCH, Task
+from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of
 
 
@@ -31,7 +31,7 @@ class Client:
     async def take(self, tally: Tally) -> None:
         """Pops as many as there are, up to a batch; waits if there are none."""
         while True:
-            found: Any = await self._redis.rpop(self.task.queue, BATCH)
+            found: Any = await self._redis.rpop(self.task.queue, self.task.batch)
             if not found:
                 _, first = await self._redis.brpop([self.task.queue]) or ("", "")
                 found = [first]

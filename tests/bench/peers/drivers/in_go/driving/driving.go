@@ -15,19 +15,19 @@ import (
 	"unsafe"
 )
 
-const (
-	// Batch is how many messages go together.
-	Batch = 100
-	// Ahead is how many batches may be sent and not confirmed yet.
-	Ahead  = 10
-	digits = 10
-)
+const digits = 10
 
 // Task is what a process is to do; see Task in driving.py.
 type Task struct {
 	Role, Address, Queue, Fifo, Tally string
-	Count, Size, Clients, First, Of   int
-	Options                           map[string]string
+	// Batch is how many messages go together, Unconfirmed how many may be sent, or held, and not confirmed yet.
+	Count, Size, Clients, First, Of, Batch, Unconfirmed int
+	Options                                             map[string]string
+}
+
+// Ahead is how many batches may be sent and not confirmed yet.
+func (t Task) Ahead() int {
+	return max(1, t.Unconfirmed/t.Batch)
 }
 
 // Client is one connection. Put puts all, and returns when all are confirmed; Take gets and acknowledges for ever, and
@@ -68,9 +68,9 @@ func (t Task) batches(client int) iter.Seq[[][]byte] {
 	start, end := t.Count*client/t.Of, t.Count*(client+1)/t.Of
 	filler := strings.Repeat("x", t.Size-digits)
 	return func(yield func([][]byte) bool) {
-		for first := start; first < end; first += Batch {
-			batch := make([][]byte, 0, Batch)
-			for one := first; one < min(first+Batch, end); one++ {
+		for first := start; first < end; first += t.Batch {
+			batch := make([][]byte, 0, t.Batch)
+			for one := first; one < min(first+t.Batch, end); one++ {
 				batch = append(batch, fmt.Appendf(make([]byte, 0, t.Size), "%0*d%s", digits, one, filler))
 			}
 			if !yield(batch) {

@@ -14,8 +14,6 @@ import (
 	. "bench.local/drivers/driving"
 )
 
-const creditBatches = 10
-
 type client struct {
 	Task
 	queues headwaypb.QueueServiceClient
@@ -31,7 +29,7 @@ func open(t Task) Client {
 // Put sends some batches ahead of their answers, on one stream.
 func (c *client) Put(batches iter.Seq[[][]byte]) {
 	stream := Must(c.queues.Produce(context.Background()))
-	ahead, ended := make(chan struct{}, Ahead), make(chan struct{})
+	ahead, ended := make(chan struct{}, c.Ahead()), make(chan struct{})
 	go func() {
 		defer close(ended)
 		for {
@@ -71,10 +69,10 @@ type held struct {
 // the deliveries; a message counts when its ack is answered.
 func (c *client) Take(tally Tally) {
 	stream := Must(c.queues.Consume(context.Background()))
-	credit := &headwaypb.Credit{Messages: creditBatches * Batch}
+	credit := &headwaypb.Credit{Messages: uint32(c.Unconfirmed)}
 	start := &headwaypb.ConsumeStart{Queue: c.Queue, Credit: credit}
 	Check(stream.Send(&headwaypb.ConsumeRequest{Step: &headwaypb.ConsumeRequest_Start{Start: start}}))
-	done := make(chan []string, creditBatches*Batch) // there are never more, so it is never full
+	done := make(chan []string, c.Unconfirmed) // there are never more, so it is never full
 	go func() {
 		for leases := range done {
 			ack := &headwaypb.ConsumeRequest_Ack{Ack: &headwaypb.AckRequest{Leases: leases}}
@@ -98,7 +96,7 @@ func (c *client) Take(tally Tally) {
 			leases[n] = one.Lease
 			unanswered = append(unanswered, held{one.Lease, NumberOf(one.Message.Payload)})
 		}
-		for batch := range slices.Chunk(leases, Batch) {
+		for batch := range slices.Chunk(leases, c.Batch) {
 			done <- batch
 		}
 	}

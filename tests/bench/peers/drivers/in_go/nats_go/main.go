@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	ahead        = Ahead * Batch
 	acksPending  = 100_000
 	ackTimeout   = time.Minute
 	setUpTimeout = 10 * time.Second
@@ -31,7 +30,7 @@ type client struct {
 // open makes the stream and its consumer; both are the same each time, so it does not matter who is first.
 func open(t Task) Client {
 	conn := Must(nats.Connect(t.Address))
-	js := Must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(10*Batch)))
+	js := Must(jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(t.Unconfirmed)))
 	ctx, cancel := context.WithTimeout(context.Background(), setUpTimeout)
 	defer cancel()
 	stream := Must(js.CreateStream(ctx, jetstream.StreamConfig{
@@ -50,7 +49,7 @@ func (c *client) Put(batches iter.Seq[[][]byte]) {
 	for batch := range batches {
 		for _, body := range batch {
 			waiting = append(waiting, Must(c.js.PublishAsync(c.Queue, body)))
-			if len(waiting) == ahead {
+			if len(waiting) == c.Unconfirmed {
 				confirm(waiting[0])
 				waiting = waiting[1:]
 			}
@@ -71,10 +70,10 @@ func confirm(one jetstream.PubAckFuture) {
 
 // Take asks for the next messages ahead.
 func (c *client) Take(tally Tally) {
-	messages := Must(c.consumer.Messages(jetstream.PullMaxMessages(10 * Batch)))
+	messages := Must(c.consumer.Messages(jetstream.PullMaxMessages(c.Unconfirmed)))
 	taken := make(chan jetstream.Msg, acksPending)
 	if c.Options["acks"] == "answered" {
-		go acknowledge(taken, tally)
+		go acknowledge(taken, c.Task, tally)
 		for {
 			taken <- Must(messages.Next())
 		}
@@ -102,11 +101,11 @@ func (c *client) count(acknowledged <-chan jetstream.Msg, tally Tally) {
 
 // acknowledge acks and marks. The server does acks in their order, so that the last of a batch, or of fewer if no more
 // have come, asks to be answered tells of all. Some batches are acknowledged ahead of answers.
-func acknowledge(taken <-chan jetstream.Msg, tally Tally) {
-	unanswered := make(chan struct{}, Ahead)
+func acknowledge(taken <-chan jetstream.Msg, t Task, tally Tally) {
+	unanswered := make(chan struct{}, t.Ahead())
 	for one := range taken {
 		numbers := []int{NumberOf(one.Data())}
-		for range min(len(taken), Batch-1) {
+		for range min(len(taken), t.Batch-1) {
 			Check(one.Ack())
 			one = <-taken
 			numbers = append(numbers, NumberOf(one.Data()))
