@@ -97,6 +97,34 @@ def test_a_lease_that_was_extended_lapses_later_or_earlier() -> None:
     assert held.leases == []
 
 
+def test_a_lease_that_was_extended_often_lapses_when_the_last_extension_says() -> None:
+    held = holding(Credit(9), "a", "b", lapses_at=10.0)
+    for at in (20.0, 5.0):
+        held.extend("a", at)
+    held.lapse(5.0)
+    assert held.leases == ["b"]
+    held.extend("a", 100.0)  # taken up again: what was said of it before does not count
+    held.lapse(20.0)
+    assert held.leases == ["a"]
+    held.add([delivery("a", 10)], 120.0)  # told again, because the first answer was lost
+    held.lapse(119.0)
+    assert held.leases == ["a"]
+    held.lapse(120.0)
+    assert held.leases == []
+    assert held.room() == Room(9, 0, is_strict=False)
+
+
+def test_extensions_of_one_lease_leave_nothing_behind() -> None:
+    held = holding(Credit(9), "a", "b", lapses_at=1e6)
+    for number in range(10_000):
+        held.extend("a", 100.0 + number // 100)
+    assert sum(len(leases) for _, _, leases in held._lapses) < 500
+    held.end("a")
+    assert held.lapses_at <= 1e6
+    held.lapse(1e5)
+    assert held.leases == ["b"]
+
+
 def test_a_lapsed_lease_that_is_taken_up_again_counts_again_with_its_bytes() -> None:
     held = holding(Credit(5, 12), "a", lapses_at=100.0)
     held.lapse(100.0)

@@ -255,4 +255,29 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_outstanding.py"
         "::test_of_a_stream_that_always_holds_something_nothing_is_kept_that_is_settled",
     ),
+    Mutant(
+        name="extension-noted-and-not-heeded",
+        defect="A stream's lease that was extended counts as lapsed when it would have been without.",
+        file="engine/consuming/outstanding.py",
+        old="self._moved.get(lease, noted_at) <= now",
+        new="noted_at <= now",
+        test="tests/unit/test_outstanding.py::test_a_lease_that_was_extended_lapses_later_or_earlier",
+    ),
+    Mutant(
+        name="taken-up-lease-lapses-by-its-past",
+        defect="A stream's lease that had lapsed and was taken up again lapses at an instant it was once noted for.",
+        file="engine/consuming/outstanding.py",
+        old="            self._moved[lease] = lapses_at  # also",
+        new="            pass  # also",
+        test="tests/unit/test_outstanding.py::test_a_lease_that_was_extended_often_lapses_when_the_last_extension_says",
+    ),
+    Mutant(
+        name="leases-acked-by-their-first-and-last",
+        defect="Of leases that are acked together only the first and the last are looked at: what is between may be"
+        " another lease, or none, and a message is acked that nobody named.",
+        file="store/tokens.py",
+        old="expected == list(tokens)",
+        new="expected[-1] == tokens[-1]",
+        test="tests/unit/test_columns.py::test_tokens_of_many_steps_are_those_of_each",
+    ),
 )

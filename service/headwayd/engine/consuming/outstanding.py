@@ -118,6 +118,11 @@ class Outstanding:
         heapq.heapify(self._lapses)
         self._noted = len(held)
 
+    def _forget_all(self) -> None:
+        """The same where nothing is held."""
+        self._lapses.clear()
+        self._noted = 0
+
     def end(self, lease: str) -> None:
         """Settled, or known to be no lease any more."""
         held = self._held.pop(lease, None)
@@ -127,7 +132,7 @@ class Outstanding:
             self._bytes -= held
             self.freed += 1
         if not self._held:
-            self._forget_settled()
+            self._forget_all()
 
     def end_all(self, leases: Sequence[str]) -> None:
         """The same for many."""
@@ -139,7 +144,7 @@ class Outstanding:
         self._bytes -= sum(map(self._held.pop, leases, repeat(0)))
         self.freed += before - len(self._held)
         if not self._held:
-            self._forget_settled()
+            self._forget_all()
 
     def extend(self, lease: str, lapses_at: float) -> None:
         """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
