@@ -147,15 +147,14 @@ def _in_columns(
     deliveries: Sequence[Delivery],
     settled: Sequence[Settlement],
 ) -> bytes | None:
-    """The bytes of a reply that has nothing else, if all of it is kept by columns."""
+    """The bytes of a reply that has nothing else, if all of it is kept by columns. If not, nothing is written: it would
+    be for nothing."""
+    if (deliveries and type(deliveries) is not FirstDeliveries) or (settled and type(settled) is not FirstAcks):
+        return None
     of = reply.DESCRIPTOR
-    raw: bytes | None = b""
-    if deliveries:
-        raw = first_deliveries(of, "deliveries", deliveries) if type(deliveries) is FirstDeliveries else None
-    if raw is not None and settled:
-        acks = first_acks(of, "settled", settled) if type(settled) is FirstAcks else None
-        raw = None if acks is None else raw + acks
-    return raw or None
+    given = first_deliveries(of, "deliveries", cast(FirstDeliveries, deliveries)) if deliveries else b""
+    acks = first_acks(of, "settled", cast(FirstAcks, settled)) if settled else b""
+    return None if given is None or acks is None else (given + acks) or None
 
 
 def fill_standing(entry: message_pb2.Standing, standing: Standing) -> None:
