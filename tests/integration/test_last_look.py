@@ -21,7 +21,8 @@ from headwayd.engine.watching.estimates import Estimates
 from integration.desk import BUDGET_S, Desk
 
 PROCESS = "headway/exact/1/0"
-WAIT_MS = 500
+WAIT_MS = 100
+LOOK_MS = 1_500  # unlike any other try's
 ROLES = pytest.mark.parametrize("role", ["consumer", "producer"])
 
 
@@ -47,21 +48,29 @@ class Deaf:
         name = self._desk.name
         call: Awaitable[object]
         if role == "consumer":
-            order = GetOrder(name, wait_ms=WAIT_MS, lease_ms=60_000)
+            order = GetOrder(name, wait_ms=WAIT_MS, look_ms=LOOK_MS, lease_ms=60_000)
             call = self._getting.get(order, budget_s=BUDGET_S)
         else:
-            call = self._putting.put(PutOrder(name, [NewMessage(b"two")], wait_ms=WAIT_MS), budget_s=BUDGET_S)
+            put = PutOrder(name, [NewMessage(b"two")], wait_ms=WAIT_MS, look_ms=LOOK_MS)
+            call = self._putting.put(put, budget_s=BUDGET_S)
         return asyncio.ensure_future(call)
 
     async def stands(self, role: str, count: int = 1) -> bool:
         counts = await self._desk.counts()
         return (counts.consumers_waiting if role == "consumer" else counts.producers_waiting) == count
 
-    def change_steps(self, role: str, change: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]]) -> None:
-        """From now on each try of this process goes through `change`."""
+    def change_look(self, role: str, change: Callable[[Callable[[], Awaitable[object]]], Awaitable[object]]) -> None:
+        """The last look, known by the time that it is given, goes through `change`, however soon it comes."""
         name = "get" if role == "consumer" else "put"
         step = getattr(self._desk.store, name)
-        self._monkeypatch.setattr(self._desk.store, name, lambda *args, **fields: change(lambda: step(*args, **fields)))
+
+        def once(*args: Any, budget_s: float, **fields: Any) -> Awaitable[object]:
+            def this() -> Awaitable[object]:
+                return step(*args, budget_s=budget_s, **fields)  # type: ignore[no-any-return]
+
+            return change(this) if budget_s <= LOOK_MS / 1000 else this()
+
+        self._monkeypatch.setattr(self._desk.store, name, once)
 
 
 @pytest.fixture
@@ -77,10 +86,18 @@ async def deaf(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Dea
 
 @ROLES
 async def test_it_takes_what_there_is(deaf: Deaf, desk: Desk, role: str) -> None:
+    is_back = asyncio.Event()
+
+    async def once_it_is_back(step: Callable[[], Awaitable[object]]) -> object:
+        await is_back.wait()
+        return await step()
+
     deaf.lose(role)
+    deaf.change_look(role, once_it_is_back)
     waiting = deaf.wait(role)
     await eventually(lambda: deaf.stands(role))
     deaf.give_back(role)
+    is_back.set()
     told = await waiting
     if role == "consumer":
         assert [delivery.payload for delivery in told.deliveries] == [b"one"]
@@ -104,9 +121,6 @@ async def test_it_tells_of_the_role_if_that_is_still_taken(deaf: Deaf, role: str
 async def test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_more(
     deaf: Deaf, desk: Desk, role: str
 ) -> None:
-    deaf.lose(role)
-    waiting = deaf.wait(role)
-    await eventually(lambda: deaf.stands(role))
     has_begun, goes_on, is_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def slowly(step: Callable[[], Awaitable[object]]) -> object:
@@ -117,7 +131,9 @@ async def test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_mor
         finally:
             is_done.set()
 
-    deaf.change_steps(role, slowly)
+    deaf.lose(role)
+    deaf.change_look(role, slowly)
+    waiting = deaf.wait(role)
     await has_begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -141,19 +157,12 @@ async def test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_mor
 
 @ROLES
 async def test_a_store_that_fails_it_is_told_as_failing(deaf: Deaf, role: str) -> None:
-    tries = 0
-
-    async def once(step: Callable[[], Awaitable[object]]) -> object:
-        nonlocal tries
-        tries += 1
-        if tries > 1:
-            raise StoreUnavailable("it is away")
-        return await step()
+    async def failing(_step: Callable[[], Awaitable[object]]) -> object:
+        raise StoreUnavailable("it is away")
 
     deaf.lose(role)
-    deaf.change_steps(role, once)
+    deaf.change_look(role, failing)
     with pytest.raises(StoreUnavailable):
         await deaf.wait(role)
     deaf.give_back(role)
-    assert tries > 1
     await eventually(lambda: deaf.stands(role, 0))
