@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import ResponseError
 
-from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.errors import OutcomeUnknown, StoreUnavailable
 from headwayd.store.connections import ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.scripts import Script
@@ -23,10 +24,12 @@ class FakeStore:
     def __init__(self) -> None:
         self.under_way: dict[str, asyncio.Future[None]] = {}
         self.pieces: list[list[str]] = []  # what came together
+        self.connections: list[FakeConnection] = []
 
     async def open(self) -> FakeConnection:
         """A connection."""
-        return FakeConnection(self)
+        self.connections.append(FakeConnection(self))
+        return self.connections[-1]
 
     def answer(self, name: str) -> None:
         """It has done this."""
@@ -34,36 +37,51 @@ class FakeStore:
 
 
 class FakeConnection:
-    """Answers in order, when the store has done it."""
+    """One of redis-py, and its transport in one. Answers in order, when the store has done it."""
 
     def __init__(self, store: FakeStore) -> None:
         self._store = store
-        self._writer = SimpleNamespace(is_closing=lambda: False)
+        self._reader = SimpleNamespace(_buffer=b"", at_eof=lambda: False)
+        self._parser = SimpleNamespace(parse_error=ResponseError)
+        self._writer = SimpleNamespace(transport=self)
         self._due: list[tuple[bytes, asyncio.Future[None]]] = []
+        self.protocol: asyncio.Protocol | None = None
+        self.is_closed = False
 
-    async def can_read(self) -> bool:
-        """Nothing is left over."""
-        return False
+    def set_protocol(self, protocol: asyncio.Protocol) -> None:
+        """Who hears of what comes."""
+        self.protocol = protocol
 
-    async def send_packed_command(self, packed: Sequence[bytes], *, check_health: bool) -> None:
+    def is_closing(self) -> bool:
+        """Whether it can be used no more."""
+        return self.is_closed
+
+    def writelines(self, packed: Sequence[bytes]) -> None:
         """Each command is an array of strings, of which the last are its echo, its channels and its argument."""
-        assert not check_health
         names = []
         for command in packed:
             *_, echo, _, name = command.split(b"\r\n")[2::2]
             answer = self._store.under_way[name.decode()] = asyncio.get_running_loop().create_future()
+            answer.add_done_callback(self._tell)
             self._due.append((echo, answer))
             names.append(name.decode())
         self._store.pieces.append(names)
 
-    async def read_response(self, **_: Any) -> list[bytes]:
-        """The next."""
-        echo, answer = self._due.pop(0)
-        await answer
-        return [echo]
+    def _tell(self, _: object) -> None:
+        while self._due and self._due[0][1].done() and not self.is_closed:
+            echo, _answer = self._due.pop(0)
+            self.hear(b"*1\r\n$%d\r\n%s\r\n" % (len(echo), echo))
 
-    async def disconnect(self, **_: Any) -> None:
-        """Nothing is open."""
+    def hear(self, data: bytes) -> None:
+        """Something comes from the store."""
+        assert self.protocol is not None
+        self.protocol.data_received(data)
+
+    def abort(self) -> None:
+        """The end."""
+        self.is_closed = True
+
+    _close = abort
 
 
 @pytest.fixture
@@ -159,3 +177,63 @@ async def test_a_long_call_that_the_store_does_not_answer_holds_up_no_other_for_
     await calls[2]
     assert all(one.exception() for one in calls[:2])
     await link.close()
+
+
+async def test_what_nobody_asked_for_ends_the_connection_and_no_other_call(store: FakeStore, link: Link) -> None:
+    first = call(link, "a", is_long=False)
+    await settled()
+    store.answer("a")
+    await first
+    store.connections[0].hear(b"+stray\r\n")
+    assert store.connections[0].is_closed
+    second = call(link, "b", is_long=False)
+    await settled()
+    assert len(store.connections) == 2
+    store.answer("b")
+    await second
+
+
+@pytest.mark.parametrize("bytes_of_none", [b"*1\r\n$2\r\nno\r\n", b"+OK\r\n", b"*0\r\n", b"?!\r\n"])
+async def test_a_reply_that_is_none_of_this_call_is_not_believed(
+    store: FakeStore, link: Link, bytes_of_none: bytes
+) -> None:
+    calls = [call(link, name, is_long=False) for name in "ab"]
+    await settled()
+    store.connections[0].hear(bytes_of_none)
+    assert store.connections[0].is_closed
+    for one in calls:
+        with pytest.raises(OutcomeUnknown):
+            await one
+    store.under_way.clear()
+
+
+async def test_calls_behind_as_many_as_there_are_connections_wait_for_one(store: FakeStore, link: Link) -> None:
+    calls = []
+    for number in range(18):  # each goes by itself
+        calls.append(call(link, str(number), is_long=False))
+        await settled()
+    assert len(store.connections) == len(store.pieces) == 16
+    store.answer("3")
+    await settled()
+    assert store.pieces[16:] == [["16"]]
+    store.answer("16")
+    await settled()
+    assert store.pieces[16:] == [["16"], ["17"]]
+    for name in tuple(store.under_way):
+        store.answer(name)
+    await asyncio.gather(*calls)
+    assert len(store.connections) == 16
+
+
+async def test_connections_that_were_dropped_are_used_no_more(store: FakeStore, link: Link) -> None:
+    calls = [call(link, name, is_long=False) for name in "a"]
+    await settled()
+    link.drop_connections()
+    store.answer("a")
+    await calls[0]  # what is under way is not disturbed
+    assert store.connections[0].is_closed
+    again = call(link, "b", is_long=False)
+    await settled()
+    store.answer("b")
+    await again
+    assert len(store.connections) == 2

@@ -13,13 +13,15 @@ from headwayd.domain.model import NewMessage
 
 
 class BareMessages(Sequence[NewMessage]):
-    """Messages with these payloads. A part of it is one, too. It has no subclasses: whether something is one is asked
-    by `type(…) is`, because `isinstance` asks an abstract class, which a Put of one message would notice."""
+    """Messages with these payloads, each of `size` bytes, if that is known of all; else it is 0. A part of it is one,
+    too. It has no subclasses: whether something is one is asked by `type(…) is`, because `isinstance` asks an abstract
+    class, which a Put of one message would notice."""
 
-    __slots__ = ("payloads",)
+    __slots__ = ("payloads", "size")
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
+    def __init__(self, payloads: Sequence[bytes], size: int = 0) -> None:
         self.payloads = payloads
+        self.size = size
 
     def __len__(self) -> int:
         return len(self.payloads)
@@ -35,7 +37,7 @@ class BareMessages(Sequence[NewMessage]):
 
     def __getitem__(self, at: int | slice) -> NewMessage | Sequence[NewMessage]:
         if isinstance(at, slice):
-            return BareMessages(self.payloads[at])
+            return BareMessages(self.payloads[at], self.size)
         return NewMessage(self.payloads[at])
 
 
@@ -45,7 +47,8 @@ def all_of(batches: Sequence[Sequence[NewMessage]]) -> Sequence[NewMessage]:
         return batches[0]
     payloads = [batch.payloads for batch in batches if type(batch) is BareMessages]
     if len(payloads) == len(batches):
-        return BareMessages(list(chain.from_iterable(payloads)))
+        sizes = {batch.size for batch in batches if type(batch) is BareMessages}
+        return BareMessages(list(chain.from_iterable(payloads)), sizes.pop() if len(sizes) == 1 else 0)
     return list(chain.from_iterable(batches))
 
 
@@ -56,7 +59,7 @@ def is_for_now(messages: Sequence[NewMessage]) -> bool:
 
 def payload_bytes(messages: BareMessages) -> int:
     """How many bytes their payloads have."""
-    return sum(map(len, messages.payloads))
+    return messages.size * len(messages.payloads) or sum(map(len, messages.payloads))
 
 
 def all_bytes(messages: Sequence[NewMessage]) -> int:

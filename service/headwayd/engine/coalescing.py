@@ -145,7 +145,9 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         if waiting is None:
             waiting = self._waiting[group] = _Waiting()
             waiting.put(part)  # without a timer: the step that begins now knows its time
-            self._spawn(self._serve(key, group), f"{self._name}:{key}")
+            together: list[_Part[AskT, AnswerT]] = []
+            first = self._begun(key, together, waiting)
+            self._spawn(self._serve(key, group, first, together), f"{self._name}:{key}")
         else:
             waiting.add(part, loop)
         try:
@@ -176,10 +178,13 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
         elif isinstance(error, Exception):
             self._failed(key, ask, error)
 
-    async def _serve(self, key: KeyT, group: tuple[KeyT, int]) -> None:
+    async def _serve(
+        self, key: KeyT, group: tuple[KeyT, int], first: asyncio.Task[None], parts: list[_Part[AskT, AnswerT]]
+    ) -> None:
+        """Until nobody waits. The first step has begun before, because from here it would a turn of the loop later."""
         waiting = self._waiting[group]
-        steps: deque[asyncio.Task[None]] = deque()  # on their way
-        count = 0  # parts of the last of them
+        steps = deque([first])  # on their way
+        count = len(parts)  # of the last of them
         try:
             while waiting.parts or steps:
                 if waiting.parts and len(steps) < (_MOST_STEPS if self._is_full(waiting) else 1):
@@ -199,15 +204,18 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
             for part in waiting.parts:
                 part.answer.cancel()
 
-    def _begun(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> asyncio.Task[None]:
-        """A step in a task of its own. Who is in it hears of its end also if it is cancelled before it runs."""
+    def _begun(
+        self, key: KeyT, parts: list[_Part[AskT, AnswerT]], waiting: _Waiting[AskT, AnswerT] | None = None
+    ) -> asyncio.Task[None]:
+        """A step in a task of its own. Who is in it hears of its end also if it is cancelled before it runs. Of those
+        `waiting` it takes as many as go together when it runs: who comes in the same turn of the loop is in it, too."""
 
         def ended(step: asyncio.Task[None]) -> None:
             if step.cancelled():
                 for part in parts:
                     part.answer.cancel()
 
-        step = asyncio.create_task(self._step(key, parts), name=f"{self._name}:{key}")
+        step = asyncio.create_task(self._step(key, parts, waiting), name=f"{self._name}:{key}")
         step.add_done_callback(ended)
         return step
 
@@ -232,7 +240,15 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 parts.append(part)
         return parts
 
-    async def _step(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
+    async def _step(
+        self, key: KeyT, parts: list[_Part[AskT, AnswerT]], waiting: _Waiting[AskT, AnswerT] | None
+    ) -> None:
+        if waiting is not None:
+            parts.extend(self._next(waiting))
+        if parts:
+            await self._take(key, parts)
+
+    async def _take(self, key: KeyT, parts: list[_Part[AskT, AnswerT]]) -> None:
         now = asyncio.get_running_loop().time()
         least_s = max(_LEAST_SHARE * (max(part.ends_at for part in parts) - now), 0.0)
         for part in parts:

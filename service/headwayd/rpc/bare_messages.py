@@ -5,7 +5,10 @@ size by the request's bytes, else by its size.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
 from itertools import repeat
+from struct import Struct
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -16,6 +19,7 @@ from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, NUMBER, WITH_LENGTH, num
 
 MANY = 6  # messages; fewer are cheaper to look at one by one
 _MOST_CUT = 10_000  # messages; a request with more of them is refused as a rule, and not worth the time before that
+_MOST_AT_A_STROKE = 1_000  # messages; for more that is kept would be too large
 _MOST_BEFORE = 8  # fields before the messages; a request has fewer, and who sends more is to cost no time either
 _PAYLOAD = tag_of(message_pb2.Message.DESCRIPTOR, "payload")[0]
 
@@ -60,12 +64,13 @@ class BareRequest:
     """A request whose messages are nothing but payloads, all of one size, cut out of its bytes: messages are made only
     if somebody asks for them. Everything else of it is read as of the request itself."""
 
-    __slots__ = ("_raw", "_rest", "payloads")
+    __slots__ = ("_raw", "_rest", "payloads", "size")
 
-    def __init__(self, raw: bytes, rest: ProtoMessage, payloads: list[bytes]) -> None:
+    def __init__(self, raw: bytes, rest: ProtoMessage, payloads: Sequence[bytes], size: int) -> None:
         self._raw = raw
         self._rest = rest
         self.payloads = payloads
+        self.size = size  # bytes of each
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._rest, name)
@@ -106,7 +111,22 @@ def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest 
         return None
     if rest.messages:
         return None
-    return BareRequest(raw, rest, [raw[at : at + size] for at in range(payload_at, end, stride)])
+    return BareRequest(raw, rest, _cut(raw, start, payload_at - start, size, count), size)
+
+
+def _cut(raw: bytes, start: int, before: int, size: int, count: int) -> Sequence[bytes]:
+    """What has `size` bytes behind each of `count` times `before` others."""
+    if count <= _MOST_AT_A_STROKE:
+        return [*_cutter(before, size, count).unpack_from(raw, start)]
+    stride = before + size
+    return [raw[at : at + size] for at in range(start + before, start + count * stride, stride)]
+
+
+@lru_cache(maxsize=32)
+def _cutter(before: int, size: int, count: int) -> Struct:
+    """Cuts them at a stroke, in a fifth of the time that slices take. Who sends many batches sends most of one shape;
+    where each has another, to make this takes as long as slices would."""
+    return Struct(f"{before}x{size}s" * count)
 
 
 def _first_message(raw: bytes, tag: int) -> int:

@@ -12,10 +12,12 @@ from headwayd.domain.joined import Joined, made_id
 from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, WITH_LENGTH, tag, tag_of, varint
 
 _ID, _TICKET, _POSITION = (tag_of(PutResult.DESCRIPTOR, name) for name in ("id", "ticket", "position"))
-# The digits of a thousand numbers, one by one, from their last on.
-_DIGITS = tuple(bytes(48 + number // ten % 10 for number in range(1_000)) for ten in (1, 10, 100))
-# The lowest seven bits of numbers that have no more, and of those that have.
-_ALL_BITS, _LOW_BITS = bytes(range(128)), bytes(range(128, 256))
+# The digits of ten thousand numbers, one by one, from their last on.
+_DIGITS = tuple(bytes(48 + number // ten % 10 for number in range(10_000)) for ten in (1, 10, 100, 1_000))
+# The seven lowest bits of the numbers that have fourteen, and the seven above: in a number's last byte, and in another.
+_SPAN = 1 << 14
+_LAST = tuple(bytes(number >> shift & 0x7F for number in range(_SPAN)) for shift in (0, 7))
+_NOT_LAST = tuple(bytes(bits | 0x80 for bits in column) for column in _LAST)
 
 
 def results_in_bytes(joined: Joined, field: int) -> bytes | None:
@@ -28,8 +30,8 @@ def results_in_bytes(joined: Joined, field: int) -> bytes | None:
     runs = []
     while ticket < end:
         digit_count = min(len(str(ticket)), len(_DIGITS))
-        digits, ticket_bits, position_bits = ticket % 10**digit_count, ticket & 127, position & 127
-        count = min(end - ticket, 10**digit_count - digits, 128 - ticket_bits, 128 - position_bits)
+        digits = ticket % 10**digit_count
+        count = min(end - ticket, 10**digit_count - digits, _alike_from(ticket), _alike_from(position))
         name = made_id(joined.generation, ticket).encode()
         ticket_bytes, position_bytes = _TICKET + varint(ticket), _POSITION + varint(position)
         size = len(_ID) + 1 + len(name) + len(ticket_bytes) + len(position_bytes)
@@ -41,12 +43,22 @@ def results_in_bytes(joined: Joined, field: int) -> bytes | None:
         at_ticket = at_position - len(ticket_bytes)
         for place in range(digit_count):
             run[at_ticket - 2 - place :: width] = _DIGITS[place][digits : digits + count]
-        run[at_ticket::width] = _bits(ticket)[ticket_bits : ticket_bits + count]
-        run[at_position::width] = _bits(position)[position_bits : position_bits + count]
+        _count_up(run, at_ticket, width, ticket, len(ticket_bytes) - 1)
+        _count_up(run, at_position, width, position, len(position_bytes) - 1)
         runs.append(run)
         ticket, position = ticket + count, position + count
     return b"".join(runs)
 
 
-def _bits(number: int) -> bytes:
-    return _ALL_BITS if number <= HIGHEST_OF_A_BYTE else _LOW_BITS
+def _alike_from(number: int) -> int:
+    """How many numbers from this on differ in their two lowest bytes only, and have as many."""
+    return HIGHEST_OF_A_BYTE + 1 - number if number <= HIGHEST_OF_A_BYTE else _SPAN - number % _SPAN
+
+
+def _count_up(run: bytearray, at: int, width: int, number: int, size: int) -> None:
+    """Makes of the number of `size` bytes that stands there, and again every `width` bytes, this one and those behind
+    it."""
+    first, count = number % _SPAN, len(run) // width
+    run[at::width] = (_LAST if size == 1 else _NOT_LAST)[0][first : first + count]
+    if size > 1:
+        run[at + 1 :: width] = (_LAST if size == len(_LAST) else _NOT_LAST)[1][first : first + count]

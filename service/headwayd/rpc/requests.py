@@ -231,12 +231,10 @@ def _new_messages(
     count = len(request.payloads) if isinstance(request, BareRequest) else len(request.messages)
     if not checks.batch_size("messages", count):
         return ()
-    payloads: list[bytes] | None = None
     if isinstance(request, BareRequest):
-        payloads = request.payloads if len(request.payloads[0]) <= most else None
-    elif count >= MANY:
-        payloads = bare_payloads(request, max_bytes=most)
-    if payloads is not None:
+        if request.size <= most:
+            return BareMessages(request.payloads, request.size)
+    elif count >= MANY and (payloads := bare_payloads(request, max_bytes=most)) is not None:
         return BareMessages(payloads)
     return [_new_message(message, index, checks) for index, message in enumerate(request.messages)]
 

@@ -33,7 +33,8 @@ from headwayd.store.address import parse_address
 from headwayd.store.durability import Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.hints import Hints
-from headwayd.store.link import READ_ONLY, Argument, ScriptOrder
+from headwayd.store.link import READ_ONLY, ScriptOrder
+from headwayd.store.packing import Argument, Run
 from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each
@@ -211,7 +212,9 @@ class Asking:
 
     # -- calling ------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, script: str, queue: str, *arguments: Argument, budget_s: float, items: int = 1) -> list[Any]:
+    async def _ask(
+        self, script: str, queue: str, *arguments: Argument | Run, budget_s: float, items: int = 1
+    ) -> list[Any]:
         """The reply of a script that does something with so many `items`."""
         if self._refusal and script not in READ_ONLY:
             raise NotDurable(self._refusal)

@@ -10,7 +10,7 @@ from headwayd.domain.places import LeasedMessage
 from headwayd.engine.ports import RedriveStep
 from headwayd.store import frames, replies
 from headwayd.store.asking import Asking
-from headwayd.store.link import Argument
+from headwayd.store.packing import Argument
 from headwayd.store.replies import Corpse, text
 from headwayd.store.status import Status
 

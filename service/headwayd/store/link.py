@@ -14,25 +14,24 @@ is answered before it is.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from redis import exceptions as redis_errors
-from redis.asyncio.connection import AbstractConnection
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.store import trouble
-from headwayd.store.connections import ConnectionSource, ask, is_fit, send
+from headwayd.store.connections import ConnectionSource
 from headwayd.store.keys import keys_of_call
+from headwayd.store.packing import Argument, Command, Run, pack
 from headwayd.store.scripts import Script
+from headwayd.store.wire import Wire
 
-Argument = str | bytes | int
-_NETWORK_ERRORS = (redis_errors.ConnectionError, redis_errors.TimeoutError, OSError, TimeoutError)
 _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
 # Of long calls: one that the store works on, and as many as it needs until the next one comes.
@@ -50,14 +49,14 @@ class ScriptOrder(NamedTuple):
     script: Script
     base_key: str
     channels: str
-    arguments: Sequence[Argument]
+    arguments: Command
     is_long: bool
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
     script: Script
-    command: tuple[Argument, ...]
+    command: tuple[Argument | Run, ...]
     echo: bytes
     done: asyncio.Future[list[Any]]
     is_sent: bool = False
@@ -77,14 +76,152 @@ class _Call:
             self.fail(StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}))
 
 
-@dataclass(slots=True)
-class _Pool:
-    idle: list[AbstractConnection] = field(default_factory=list)
-    generation: int = 0
+class _Pipeline(Protocol):
+    """What goes out as one piece, on a connection of its own. How it ends is told, whatever happens."""
+
+    is_long: bool
+
+    def is_wanted(self) -> bool:
+        """Whether anybody still waits for it. Those who do not are left out."""
+
+    def begin(self, wire: Wire) -> None:
+        """Asks."""
+
+    def unreachable(self, error: Exception) -> None:
+        """There is no connection: nothing happened."""
+
+
+class _Scripts:
+    """Calls of scripts. Those whose script the store does not know, which did nothing, are made once more."""
+
+    def __init__(self, link: Link, calls: list[_Call], *, is_long: bool) -> None:
+        self.is_long = is_long
+        self._link = link
+        self._calls = calls
+        self._wire: Wire | None = None
+        self._at = 0  # of the calls: whose reply is next
+        self._unknown: list[_Call] = []
+        self._waits = False
+        self._held: list[tuple[_Call, list[Any]]] = []  # until replicas have it
+
+    def is_wanted(self) -> bool:
+        """See _Pipeline."""
+        self._calls = [call for call in self._calls if not call.done.done()]
+        return bool(self._calls)
+
+    def begin(self, wire: Wire) -> None:
+        """See _Pipeline."""
+        self._wire = wire
+        for call in self._calls:
+            call.is_sent = True
+        self._send([call.command for call in self._calls])
+
+    def _send(self, commands: Sequence[Command]) -> None:
+        assert self._wire is not None
+        wait = self._link.wait_command
+        self._waits = wait is not None and any(call.is_write for call in self._calls)
+        all_commands = [*commands, wait] if self._waits and wait is not None else commands
+        self._wire.ask([*chain.from_iterable(map(pack, all_commands))], len(all_commands), self)
+
+    def take(self, reply: Any) -> bool:
+        """The reply to the next call, which is told at once, unless replicas are waited for; at the end theirs."""
+        if self._at == len(self._calls):
+            self._answer(has_replicas=self._link.is_enough(reply))
+            return True
+        call = self._calls[self._at]
+        self._at += 1
+        if isinstance(reply, redis_errors.NoScriptError):
+            self._unknown.append(call)
+        elif isinstance(reply, Exception):
+            if trouble.word_of(reply) == "READONLY":
+                self._link.drop_connections()  # this one, too, once the other replies are read
+                self._link.doubt()
+            call.fail(trouble.refused(reply))
+        elif not isinstance(reply, list) or not reply or reply[0] != call.echo:
+            self._link.drop_connections()
+            call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
+            return False
+        elif self._waits:
+            self._held.append((call, reply[1:]))
+        elif not call.done.done():
+            call.done.set_result(reply[1:])
+        return True
+
+    def _answer(self, *, has_replicas: bool) -> None:
+        for call, reply in self._held:
+            if call.is_write and not has_replicas:
+                call.fail(OutcomeUnknown("it was done, and too few replicas have it", metadata={"cause": "REPLICAS"}))
+            elif not call.done.done():
+                call.done.set_result(reply)
+        self._held = []
+
+    def end(self, error: Exception | None) -> None:
+        """All have their replies, or none will come any more."""
+        assert self._wire is not None
+        if error is None and self._unknown:
+            self._calls, self._unknown, self._at = self._unknown, [], 0
+            self._send([(b"EVAL", call.script.text, *call.command[2:]) for call in self._calls])
+            return
+        if error is not None:
+            was_silent = isinstance(error, TimeoutError)
+            for call in self._unknown:
+                call.fail(trouble.unreachable(error))
+            for call in self._calls:  # those that were answered are done
+                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
+            self._link.doubt()
+        self._link.ended(self, self._wire)
+
+    def unreachable(self, error: Exception) -> None:
+        """See _Pipeline."""
+        for call in self._calls:
+            call.fail(trouble.unreachable(error))
+        self._link.doubt()
+
+
+class _Question:
+    """One plain command that only reads."""
+
+    is_long = False
+
+    def __init__(self, link: Link, command: tuple[Argument, ...]) -> None:
+        self._link = link
+        self._command = command
+        self._wire: Wire | None = None
+        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def is_wanted(self) -> bool:
+        """See _Pipeline."""
+        return not self.done.done()
+
+    def begin(self, wire: Wire) -> None:
+        """See _Pipeline."""
+        self._wire = wire
+        wire.ask(pack(self._command), 1, self)
+
+    def take(self, reply: Any) -> bool:
+        """The reply."""
+        if not self.done.done():
+            if isinstance(reply, Exception):
+                self.done.set_exception(reply)
+            else:
+                self.done.set_result(reply)
+        return True
+
+    def end(self, error: Exception | None) -> None:
+        """It has its reply, or none will come any more."""
+        assert self._wire is not None
+        if error is not None:
+            self.unreachable(error)
+        self._link.ended(self, self._wire)
+
+    def unreachable(self, error: Exception) -> None:
+        """See _Pipeline."""
+        if not self.done.done():
+            self.done.set_exception(error)
 
 
 class Link:
-    """Calls scripts. Owns its connections and the tasks that use them.
+    """Calls scripts. Owns its connections.
 
     `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
     the right one any more: it refused to write, or an answer was lost. `is_cluster`: the server is a node of one.
@@ -102,16 +239,22 @@ class Link:
         self._source = source
         self._call_timeout_s = call_timeout_s
         self._min_replicas = min_replicas
-        self._wait = (b"WAIT", min_replicas, int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS))
+        wait_ms = int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS)
+        self.wait_command = (b"WAIT", min_replicas, wait_ms) if min_replicas else None
         self._on_doubt = on_doubt
         self._is_cluster = is_cluster
-        self._pool = _Pool()
-        self._places = asyncio.Semaphore(_MOST_CONNECTIONS)
+        self._idle: list[Wire] = []
+        self._busy: set[Wire] = set()
+        self._generation = 0  # of the connections that may be used
+        self._places = _MOST_CONNECTIONS
+        self._placeless: deque[_Pipeline] = deque()
         self._pending: list[_Call] = []
         self._long: deque[_Call] = deque()
-        self._long_count = 0  # tasks that serve these
+        self._long_count = 0  # on their way
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
+        self._rest = asyncio.Event()  # nothing is under way
+        self._rest.set()
 
     async def call(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         """The script's reply without its echo. Raises what DESIGN calls *failed* (nothing happened) as
@@ -135,7 +278,7 @@ class Link:
             self._long.append(call)
             if self._long_count < _MOST_LONG:
                 self._long_count += 1
-                self._spawn(self._serve_long())
+                self._next_long()
         else:
             self._pending.append(call)
             if not self._is_flushing:
@@ -151,177 +294,101 @@ class Link:
         self._is_flushing = False
         calls, self._pending = self._pending, []
         for start in range(0, len(calls), _MOST_IN_A_PIPELINE):
-            self._spawn(self._run(calls[start : start + _MOST_IN_A_PIPELINE]))
+            self._start(_Scripts(self, calls[start : start + _MOST_IN_A_PIPELINE], is_long=False))
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _next_long(self) -> None:
+        """In the place of one that has ended, in the very turn in which its answer has come."""
+        while self._long:
+            call = self._long.popleft()
+            if not call.done.done():
+                self._start(_Scripts(self, [call], is_long=True))
+                return
+        self._long_count -= 1
+
+    # -- connections --------------------------------------------------------------------------------------------------
+
+    def _start(self, pipeline: _Pipeline) -> None:
+        """At once, if a connection is free; else as soon as one is."""
+        if not self._places:
+            self._placeless.append(pipeline)
+            return
+        self._places -= 1
+        self._rest.clear()
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.is_fit:
+                self._begin(pipeline, wire)
+                return
+            wire.close()
+        task = asyncio.get_running_loop().create_task(self._begin_on_another(pipeline))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve_long(self) -> None:
-        """The next follows in the very turn in which an answer has come."""
+    async def _begin_on_another(self, pipeline: _Pipeline) -> None:
+        generation = self._generation
         try:
-            while self._long:
-                await self._run([self._long.popleft()])
-        finally:
-            self._long_count -= 1
+            connection = await self._source.open()
+        except (redis_errors.RedisError, OSError, TimeoutError) as error:
+            pipeline.unreachable(error)
+            self._end(pipeline)
+        except asyncio.CancelledError:
+            pipeline.unreachable(ConnectionAbortedError())
+            self._end(pipeline)
+            raise
+        else:
+            self._begin(pipeline, Wire(connection, patience_s=self._call_timeout_s, generation=generation))
 
-    async def _run(self, calls: list[_Call]) -> None:
-        async with self._places:
-            waited_for = [call for call in calls if not call.done.done()]
-            if not waited_for:
-                return
-            generation = self._pool.generation
-            try:
-                connection = await self._take()
-            except (redis_errors.RedisError, OSError, TimeoutError) as error:
-                for call in waited_for:
-                    call.fail(trouble.unreachable(error))
-                self._doubt()
-                return
-            # Whoever gave up meanwhile was told that nothing happened: keep it so.
-            waited_for = [call for call in waited_for if not call.done.done()]
-            is_sound = not waited_for
-            try:
-                if waited_for:
-                    is_sound = await self._exchange(connection, waited_for)
-            finally:
-                if is_sound and generation == self._pool.generation:
-                    self._pool.idle.append(connection)
-                else:
-                    await self._drop(connection)
+    def _begin(self, pipeline: _Pipeline, wire: Wire) -> None:
+        self._busy.add(wire)
+        # Whoever gave up meanwhile was told that nothing happened: keep it so.
+        if pipeline.is_wanted():
+            pipeline.begin(wire)
+        else:
+            self.ended(pipeline, wire)
 
-    async def _take(self) -> AbstractConnection:
-        while self._pool.idle:
-            connection = self._pool.idle.pop()
-            with contextlib.suppress(*_NETWORK_ERRORS):
-                if await is_fit(connection):
-                    return connection
-            await self._drop(connection)
-        connection = await self._source.open()
-        # From here on the link bounds waits, by one timer for a whole exchange. Redis-py's own bounds, a task for what
-        # is sent and a timer for each reply, cost as much as all the rest of a call.
-        connection.socket_timeout = None
-        return connection
+    def ended(self, pipeline: _Pipeline, wire: Wire) -> None:
+        """The connection is free."""
+        self._busy.discard(wire)
+        if wire.is_fit and wire.generation == self._generation:
+            self._idle.append(wire)
+        else:
+            wire.close()
+        self._end(pipeline)
 
-    @staticmethod
-    async def _drop(connection: AbstractConnection) -> None:
-        with contextlib.suppress(*_NETWORK_ERRORS, redis_errors.RedisError):
-            await connection.disconnect(nowait=True)
+    def _end(self, pipeline: _Pipeline) -> None:
+        self._places += 1
+        if pipeline.is_long:
+            self._next_long()
+        if self._placeless and self._places:
+            self._start(self._placeless.popleft())
+        if self._places == _MOST_CONNECTIONS:
+            self._rest.set()
 
     def drop_connections(self) -> None:
         """Forgets every connection: they may lead to a server that is no longer the right one."""
-        self._pool.generation += 1
-        idle, self._pool.idle = self._pool.idle, []
-        for connection in idle:
-            self._spawn(self._drop(connection))
+        self._generation += 1
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.close()
 
-    async def _exchange(self, connection: AbstractConnection, calls: list[_Call]) -> bool:
-        """Sends all and reads all. True if the connection can be used again."""
-        unknown = await self._send_and_read(connection, calls, [call.command for call in calls])
-        if unknown is None:
+    def is_enough(self, replicas: Any) -> bool:
+        """Whether so many replicas have what was written, by the reply to `wait_command`."""
+        if isinstance(replicas, Exception):
+            log.error("replicas.not_asked", error=trouble.word_of(replicas))
             return False
-        if not unknown:
-            return True
-        commands = [(b"EVAL", call.script.text, *call.command[2:]) for call in unknown]
-        return await self._send_and_read(connection, unknown, commands) == []
+        return isinstance(replicas, int) and replicas >= self._min_replicas
 
-    async def _send_and_read(
-        self, connection: AbstractConnection, calls: list[_Call], commands: Sequence[tuple[Argument, ...]]
-    ) -> list[_Call] | None:
-        """The calls whose script the store does not know (they did nothing); None if the connection is spoilt."""
-        for call in calls:
-            call.is_sent = True
-        waits = self._min_replicas > 0 and any(call.is_write for call in calls)
-        unknown: list[_Call] = []
-        replies: list[tuple[_Call, list[Any]]] = []
-        clock, patience_s = asyncio.get_running_loop().time, self._call_timeout_s
-        try:
-            async with asyncio.timeout(patience_s) as patience:
-                await send(connection, [*commands, self._wait] if waits else commands)
-                for call in calls:
-                    patience.reschedule(clock() + patience_s)
-                    reply, is_known, is_sound = await self._read_one(connection, call, holds=waits)
-                    if not is_known:
-                        unknown.append(call)
-                    if not is_sound:
-                        raise redis_errors.ConnectionError("replies have slipped")
-                    if waits and reply is not None:
-                        replies.append((call, reply))
-                if waits:
-                    patience.reschedule(clock() + patience_s)
-                    self._answer(replies, has_replicas=await self._read_wait(connection))
-        except _NETWORK_ERRORS as error:
-            was_silent = isinstance(error, (redis_errors.TimeoutError, TimeoutError))
-            for call in unknown:
-                call.fail(trouble.unreachable(error))
-            for call in calls:  # those that were answered are done
-                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
-            self._doubt()
-            return None
-        return unknown
-
-    async def _read_one(
-        self, connection: AbstractConnection, call: _Call, *, holds: bool
-    ) -> tuple[list[Any] | None, bool, bool]:
-        """What the script replied, which its caller is told at once unless it `holds` it; whether the store knew the
-        script; and whether the connection is sound."""
-        try:
-            # redis-py hangs up on LOADING, though the replies to the other calls of the pipeline are on their way.
-            reply = await connection.read_response(disconnect_on_error=False)
-        except redis_errors.NoScriptError:
-            return None, False, True
-        except (redis_errors.ResponseError, redis_errors.BusyLoadingError, redis_errors.AuthenticationError) as error:
-            if trouble.word_of(error) == "READONLY":
-                self.drop_connections()  # this one, too, once the other replies are read
-                self._doubt()
-            call.fail(trouble.refused(error))
-            return None, True, True
-        if not isinstance(reply, list) or not reply or reply[0] != call.echo:
-            self.drop_connections()
-            call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
-            return None, True, False
-        if not holds and not call.done.done():
-            call.done.set_result(reply[1:])
-        return reply[1:], True, True
-
-    async def _read_wait(self, connection: AbstractConnection) -> bool:
-        try:
-            reply = await connection.read_response(disconnect_on_error=False)
-        except redis_errors.ResponseError as error:
-            log.error("replicas.not_asked", error=trouble.word_of(error))  # noqa: TRY400 - a trace says nothing more
-            return False
-        return isinstance(reply, int) and reply >= self._min_replicas
-
-    @staticmethod
-    def _answer(replies: list[tuple[_Call, list[Any]]], *, has_replicas: bool) -> None:
-        for call, reply in replies:
-            if call.is_write and not has_replicas:
-                call.fail(OutcomeUnknown("it was done, and too few replicas have it", metadata={"cause": "REPLICAS"}))
-            elif not call.done.done():
-                call.done.set_result(reply)
-
-    def _doubt(self) -> None:
+    def doubt(self) -> None:
+        """The server may not be the right one any more."""
         if self._on_doubt is not None:
             self._on_doubt()
 
     async def command(self, *command: Argument) -> Any:
         """One plain command that only reads. Raises StoreUnavailable."""
+        question = _Question(self, command)
+        self._start(question)
         try:
-            async with self._places:
-                generation = self._pool.generation
-                connection = await self._take()
-                is_sound = False
-                try:
-                    async with asyncio.timeout(self._call_timeout_s):
-                        reply = await ask(connection, *command)
-                    is_sound = generation == self._pool.generation
-                finally:
-                    if is_sound:
-                        self._pool.idle.append(connection)
-                    else:
-                        await self._drop(connection)
-                return reply
+            return await question.done
         except redis_errors.ResponseError as error:
             raise trouble.refused(error) from error
         except (redis_errors.RedisError, OSError, TimeoutError) as error:
@@ -329,10 +396,13 @@ class Link:
 
     async def close(self) -> None:
         """Waits for calls under way, then drops all connections."""
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=self._call_timeout_s)
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                await self._rest.wait()
+        except TimeoutError:
+            pass
         for task in set(self._tasks):
             task.cancel()
-        for connection in self._pool.idle:
-            await self._drop(connection)
-        self._pool.idle.clear()
+        for wire in (*self._idle, *self._busy):
+            wire.close()
+        self._idle.clear()

@@ -23,7 +23,7 @@ from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetAsk, GetStep, PutStep, Wait
 from headwayd.store import replies, stand_replies, tokens
 from headwayd.store.asking import Asking
-from headwayd.store.link import Argument
+from headwayd.store.packing import Argument, Run
 from headwayd.store.replies import text
 from headwayd.store.status import Status
 
@@ -54,7 +54,7 @@ class MessageSteps(Asking):
         """Puts as many of the messages, from the first on, as there is room for, if the queue still has this
         `generation` ("": whichever it has). Raises QueueClosed; FieldInvalid and DuplicateMessage for a batch that is
         all or nothing."""
-        arguments: list[Argument] = [
+        arguments: list[Argument | Run] = [
             producer or self._process,
             waiter,
             line_ticket,
@@ -85,12 +85,12 @@ class MessageSteps(Asking):
         )
 
     @staticmethod
-    def _messages(messages: Sequence[NewMessage]) -> list[Argument]:
+    def _messages(messages: Sequence[NewMessage]) -> list[Argument | Run]:
         if type(messages) is BareMessages:
-            return [f"p{len(messages)}", *messages.payloads]
+            return [f"p{len(messages)}", Run(messages.payloads, messages.size)]
         if all(message.is_bare for message in messages):
             return [f"p{len(messages)}", *[message.payload for message in messages]]
-        arguments: list[Argument] = [len(messages)]
+        arguments: list[Argument | Run] = [len(messages)]
         for message in messages:
             when = f"d{message.delay_ms}" if message.delay_ms else ""
             if message.not_before_at_ms:

@@ -9,7 +9,7 @@ from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies, watch_replies
 from headwayd.store.asking import Asking
-from headwayd.store.link import Argument
+from headwayd.store.packing import Argument
 from headwayd.store.several import ask_each
 
 _NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)

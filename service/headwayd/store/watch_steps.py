@@ -10,7 +10,7 @@ from headwayd.domain.model import Policy
 from headwayd.domain.places import Feed, Places
 from headwayd.store import replies, watch_replies
 from headwayd.store.asking import Asking
-from headwayd.store.link import Argument
+from headwayd.store.packing import Argument
 
 _MOST_TICKETS = 20_000
 _BLOCKED_NUMBERS_AT = 4
