@@ -13,6 +13,7 @@ from math import frexp
 from typing import Generic, TypeVar
 
 from headwayd.domain.errors import StoreUnavailable
+from headwayd.engine.eager import eager_task
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 AskT = TypeVar("AskT")
@@ -22,6 +23,7 @@ ItemT = TypeVar("ItemT")
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
 _GATHER_S, _GATHER_MORE_S, _LONGEST_GATHER_S = 0.5e-3, 2e-3, 4e-3  # for one in the last step, each more, and at most
+_ALONE = 2  # one in the last step, and one that waits: as if nobody else asked
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
 
@@ -193,7 +195,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                         count = len(parts)
                     continue
                 await steps.popleft()
-                if waiting.parts and not steps and not self._is_full(waiting):
+                if waiting.parts and not steps and count + len(waiting.parts) > _ALONE and not self._is_full(waiting):
                     # It is busy: a moment later there are more.
                     await asyncio.sleep(min(_GATHER_S + (count - 1) * _GATHER_MORE_S, _LONGEST_GATHER_S))
         finally:  # without an await since the last look: nobody can have come to what is not served
@@ -215,7 +217,8 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 for part in parts:
                     part.answer.cancel()
 
-        step = asyncio.create_task(self._step(key, parts, waiting), name=f"{self._name}:{key}")
+        work, name = self._step(key, parts, waiting), f"{self._name}:{key}"
+        step = eager_task(work, name=name) if waiting is None else asyncio.create_task(work, name=name)
         step.add_done_callback(ended)
         return step
 
