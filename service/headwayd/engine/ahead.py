@@ -7,20 +7,18 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-ResultT = TypeVar("ResultT")
+from headwayd.engine.eager import eager_task
 
-# Of the event loop, until what was begun has been sent to the store: the task's own, the step's and the connection's.
-_TURNS = 3
+ResultT = TypeVar("ResultT")
 
 
 async def begun(work: Coroutine[Any, Any, ResultT], name: str) -> asyncio.Task[ResultT]:
     """A task that does it, once that is on its way to the store. What it raises is for whoever awaits it, if anybody
     does."""
-    task = asyncio.create_task(work, name=name)
+    task = eager_task(work, name=name)
     task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     try:
-        for _ in range(_TURNS):
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # short calls are sent at the end of a turn of the loop
     except asyncio.CancelledError:
         task.cancel()
         raise

@@ -29,6 +29,7 @@ from headwayd.engine.ahead import begun
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.inbox import Inbox
 from headwayd.engine.consuming.outstanding import Outstanding, Room
+from headwayd.engine.eager import eager_task
 from headwayd.engine.leaving import surely
 from headwayd.engine.lines import Line
 from headwayd.engine.ports import GetStep, Wait
@@ -287,7 +288,7 @@ class Consuming:
                 work = store.delay(asked, budget_s=self._budget_s)
         return await self._settle(work)
 
-    async def _settle(self, work: Awaitable[Sequence[Settlement]]) -> ToldConsumer:
+    async def _settle(self, work: Coroutine[Any, Any, Sequence[Settlement]]) -> ToldConsumer:
         settled = await self._call(work)
         self._note(settled)
         if self._line is not None and (room := self._held.room()) is not None:
@@ -334,9 +335,9 @@ class Consuming:
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
-    async def _call(self, work: Awaitable[Answer]) -> Answer:
+    async def _call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """A step of the store, which runs to its end also if the stream ends first."""
-        under_way: asyncio.Future[Answer] = asyncio.ensure_future(work)
+        under_way: asyncio.Task[Answer] = eager_task(work, name=f"step:{self._queue}")
         self._under_way = under_way
         answer = await asyncio.shield(under_way)
         self._under_way = None
