@@ -15,7 +15,8 @@ MUTANTS: tuple[Mutant, ...] = (
         defect="A script whose reply was lost is sent again, as redis-py does by default: a Put happens twice.",
         file="store/link.py",
         old="                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))",
-        new="                self._pending.append(call)\n            asyncio.get_running_loop().call_soon(self._flush)",
+        new="                self._link._pending.append(call)\n"
+        "            asyncio.get_running_loop().call_soon(self._link._flush)",
         test="tests/integration/test_one_lost_reply.py::test_a_put_whose_reply_was_lost_is_not_sent_again_behind_the_callers_back",
     ),
     Mutant(
@@ -30,13 +31,45 @@ MUTANTS: tuple[Mutant, ...] = (
         name="forgotten-script-not-sent-again",
         defect="NOSCRIPT is handled once for each script, and is an error after SCRIPT FLUSH.",
         file="store/link.py",
-        old="        except redis_errors.NoScriptError:\n",
-        new="        except redis_errors.NoScriptError as forgotten:\n"
+        old="        if isinstance(reply, redis_errors.NoScriptError):\n",
+        new="        if isinstance(reply, redis_errors.NoScriptError):\n"
         "            if call.script.name in globals().setdefault('_SENT', set()):\n"
-        "                call.fail(trouble.refused(forgotten))\n"
-        "                return True, True\n"
+        "                call.fail(trouble.refused(reply))\n"
+        "                return True\n"
         "            globals()['_SENT'].add(call.script.name)\n",
         test="tests/faults/test_store_refuses.py::test_nobody_notices_that_the_store_forgot_its_scripts",
+    ),
+    Mutant(
+        name="stray-reply-kept",
+        defect="A connection on which something came that nobody asked for is used on: the next call gets that.",
+        file="store/wire.py",
+        old='            self._fail(ConnectionError("a reply that nobody asked for"))\n',
+        new="",
+        test="tests/unit/test_link.py::test_what_nobody_asked_for_ends_the_connection_and_no_other_call",
+    ),
+    Mutant(
+        name="replies-waited-for-in-vain",
+        defect="A store that never answers keeps a connection, and those who are on it, for ever.",
+        file="store/wire.py",
+        old="            self._fail(TimeoutError())",
+        new="            self._wait()",
+        test="tests/unit/test_link.py::test_a_long_call_that_the_store_does_not_answer_holds_up_no_other_for_good",
+    ),
+    Mutant(
+        name="dropped-connection-kept",
+        defect="A connection that was busy when all were dropped is used on, whoever is at its other end.",
+        file="store/link.py",
+        old="        if wire.is_fit and wire.generation == self._generation:",
+        new="        if wire.is_fit:",
+        test="tests/unit/test_link.py::test_connections_that_were_dropped_are_used_no_more",
+    ),
+    Mutant(
+        name="eager-cancellation-lost",
+        defect="A task that began at once and is cancelled before its first turn never hears of it.",
+        file="engine/eager.py",
+        old="        return self._work.throw(*error)",
+        new="        self._work.close()\n        raise error[0]",
+        test="tests/unit/test_eager.py::test_it_hears_of_its_cancellation_however_soon_that_comes",
     ),
     Mutant(
         name="hint-not-asked-for-again",
