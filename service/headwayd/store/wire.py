@@ -19,7 +19,7 @@ _LEAST_LOOK_S = 0.001  # the loop's clock has whole milliseconds
 _MISSING = object()
 
 
-class Asking(Protocol):
+class Asker(Protocol):
     """Whoever asks. Neither method may raise."""
 
     def take(self, reply: Any) -> bool:
@@ -43,7 +43,7 @@ class Wire(asyncio.Protocol):
         self._reader = hiredis.Reader(
             protocolError=redis_errors.InvalidResponse, replyError=parser.parse_error, notEnoughData=_MISSING
         )
-        self._asking: Asking | None = None
+        self._asker: Asker | None = None
         self._due = 0  # replies
         self._until = 0.0  # on the loop's clock: when the next must have come
         self._timer: asyncio.TimerHandle | None = None
@@ -55,9 +55,9 @@ class Wire(asyncio.Protocol):
         """Whether it can be asked: it stands, and nothing came that nobody asked for."""
         return self._is_sound and not self._transport.is_closing()
 
-    def ask(self, pieces: Sequence[bytes], count: int, asking: Asking) -> None:
+    def ask(self, pieces: Sequence[bytes], count: int, asker: Asker) -> None:
         """Sends these bytes, to which there will be so many replies. It must be fit, and nobody else be asking."""
-        self._asking, self._due = asking, count
+        self._asker, self._due = asker, count
         self._wait()
         try:
             self._transport.writelines(pieces)
@@ -87,19 +87,19 @@ class Wire(asyncio.Protocol):
     # -- inside -------------------------------------------------------------------------------------------------------
 
     def _is_taken(self, reply: Any) -> bool:
-        asking = self._asking
-        if asking is None:
+        asker = self._asker
+        if asker is None:
             self._fail(ConnectionError("a reply that nobody asked for"))
             return False
-        if not asking.take(reply):
+        if not asker.take(reply):
             self._fail(ConnectionError("replies have slipped"))
             return False
         self._due -= 1
         if self._due:
             self._wait()
         else:
-            self._asking = None
-            asking.end(None)
+            self._asker = None
+            asker.end(None)
         return True
 
     def _wait(self) -> None:
@@ -111,7 +111,7 @@ class Wire(asyncio.Protocol):
 
     def _look(self) -> None:
         self._timer = None
-        if self._asking is None:
+        if self._asker is None:
             return
         left_s = self._until - self._loop.time()
         if left_s > 0:
@@ -125,7 +125,7 @@ class Wire(asyncio.Protocol):
             self._timer.cancel()
             self._timer = None
         cast(Any, self._connection)._close()  # noqa: SLF001 - its public one waits
-        if self._asking is not None:
+        if self._asker is not None:
             self._transport.abort()  # nothing of it is to be sent any more
-            asking, self._asking = self._asking, None
-            asking.end(error)
+            asker, self._asker = self._asker, None
+            asker.end(error)
