@@ -183,7 +183,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
     async def _serve(
         self, key: KeyT, group: tuple[KeyT, int], first: asyncio.Task[None], parts: list[_Part[AskT, AnswerT]]
     ) -> None:
-        """Until nobody waits. The first step has begun before, because from here it would a turn of the loop later."""
+        """Until nobody waits. The first step has begun before: from here it would be a turn of the loop later."""
         waiting = self._waiting[group]
         steps = deque([first])  # on their way
         count = len(parts)  # of the last of them

@@ -33,8 +33,9 @@ from headwayd.store.address import parse_address
 from headwayd.store.durability import Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.hints import Hints
-from headwayd.store.link import READ_ONLY, ScriptOrder
+from headwayd.store.link import ScriptOrder
 from headwayd.store.packing import Argument, Run
+from headwayd.store.pipelines import READ_ONLY
 from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each

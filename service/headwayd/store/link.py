@@ -16,19 +16,17 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import structlog
 from redis import exceptions as redis_errors
 
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.store import trouble
 from headwayd.store.connections import ConnectionSource
 from headwayd.store.keys import keys_of_call
-from headwayd.store.packing import Argument, Command, Run, pack
+from headwayd.store.packing import Argument, Command
+from headwayd.store.pipelines import Call, Pipeline, Question, Scripts
 from headwayd.store.scripts import Script
 from headwayd.store.wire import Wire
 
@@ -36,7 +34,6 @@ _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
 # Of long calls: one that the store works on, and as many as it needs until the next one comes.
 _MOST_LONG = 2
-READ_ONLY = frozenset({"describe", "peek", "weigh"})
 # How much of the time that a reply may take replicas have of it.
 _SHARE_OF_REPLICAS = 0.8
 log = structlog.get_logger(__name__)
@@ -51,173 +48,6 @@ class ScriptOrder(NamedTuple):
     channels: str
     arguments: Command
     is_long: bool
-
-
-@dataclass(slots=True, eq=False)
-class _Call:
-    script: Script
-    command: tuple[Argument | Run, ...]
-    echo: bytes
-    done: asyncio.Future[list[Any]]
-    is_sent: bool = False
-
-    @property
-    def is_write(self) -> bool:
-        return self.script.name not in READ_ONLY
-
-    def fail(self, error: HeadwayError) -> None:
-        if not self.done.done():
-            self.done.set_exception(error)
-
-    def time_is_up(self) -> None:
-        if self.is_sent:
-            self.fail(trouble.lost(was_silent=True, is_write=self.is_write))
-        else:
-            self.fail(StoreUnavailable("the store did not answer in time", metadata={"cause": "SILENT"}))
-
-
-class _Pipeline(Protocol):
-    """What goes out as one piece, on a connection of its own. How it ends is told, whatever happens."""
-
-    is_long: bool
-
-    def is_wanted(self) -> bool:
-        """Whether anybody still waits for it. Those who do not are left out."""
-
-    def begin(self, wire: Wire) -> None:
-        """Asks."""
-
-    def unreachable(self, error: Exception) -> None:
-        """There is no connection: nothing happened."""
-
-
-class _Scripts:
-    """Calls of scripts. Those whose script the store does not know, which did nothing, are made once more."""
-
-    def __init__(self, link: Link, calls: list[_Call], *, is_long: bool) -> None:
-        self.is_long = is_long
-        self._link = link
-        self._calls = calls
-        self._wire: Wire | None = None
-        self._at = 0  # of the calls: whose reply is next
-        self._unknown: list[_Call] = []
-        self._waits = False
-        self._held: list[tuple[_Call, list[Any]]] = []  # until replicas have it
-
-    def is_wanted(self) -> bool:
-        """See _Pipeline."""
-        self._calls = [call for call in self._calls if not call.done.done()]
-        return bool(self._calls)
-
-    def begin(self, wire: Wire) -> None:
-        """See _Pipeline."""
-        self._wire = wire
-        for call in self._calls:
-            call.is_sent = True
-        self._send([call.command for call in self._calls])
-
-    def _send(self, commands: Sequence[Command]) -> None:
-        assert self._wire is not None
-        wait = self._link.wait_command
-        self._waits = wait is not None and any(call.is_write for call in self._calls)
-        all_commands = [*commands, wait] if self._waits and wait is not None else commands
-        self._wire.ask([*chain.from_iterable(map(pack, all_commands))], len(all_commands), self)
-
-    def take(self, reply: Any) -> bool:
-        """The reply to the next call, which is told at once, unless replicas are waited for; at the end theirs."""
-        if self._at == len(self._calls):
-            self._answer(has_replicas=self._link.is_enough(reply))
-            return True
-        call = self._calls[self._at]
-        self._at += 1
-        if isinstance(reply, redis_errors.NoScriptError):
-            self._unknown.append(call)
-        elif isinstance(reply, Exception):
-            if trouble.word_of(reply) == "READONLY":
-                self._link.drop_connections()  # this one, too, once the other replies are read
-                self._link.doubt()
-            call.fail(trouble.refused(reply))
-        elif not isinstance(reply, list) or not reply or reply[0] != call.echo:
-            self._link.drop_connections()
-            call.fail(OutcomeUnknown("the store's answer was another call's", metadata={"cause": "SLIPPED"}))
-            return False
-        elif self._waits:
-            self._held.append((call, reply[1:]))
-        elif not call.done.done():
-            call.done.set_result(reply[1:])
-        return True
-
-    def _answer(self, *, has_replicas: bool) -> None:
-        for call, reply in self._held:
-            if call.is_write and not has_replicas:
-                call.fail(OutcomeUnknown("it was done, and too few replicas have it", metadata={"cause": "REPLICAS"}))
-            elif not call.done.done():
-                call.done.set_result(reply)
-        self._held = []
-
-    def end(self, error: Exception | None) -> None:
-        """All have their replies, or none will come any more."""
-        assert self._wire is not None
-        if error is None and self._unknown:
-            self._calls, self._unknown, self._at = self._unknown, [], 0
-            self._send([(b"EVAL", call.script.text, *call.command[2:]) for call in self._calls])
-            return
-        if error is not None:
-            was_silent = isinstance(error, TimeoutError)
-            for call in self._unknown:
-                call.fail(trouble.unreachable(error))
-            for call in self._calls:  # those that were answered are done
-                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))
-            self._link.doubt()
-        self._link.ended(self, self._wire)
-
-    def unreachable(self, error: Exception) -> None:
-        """See _Pipeline."""
-        for call in self._calls:
-            call.fail(trouble.unreachable(error))
-        self._link.doubt()
-
-
-class _Question:
-    """One plain command that only reads."""
-
-    is_long = False
-
-    def __init__(self, link: Link, command: tuple[Argument, ...]) -> None:
-        self._link = link
-        self._command = command
-        self._wire: Wire | None = None
-        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def is_wanted(self) -> bool:
-        """See _Pipeline."""
-        return not self.done.done()
-
-    def begin(self, wire: Wire) -> None:
-        """See _Pipeline."""
-        self._wire = wire
-        wire.ask(pack(self._command), 1, self)
-
-    def take(self, reply: Any) -> bool:
-        """The reply."""
-        if not self.done.done():
-            if isinstance(reply, Exception):
-                self.done.set_exception(reply)
-            else:
-                self.done.set_result(reply)
-        return True
-
-    def end(self, error: Exception | None) -> None:
-        """It has its reply, or none will come any more."""
-        assert self._wire is not None
-        if error is not None:
-            self.unreachable(error)
-        self._link.ended(self, self._wire)
-
-    def unreachable(self, error: Exception) -> None:
-        """See _Pipeline."""
-        if not self.done.done():
-            self.done.set_exception(error)
 
 
 class Link:
@@ -240,16 +70,16 @@ class Link:
         self._call_timeout_s = call_timeout_s
         self._min_replicas = min_replicas
         wait_ms = int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS)
-        self.wait_command = (b"WAIT", min_replicas, wait_ms) if min_replicas else None
+        self.wait_command: tuple[Argument, ...] | None = (b"WAIT", min_replicas, wait_ms) if min_replicas else None
         self._on_doubt = on_doubt
         self._is_cluster = is_cluster
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
         self._generation = 0  # of the connections that may be used
         self._places = _MOST_CONNECTIONS
-        self._placeless: deque[_Pipeline] = deque()
-        self._pending: list[_Call] = []
-        self._long: deque[_Call] = deque()
+        self._placeless: deque[Pipeline] = deque()
+        self._pending: list[Call] = []
+        self._long: deque[Call] = deque()
         self._long_count = 0  # on their way
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
@@ -261,7 +91,7 @@ class Link:
         StoreUnavailable, StoreFull or NotDurable, and *unknown* as OutcomeUnknown; takes at most `budget_s`."""
         echo = secrets.token_hex(8)
         loop = asyncio.get_running_loop()
-        call = _Call(
+        call = Call(
             script=order.script,
             command=(
                 b"EVALSHA",
@@ -294,20 +124,20 @@ class Link:
         self._is_flushing = False
         calls, self._pending = self._pending, []
         for start in range(0, len(calls), _MOST_IN_A_PIPELINE):
-            self._start(_Scripts(self, calls[start : start + _MOST_IN_A_PIPELINE], is_long=False))
+            self._start(Scripts(self, calls[start : start + _MOST_IN_A_PIPELINE], is_long=False))
 
     def _next_long(self) -> None:
         """In the place of one that has ended, in the very turn in which its answer has come."""
         while self._long:
             call = self._long.popleft()
             if not call.done.done():
-                self._start(_Scripts(self, [call], is_long=True))
+                self._start(Scripts(self, [call], is_long=True))
                 return
         self._long_count -= 1
 
     # -- connections --------------------------------------------------------------------------------------------------
 
-    def _start(self, pipeline: _Pipeline) -> None:
+    def _start(self, pipeline: Pipeline) -> None:
         """At once, if a connection is free; else as soon as one is."""
         if not self._places:
             self._placeless.append(pipeline)
@@ -324,7 +154,7 @@ class Link:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _begin_on_another(self, pipeline: _Pipeline) -> None:
+    async def _begin_on_another(self, pipeline: Pipeline) -> None:
         generation = self._generation
         try:
             connection = await self._source.open()
@@ -338,7 +168,7 @@ class Link:
         else:
             self._begin(pipeline, Wire(connection, patience_s=self._call_timeout_s, generation=generation))
 
-    def _begin(self, pipeline: _Pipeline, wire: Wire) -> None:
+    def _begin(self, pipeline: Pipeline, wire: Wire) -> None:
         self._busy.add(wire)
         # Whoever gave up meanwhile was told that nothing happened: keep it so.
         if pipeline.is_wanted():
@@ -346,7 +176,7 @@ class Link:
         else:
             self.ended(pipeline, wire)
 
-    def ended(self, pipeline: _Pipeline, wire: Wire) -> None:
+    def ended(self, pipeline: Pipeline, wire: Wire) -> None:
         """The connection is free."""
         self._busy.discard(wire)
         if wire.is_fit and wire.generation == self._generation:
@@ -355,7 +185,7 @@ class Link:
             wire.close()
         self._end(pipeline)
 
-    def _end(self, pipeline: _Pipeline) -> None:
+    def _end(self, pipeline: Pipeline) -> None:
         self._places += 1
         if pipeline.is_long:
             self._next_long()
@@ -385,7 +215,7 @@ class Link:
 
     async def command(self, *command: Argument) -> Any:
         """One plain command that only reads. Raises StoreUnavailable."""
-        question = _Question(self, command)
+        question = Question(self, command)
         self._start(question)
         try:
             return await question.done

@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="lost-replies-sent-again",
         defect="A script whose reply was lost is sent again, as redis-py does by default: a Put happens twice.",
-        file="store/link.py",
+        file="store/pipelines.py",
         old="                call.fail(trouble.lost(was_silent=was_silent, is_write=call.is_write))",
         new="                self._link._pending.append(call)\n"
         "            asyncio.get_running_loop().call_soon(self._link._flush)",
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="another-calls-reply-believed",
         defect="The echo of a reply is not looked at, so a reply that slipped is given to the wrong caller.",
-        file="store/link.py",
+        file="store/pipelines.py",
         old=" or reply[0] != call.echo",
         new="",
         test="tests/faults/test_replies_lost.py::test_an_answer_that_is_another_calls_is_not_believed",
@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="forgotten-script-not-sent-again",
         defect="NOSCRIPT is handled once for each script, and is an error after SCRIPT FLUSH.",
-        file="store/link.py",
+        file="store/pipelines.py",
         old="        if isinstance(reply, redis_errors.NoScriptError):\n",
         new="        if isinstance(reply, redis_errors.NoScriptError):\n"
         "            if call.script.name in globals().setdefault('_SENT', set()):\n"
