@@ -1,0 +1,56 @@
+"""A service has its connections read by the thread of gRPC that tells Python's: seen by how often others wake."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from harness import ServiceProcess, StoreServer
+from headway.v1 import admin_service_pb2 as pb
+from headway.v1.admin_service_pb2_grpc import AdminServiceStub
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread woke")
+
+CALLS = 300
+
+
+def wakings(pid: int) -> int:
+    """How often the threads of gRPC's event engine went on after they had waited."""
+    count = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        if (thread / "comm").read_text().strip() == "event_engine":
+            told = dict(line.split(":", 1) for line in (thread / "status").read_text().splitlines())
+            count += int(told["voluntary_ctxt_switches"])
+    return count
+
+
+async def wakings_of(address: str, pid: int, connect: Callable[[str], grpc.aio.Channel]) -> int:
+    """Of that many calls, one after the other, when the connection is open."""
+    async with connect(address) as channel:
+        stub = AdminServiceStub(channel)
+        for _ in range(3):
+            await stub.GetServerInfo(pb.GetServerInfoRequest())
+        before = wakings(pid)
+        for _ in range(CALLS):
+            await stub.GetServerInfo(pb.GetServerInfoRequest())
+        return wakings(pid) - before
+
+
+async def test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise(
+    make_service: Callable[..., ServiceProcess],
+    store_server: StoreServer,
+    connect: Callable[[str], grpc.aio.Channel],
+    prefix: str,
+    figure: Callable[[str, object], None],
+) -> None:
+    own = {"HEADWAY_REDIS_URL": store_server.url, "PRESSURE_PREFIX": f"{prefix}-threads"}
+    read_by_one = make_service(**own)
+    as_it_is = make_service(**own, GRPC_EXPERIMENTS="")
+    count = [await wakings_of(service.address, service.pid, connect) for service in (read_by_one, as_it_is)]
+    figure(f"wakings of the event engine for {CALLS} calls, ours / as gRPC has it", f"{count[0]} / {count[1]}")
+    assert count[0] < count[1] / 2
+    assert count[1] > CALLS
