@@ -20,7 +20,7 @@ from headwayd.domain.standing import GetOutcome
 from headwayd.engine.consuming.outstanding import Outstanding
 from headwayd.rpc.conversion import add_deliveries, add_results, consume_response, get_response
 from headwayd.rpc.encoded import Encoded, as_message, to_bytes
-from headwayd.store import replies, tokens
+from headwayd.store import delivery_replies, replies, tokens
 
 GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
 DEADLINE = NOW + 30_000
@@ -44,7 +44,7 @@ def told_by(rows: Sequence[Row]) -> list[Any]:
 
 
 def leased(rows: Sequence[Row]) -> Sequence[Delivery]:
-    return replies.deliveries(told_by(rows), 6)
+    return delivery_replies.deliveries(told_by(rows), 6)
 
 
 def told_one_by_one(rows: Sequence[Row]) -> list[Any]:
@@ -53,7 +53,7 @@ def told_one_by_one(rows: Sequence[Row]) -> list[Any]:
 
 
 def one_by_one(rows: Sequence[Row]) -> Sequence[Delivery]:
-    return replies.deliveries(told_one_by_one(rows), 6)
+    return delivery_replies.deliveries(told_one_by_one(rows), 6)
 
 
 def consecutive(count: int, first: int = 1) -> list[Row]:
@@ -85,7 +85,7 @@ def test_each_of_several_callers_has_its_share_and_its_secret(mosts: list[int]) 
     shares = [(most, os.urandom(tokens.RANDOM_BYTES)) for most in mosts]
     at = 0
     told = (told_by(rows), told_one_by_one(rows))
-    given = zip(*(replies.deliveries_of_each(one, 6, shares) for one in told), strict=True)
+    given = zip(*(delivery_replies.deliveries_of_each(one, 6, shares) for one in told), strict=True)
     for (most, random), (columns, in_turn) in zip(shares, given, strict=True):
         assert list(columns) == list(in_turn)
         assert isinstance(columns, FirstDeliveries) == (len(columns) >= 8)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from itertools import islice, repeat
 from typing import Any
 
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.columns import FirstAcks
 from headwayd.domain.errors import (
     DuplicateMessage,
     HeadwayError,
@@ -25,7 +24,6 @@ from headwayd.domain.joined import Joined, made_id
 from headwayd.domain.model import (
     Counts,
     DeadMessage,
-    Delivery,
     NewMessage,
     Outcome,
     Peeked,
@@ -39,14 +37,13 @@ from headwayd.domain.model import (
     WithdrawOutcome,
 )
 from headwayd.domain.places import LeasedMessage, Progress
-from headwayd.store import frames, tokens
+from headwayd.store import frames
 from headwayd.store.status import Status
 
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 30
-_WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
-_Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
+WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
 # How a message ended, by the mark that scripts leave (lua/include/endings.lua).
@@ -170,82 +167,6 @@ def put_outcomes(queue: str, reply: Sequence[Any], messages: Sequence[NewMessage
     return outcomes
 
 
-def deliveries(reply: Sequence[Any], start: int) -> Sequence[Delivery]:
-    """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
-    [given] = deliveries_of_each(reply, start, [(len(reply), reply[5])])
-    return given
-
-
-def deliveries_of_each(
-    reply: Sequence[Any], start: int, shares: Iterable[tuple[int, bytes]]
-) -> Iterator[Sequence[Delivery]]:
-    """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
-    its leases. Who is before has got all of them, or nobody behind has got any."""
-    now, generation, at = int(reply[1]), text(reply[2]), 0
-    if first := reply[start]:
-        deadline, stored = reply[start + 1], reply[start + 3 :]
-        tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
-    else:
-        deadline, stored, tickets, put_at_ms = 0, (), range(0), []
-    fields = iter(() if first else reply[start + 1 :])
-    each: Iterator[_Row] = zip(fields, fields, fields, fields, fields, fields, strict=True)
-    for most, random in shares:
-        part = slice(at, at + most)
-        payloads = stored[part]
-        is_worth_columns = len(stored) - at >= _WORTH_COLUMNS <= most
-        at += most
-        if is_worth_columns and True not in map(bytes.startswith, payloads, repeat(frames.MAGIC)):
-            yield FirstDeliveries(
-                generation=generation,
-                tickets=tickets[part],
-                payloads=payloads,
-                leases=tokens.encode_run(reply[2], tickets[part.start], len(payloads), random, FirstDeliveries.attempt),
-                put_at_ms=put_at_ms[part],
-                lease_expires_at_ms=deadline,
-                now_ms=now,
-            )
-        elif first:
-            alike = repeat(1), put_at_ms[part], repeat(b""), repeat(deadline)
-            yield _delivered(reply, random, zip(tickets[part], *alike, payloads, strict=False))
-        else:
-            yield _delivered(reply, random, islice(each, most))
-
-
-def _delivered(reply: Sequence[Any], random: bytes, rows: Iterable[_Row]) -> list[Delivery]:
-    now, generation = int(reply[1]), text(reply[2])
-    new_token = tokens.encoder(reply[2])
-    given: list[Delivery] = []
-    for ticket, attempt, put_at, kept_id, deadline, element in rows:
-        payload, given_id, headers = element, "", b""
-        if element[:4] == frames.MAGIC:
-            frame = frames.read(element)
-            payload, given_id, headers = frame.payload, frame.id, frame.headers
-            put_at = frame.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
-        given.append(
-            Delivery(
-                given_id or text(kept_id) or made_id(generation, ticket),
-                payload,
-                headers,
-                new_token(ticket, random, attempt),
-                deadline,
-                attempt,
-                ticket,
-                put_at or None,
-                max(0, now - put_at) if put_at else None,
-            )
-        )
-    return given
-
-
-def _repeated(runs: bytes) -> list[int]:
-    """From 'count value count value …' to the values, each as often as its count says."""
-    numbers = map(int, runs.split())
-    values: list[int] = []
-    for count, value in zip(numbers, numbers, strict=True):
-        values += [value] * count
-    return values
-
-
 def withdrawal(queue: str, message_id: str, status: bytes, mark: bytes) -> WithdrawOutcome:
     """What became of one id of a Withdraw."""
     metadata = {"queue": queue, "id": message_id}
@@ -366,7 +287,7 @@ def settlement(
 def acked(leases: Sequence[str], reply: Sequence[Any], start: int) -> tuple[Sequence[Settlement], int]:
     """What became of leases that were to be acked, and where the reply goes on. It tells only of those that were not
     acked at their first attempt: at `start` how many, then number, status and failures of each."""
-    if not int(reply[start]) and len(leases) >= _WORTH_COLUMNS:
+    if not int(reply[start]) and len(leases) >= WORTH_COLUMNS:
         return FirstAcks(leases), start + 1
     settled = [Settlement(lease, Settled.ACKED) for lease in leases]
     end = start + 1 + 3 * int(reply[start])

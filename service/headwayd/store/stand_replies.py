@@ -10,7 +10,7 @@ from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
 from headwayd.domain.model import Delivery, GetOrder, Policy, Settlement
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.ports import GetStep, Wait
-from headwayd.store import replies, tokens, watch_replies
+from headwayd.store import delivery_replies, replies, tokens, watch_replies
 from headwayd.store.replies import text
 from headwayd.store.status import Status
 
@@ -41,7 +41,7 @@ def _polls(base_ms: int, per_position_ms: int, longest_ms: int) -> Policy:
 def get_step(reply: Sequence[Any], leases: Sequence[str]) -> GetStep:
     """The reply of get.lua, from its status on; `leases` are those that it settled."""
     settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
-    return _step(reply, replies.deliveries(reply, start), settled)
+    return _step(reply, delivery_replies.deliveries(reply, start), settled)
 
 
 def get_steps(reply: Sequence[Any], orders: Sequence[GetOrder], randoms: bytes) -> list[GetStep]:
@@ -53,7 +53,8 @@ def get_steps(reply: Sequence[Any], orders: Sequence[GetOrder], randoms: bytes) 
     own, at = _step(reply, (), ()), 0
     standing = [own.number, own.position, *map(int, reply[_GET_OTHERS_AT].split())]
     steps: list[GetStep] = []
-    for i, (order, given) in enumerate(zip(orders, replies.deliveries_of_each(reply, start, shares), strict=True)):
+    deliveries = delivery_replies.deliveries_of_each(reply, start, shares)
+    for i, (order, given) in enumerate(zip(orders, deliveries, strict=True)):
         number, position = standing[2 * i : 2 * i + 2]
         part = settled[at : at + len(order.ack)]
         at += len(order.ack)

@@ -1,0 +1,91 @@
+"""What scripts answer to those who lease, as the domain's deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, repeat
+from typing import Any
+
+from headwayd.domain.columns import FirstDeliveries
+from headwayd.domain.joined import made_id
+from headwayd.domain.model import Delivery
+from headwayd.store import frames, tokens
+from headwayd.store.replies import WORTH_COLUMNS, text
+
+_Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
+
+
+def deliveries(reply: Sequence[Any], start: int) -> Sequence[Delivery]:
+    """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
+    [given] = deliveries_of_each(reply, start, [(len(reply), reply[5])])
+    return given
+
+
+def deliveries_of_each(
+    reply: Sequence[Any], start: int, shares: Iterable[tuple[int, bytes]]
+) -> Iterator[Sequence[Delivery]]:
+    """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
+    its leases. Who is before has got all of them, or nobody behind has got any."""
+    now, generation, at = int(reply[1]), text(reply[2]), 0
+    if first := reply[start]:
+        deadline, stored = reply[start + 1], reply[start + 3 :]
+        tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
+    else:
+        deadline, stored, tickets, put_at_ms = 0, (), range(0), []
+    fields = iter(() if first else reply[start + 1 :])
+    each: Iterator[_Row] = zip(fields, fields, fields, fields, fields, fields, strict=True)
+    for most, random in shares:
+        part = slice(at, at + most)
+        payloads = stored[part]
+        is_worth_columns = len(stored) - at >= WORTH_COLUMNS <= most
+        at += most
+        if is_worth_columns and True not in map(bytes.startswith, payloads, repeat(frames.MAGIC)):
+            yield FirstDeliveries(
+                generation=generation,
+                tickets=tickets[part],
+                payloads=payloads,
+                leases=tokens.encode_run(reply[2], tickets[part.start], len(payloads), random, FirstDeliveries.attempt),
+                put_at_ms=put_at_ms[part],
+                lease_expires_at_ms=deadline,
+                now_ms=now,
+            )
+        elif first:
+            alike = repeat(1), put_at_ms[part], repeat(b""), repeat(deadline)
+            yield _delivered(reply, random, zip(tickets[part], *alike, payloads, strict=False))
+        else:
+            yield _delivered(reply, random, islice(each, most))
+
+
+def _delivered(reply: Sequence[Any], random: bytes, rows: Iterable[_Row]) -> list[Delivery]:
+    now, generation = int(reply[1]), text(reply[2])
+    new_token = tokens.encoder(reply[2])
+    given: list[Delivery] = []
+    for ticket, attempt, put_at, kept_id, deadline, element in rows:
+        payload, given_id, headers = element, "", b""
+        if element[:4] == frames.MAGIC:
+            frame = frames.read(element)
+            payload, given_id, headers = frame.payload, frame.id, frame.headers
+            put_at = frame.put_at_ms or put_at  # noqa: PLW2901 - of a frame its own counts
+        given.append(
+            Delivery(
+                given_id or text(kept_id) or made_id(generation, ticket),
+                payload,
+                headers,
+                new_token(ticket, random, attempt),
+                deadline,
+                attempt,
+                ticket,
+                put_at or None,
+                max(0, now - put_at) if put_at else None,
+            )
+        )
+    return given
+
+
+def _repeated(runs: bytes) -> list[int]:
+    """From 'count value count value …' to the values, each as often as its count says."""
+    numbers = map(int, runs.split())
+    values: list[int] = []
+    for count, value in zip(numbers, numbers, strict=True):
+        values += [value] * count
+    return values
