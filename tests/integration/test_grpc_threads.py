@@ -13,7 +13,10 @@ from harness import ServiceProcess, StoreServer
 from headway.v1 import admin_service_pb2 as pb
 from headway.v1.admin_service_pb2_grpc import AdminServiceStub
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread woke")
+pytestmark = [
+    pytest.mark.true_start,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells how often a thread woke"),
+]
 
 CALLS = 300
 
@@ -38,6 +41,12 @@ async def wakings_of(address: str, pid: int, connect: Callable[[str], grpc.aio.C
         for _ in range(CALLS):
             await stub.GetServerInfo(pb.GetServerInfoRequest())
         return wakings(pid) - before
+
+
+@pytest.fixture(autouse=True)
+def _nothing_asked_of_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever loads a part of the service, as these tests do, has it set."""
+    monkeypatch.delenv("GRPC_EXPERIMENTS", raising=False)
 
 
 async def test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise(

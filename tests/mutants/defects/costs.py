@@ -5,6 +5,10 @@ from __future__ import annotations
 from mutants.mutant import INCLUDE, LUA, Mutant
 
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
+THREADS = (
+    "tests/integration/test_grpc_threads.py"
+    "::test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise"
+)
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -31,5 +35,21 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/integration/test_allocator.py"
         "::test_a_service_keeps_what_was_freed_unless_its_environment_says_otherwise",
+    ),
+    Mutant(
+        name="three-threads-woken",
+        defect="Each request wakes one thread more of gRPC's.",
+        file="__init__.py",
+        old='os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")',
+        new='os.environ.setdefault("GRPC_EXPERIMENTS", "")',
+        test=THREADS,
+    ),
+    Mutant(
+        name="operator-not-asked",
+        defect="What the operator set of gRPC's inside is overruled.",
+        file="__init__.py",
+        old='os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")',
+        new='os.environ["GRPC_EXPERIMENTS"] = "-event_engine_listener"',
+        test=THREADS,
     ),
 )
