@@ -152,6 +152,7 @@ class Service:
             handshake_timeout=settings.handshake_timeout,
             write_timeout=settings.write_timeout,
             reuse_port=self._is_worker,
+            acceptors=settings.acceptors,
             is_plain=settings.plain,
             scales=settings.keda,
             counts=self._oversight.counts,

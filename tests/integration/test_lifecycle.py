@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -170,6 +171,28 @@ async def test_it_serves_on_several_addresses_unix_sockets_too(make_service: Mak
     service = make_service(HEADWAY_LISTEN=f"127.0.0.1:0,unix:{short_dir}/h.sock")
     assert service.addresses[1] == f"unix:{short_dir}/h.sock"
     assert [check(address) for address in service.addresses] == [0, 0]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux spreads connections over sockets of one address")
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 4),
+        ({"HEADWAY_ACCEPTORS": "1"}, 1),
+        ({"HEADWAY_ACCEPTORS": "7"}, 7),
+        ({"HEADWAY_PLAIN": "true"}, 4),
+        ({"HEADWAY_MAX_CONNECTIONS": "500"}, 2),
+    ],
+    ids=["default", "one", "seven", "plain", "few-connections"],
+)
+async def test_calls_are_accepted_by_as_many_as_are_set(
+    make_service: MakeService, settings: dict[str, str], count: int
+) -> None:
+    service = make_service(**settings)
+    port = int(service.address.rpartition(":")[2])
+    found = psutil.Process(service.pid).net_connections("tcp")
+    assert sum(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found) == count
+    assert all(check(service.address) == 0 for _ in range(3))
 
 
 async def test_a_stop_while_the_store_is_silent_is_bounded(

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.any_store
 
 UNAVAILABLE, UNAUTHENTICATED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED
 MakeService = Callable[..., ServiceProcess]
+CONNECTIONS = 12  # so many come to most of what accepts connections, among which they are spread
 CERTIFICATE = """
 [[certificates]]
 subject = "{role}.team.example"
@@ -67,6 +68,15 @@ async def test_only_tls_is_served_and_only_for_those_who_trust(
     assert await code_of(service.address, trusting(authority)) is grpc.StatusCode.OK
     assert await code_of(service.address, None) is UNAVAILABLE
     assert await code_of(service.address, trusting(Authority())) is UNAVAILABLE
+
+
+async def test_every_address_serves_tls(make_service: MakeService, settings: dict[str, str], short_dir: Path) -> None:
+    authority = Authority()
+    service = make_service(**settings, **authority.write_server(short_dir), HEADWAY_LISTEN="127.0.0.1:0,localhost:0")
+    assert len(service.addresses) == 2
+    for address in service.addresses * CONNECTIONS:
+        assert await code_of(address, trusting(authority)) is grpc.StatusCode.OK
+        assert await code_of(address, None) is UNAVAILABLE
 
 
 async def test_a_socket_of_this_machine_is_plain(
@@ -119,7 +129,9 @@ async def test_new_connections_get_a_new_certificate_and_those_that_stand_go_on(
             return await code_of(service.address, trusting(new)) is grpc.StatusCode.OK
 
         await eventually(follows, within=15)
-        assert await code_of(service.address, trusting(old)) is UNAVAILABLE
+        for _ in range(CONNECTIONS):
+            assert await code_of(service.address, trusting(old)) is UNAVAILABLE
+            assert await code_of(service.address, trusting(new)) is grpc.StatusCode.OK
         await stub.List(queue_service_pb2.ListRequest(), timeout=5)
 
 

@@ -34,6 +34,15 @@ class ServingSettings(BaseSettings):
         ge=1,
         le=64,
     )
+    acceptors: int = setting(
+        4,
+        "How many of gRPC's servers accept calls in one process, each those of its share of the connections to a "
+        "HOST:PORT address, one after another. With more, more calls are begun at a time. Fewer where few connections "
+        "are allowed (250 each), one where the system does not spread them (other than Linux).",
+        unit="servers",
+        ge=1,
+        le=16,
+    )
     plain: bool = setting(
         False,
         "Take calls the plain way: gRPC's generated registration on Python's own event loop, and each call a step of "

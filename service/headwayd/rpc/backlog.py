@@ -10,7 +10,7 @@ many calls may come at once; one that does not get short does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from grpc_channelz.v1 import channelz_pb2
 from grpc_channelz.v1.channelz import ChannelzServicer
@@ -45,16 +45,17 @@ def server_ids() -> frozenset[int]:
             return frozenset(found)
 
 
-def pending_count(server_id: int, running_count: Callable[[], int]) -> Callable[[], int]:
-    """Counts the calls of a gRPC server that nobody has accepted yet. `running_count` tells how many run.
+def pending_count(server_ids: Iterable[int], running_count: Callable[[], int]) -> Callable[[], int]:
+    """Counts the calls of these gRPC servers that nobody has accepted yet. `running_count` tells how many run.
 
     By gRPC's own books (channelz, its documented way to ask): began, less those that ended or run.
     """
+    requests = [channelz_pb2.GetServerRequest(server_id=server_id) for server_id in server_ids]
 
     def count() -> int:
-        request = channelz_pb2.GetServerRequest(server_id=server_id)
-        books = ChannelzServicer.GetServer(request, None).server.data
-        return int(books.calls_started) - int(books.calls_succeeded) - int(books.calls_failed) - running_count()
+        books = [ChannelzServicer.GetServer(request, None).server.data for request in requests]
+        begun = sum(int(one.calls_started) - int(one.calls_succeeded) - int(one.calls_failed) for one in books)
+        return begun - running_count()
 
     return count
 

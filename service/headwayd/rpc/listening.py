@@ -35,11 +35,19 @@ async def bind(server: Server, address: str, credentials: ServerCredentials | No
         await _check_unix(address.removeprefix(UNIX_SCHEME), address)
         _add_port(server, address)
         return address
+    host = checked(address).rpartition(":")[0]
+    return f"{host}:{_add_port(server, address, credentials)}"
+
+
+def checked(address: str) -> str:
+    """The address, if it is written like one. Raises CannotListen."""
+    if address.startswith(UNIX_SCHEME):
+        return address
     host, colon, port = address.rpartition(":")
     is_port = port.isascii() and port.isdigit() and int(port) <= 65_535
     if not colon or not host or not is_port or (":" in host and not host.startswith("[")):
         raise CannotListen(f"cannot listen on {address}: must be HOST:PORT, [IPV6]:PORT or unix:PATH")
-    return f"{host}:{_add_port(server, address, credentials)}"
+    return address
 
 
 def _add_port(server: Server, address: str, credentials: ServerCredentials | None = None) -> int:

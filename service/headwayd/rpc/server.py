@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
-import grpc.aio
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
 
@@ -16,8 +16,9 @@ from headwayd.access.tls import TlsFiles
 from headwayd.domain.limits import Limits
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
+from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
 from headwayd.rpc.admin_servicer import AdminServicer
-from headwayd.rpc.backlog import Backlog, pending_count, server_ids
+from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.counting import counted, counted_refusals
 from headwayd.rpc.edge import (
@@ -35,8 +36,6 @@ from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
-from headwayd.rpc.listening import bind
-from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.reflection import reflection_handlers
 from headwayd.rpc.refusing import refusals
@@ -53,6 +52,7 @@ ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(seconds=10)
 DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_WRITE_TIMEOUT = timedelta(seconds=10), timedelta(minutes=1)
 DEFAULT_MAX_CONNECTION_IDLE = timedelta(minutes=30)
+DEFAULT_ACCEPTORS = 4
 _MS = timedelta(milliseconds=1)
 
 # Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
@@ -92,6 +92,7 @@ class RpcServer:
         handshake_timeout: timedelta = DEFAULT_HANDSHAKE_TIMEOUT,
         write_timeout: timedelta = DEFAULT_WRITE_TIMEOUT,
         reuse_port: bool = False,
+        acceptors: int = DEFAULT_ACCEPTORS,
         is_plain: bool = False,
         scales: bool = False,
         counts: Counts | None = None,
@@ -101,7 +102,7 @@ class RpcServer:
         tracer: JobTracer | None = None,
     ) -> None:
         self._listen = tuple(listen)
-        self._credentials = None if tls is None else credentials_of(tls)
+        self._credentials = None if tls is None else partial(credentials_of, tls)
         self._gate = Gate(limits)
         self._write_timeout = write_timeout
         self._ending_unread: asyncio.Task[None] | None = None
@@ -121,18 +122,17 @@ class RpcServer:
 
         self._guard = None if guarding is None else Guard(guarding, serve)
         self._health = HealthServicer(services)
+        count = acceptor_count(acceptors, max_connections=limits.max_connections)
         options = _channel_options(
             limits,
             keepalive=keepalive,
             keepalive_timeout=keepalive_timeout,
             max_connection_idle=max_connection_idle,
             handshake_timeout=handshake_timeout,
-            reuse_port=reuse_port,
+            acceptors=count,
         )
-        others = server_ids()
-        self._server = grpc.aio.server(options=options)
-        (own,) = server_ids() - others
-        self._gate.backlog = Backlog(pending_count(own, lambda: self._gate.running_count))
+        self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port)
+        self._gate.backlog = Backlog(self._acceptors.pending_count(lambda: self._gate.running_count))
         handlers = dict(health_handlers(self._health))  # for everybody
         if has_reflection:
             handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))
@@ -148,13 +148,11 @@ class RpcServer:
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))
         if is_plain:
-            register_plainly(self._server, handlers)
+            self._acceptors.serve_plainly(handlers)
             return
-        for name, method in _LANES:
-            self._server.add_registered_method_handlers(name, {method: handlers[f"/{name}/{method}"]})
         refused = refusals(refusable(handlers), gate=self._gate)
         refused = refused if counts is None else counted_refusals(refused, counts)
-        self._server.add_generic_rpc_handlers((CallRouter(handlers, gate=self._gate, refusals=refused),))
+        self._acceptors.serve(handlers, CallRouter(handlers, gate=self._gate, refusals=refused), lanes=_LANES)
 
     @property
     def running_count(self) -> int:
@@ -163,12 +161,7 @@ class RpcServer:
 
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
-        try:
-            bound = [await bind(self._server, address, self._credentials) for address in self._listen]
-            await self._server.start()
-        except BaseException:
-            await self._server.stop(None)
-            raise
+        bound = await self._acceptors.start(self._listen, self._credentials)
         self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
         return bound
 
@@ -205,7 +198,7 @@ class RpcServer:
         self._health.end()
         if self._ending_unread is not None:
             self._ending_unread.cancel()
-        await self._server.stop(grace.total_seconds())
+        await self._acceptors.stop(grace.total_seconds())
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)
 
@@ -235,7 +228,7 @@ def _channel_options(
     keepalive_timeout: timedelta,
     max_connection_idle: timedelta,
     handshake_timeout: timedelta,
-    reuse_port: bool,
+    acceptors: int,
 ) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
@@ -244,11 +237,11 @@ def _channel_options(
         # once. What it refuses it ends with CANCELLED and no details (seen with 1.85; it has no setting for that);
         # nothing was begun. Below the first of a pair none is refused, between the two some are, at random: the same,
         # so that there is one bound.
-        ("grpc.server.max_pending_requests", limits.max_pending_calls),
-        ("grpc.server.max_pending_requests_hard_limit", limits.max_pending_calls),
+        ("grpc.server.max_pending_requests", share_of(limits.max_pending_calls, acceptors)),
+        ("grpc.server.max_pending_requests_hard_limit", share_of(limits.max_pending_calls, acceptors)),
         ("grpc.max_metadata_size", limits.max_metadata_bytes + 1),  # it refuses what is not below
         ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes + 1),
-        ("grpc.max_allowed_incoming_connections", limits.max_connections),
+        ("grpc.max_allowed_incoming_connections", share_of(limits.max_connections, acceptors)),
         # Of one connection, calls and streams. Our own bound on streams refuses; what is beyond this one clients hold
         # back without a word, so it leaves as much again to calls. Calls that were reset count until the client has
         # answered a ping, or it could make new ones faster than they are done away with (CVE-2023-44487).
@@ -269,5 +262,4 @@ def _channel_options(
         # Clients may ping this often, also without calls, and are not told to go away for it.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
         ("grpc.http2.bdp_probe", 0),  # costs memory and pings with many streams
-        ("grpc.so_reuseport", int(reuse_port)),  # off: a second process on the same port is told so
     ]

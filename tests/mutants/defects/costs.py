@@ -52,4 +52,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new='os.environ["GRPC_EXPERIMENTS"] = "-event_engine_listener"',
         test=THREADS,
     ),
+    Mutant(
+        name="one-after-another",
+        defect="Calls are accepted one after another, whoever makes them.",
+        file="rpc/acceptors.py",
+        old="return max(min(wanted, max_connections // _LEAST_SHARE), 1)",
+        new="return 1",
+        test="tests/integration/test_lifecycle.py::test_calls_are_accepted_by_as_many_as_are_set",
+    ),
+    Mutant(
+        name="shares-that-fill-by-chance",
+        defect="Where few connections are allowed chance refuses some of those.",
+        file="rpc/acceptors.py",
+        old="return max(min(wanted, max_connections // _LEAST_SHARE), 1)",
+        new="return wanted",
+        test="tests/integration/test_lifecycle.py::test_calls_are_accepted_by_as_many_as_are_set",
+    ),
 )

@@ -66,4 +66,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="local is_poll = ended == 0",
         test=WIRE + "test_poll.py::test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up",
     ),
+    Mutant(
+        name="address-left-to-anybody",
+        defect="A second service on the same address takes a share of the first one's calls without a word.",
+        file="rpc/acceptors.py",
+        old="if not self._is_alone and not self._shares_addresses:",
+        new="if self._is_alone and not self._shares_addresses:",
+        test="tests/unit/rpc/test_acceptors.py::test_an_address_is_theirs_alone",
+    ),
+    Mutant(
+        name="one-line-looked-at",
+        defect="Of the lines of calls that wait only one counts.",
+        file="rpc/acceptors.py",
+        old="return pending_count(self._ids, running_count)",
+        new="return pending_count(sorted(self._ids)[:1], running_count)",
+        test="tests/unit/rpc/test_acceptors.py::test_what_waits_is_counted_over_all",
+    ),
 )

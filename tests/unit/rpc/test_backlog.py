@@ -158,7 +158,7 @@ async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
     server = grpc.aio.server()
     (own,) = server_ids() - before
     others.append(grpc.aio.server())  # neither those made before nor after it
-    count = pending_count(own, lambda: running)
+    count = pending_count([own], lambda: running)
     server.add_generic_rpc_handlers((Handler(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -1,0 +1,192 @@
+"""Several gRPC servers of one process, which are one to everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import psutil
+import pytest
+from grpc_channelz.v1 import channelz_pb2
+from grpc_channelz.v1.channelz import ChannelzServicer
+
+from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
+from headwayd.rpc.backlog import server_ids
+from headwayd.rpc.listening import CannotListen
+
+COUNT = 4
+LANE = ("a.Service", "Lane")
+
+
+class Router(grpc.GenericRpcHandler):
+    """Answers every method with its name."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+        return answering(handler_call_details.method.encode())
+
+
+def answering(answer: bytes) -> grpc.RpcMethodHandler[bytes, bytes]:
+    async def handle(_request: bytes, _context: object) -> bytes:
+        return answer
+
+    return grpc.unary_unary_rpc_method_handler(handle)
+
+
+@asynccontextmanager
+async def accepting(
+    *listen: str, count: int = COUNT, shares_addresses: bool = False, router: grpc.GenericRpcHandler | None = None
+) -> AsyncIterator[tuple[Acceptors, Sequence[str]]]:
+    """Acceptors that serve, and their addresses."""
+    one = Acceptors(count, options=[], shares_addresses=shares_addresses)
+    handlers: Mapping[str, Any] = {"/a.Service/Lane": answering(b"lane")}
+    one.serve(handlers, router or Router(), lanes=[LANE])
+    bound = await one.start(listen, None)
+    try:
+        yield one, bound
+    finally:
+        await one.stop(None)
+
+
+async def called(address: str, method: str = "/a.Service/Any") -> bytes:
+    """The answer to a call on a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        call: Any = channel.unary_unary(method)
+        answer = await call(b"", timeout=10, wait_for_ready=True)
+        assert isinstance(answer, bytes)
+        return answer
+
+
+def accepted(ids: frozenset[int]) -> list[int]:
+    """How many calls each of these servers began."""
+    requests = [channelz_pb2.GetServerRequest(server_id=one) for one in sorted(ids)]
+    return [int(ChannelzServicer.GetServer(request, None).server.data.calls_started) for request in requests]
+
+
+def listeners(address: str) -> int:
+    """How many sockets of this process listen on its port."""
+    port = int(address.rpartition(":")[2])
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in found)
+
+
+async def test_connections_are_spread_over_all_and_each_call_is_answered() -> None:
+    before = server_ids()
+    async with accepting("127.0.0.1:0") as (_, [address]):
+        own = server_ids() - before
+        assert len(own) == COUNT
+        assert listeners(address) == COUNT
+        answers = await asyncio.gather(*(called(address) for _ in range(100)))
+        assert Counter(answers) == {b"/a.Service/Any": 100}
+        counts = accepted(own)
+        assert sum(counts) == 100
+        assert all(counts)  # by chance one of them gets none once in 10^12 times
+    assert listeners(address) == 0
+
+
+async def test_each_has_the_lanes() -> None:
+    async with accepting("127.0.0.1:0") as (_, [address]):
+        answers = await asyncio.gather(*(called(address, "/a.Service/Lane") for _ in range(40)))
+        assert set(answers) == {b"lane"}
+
+
+async def test_what_waits_is_counted_over_all() -> None:
+    release, running = asyncio.Event(), 0
+
+    class Holding(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
+            async def handle(_request: bytes, _context: object) -> bytes:
+                nonlocal running
+                running += 1
+                await release.wait()
+                running -= 1
+                return b""
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    async with accepting("127.0.0.1:0", router=Holding()) as (one, [address]):
+        count = one.pending_count(lambda: running)
+        accepted_of_all = one.pending_count(lambda: 0)
+        assert count() == 0
+        calls = [asyncio.create_task(called(address)) for _ in range(40)]
+        async with asyncio.timeout(10):
+            while running < 40:  # noqa: ASYNC110 - nothing signals it to the outside
+                await asyncio.sleep(0.001)
+        assert (count(), accepted_of_all()) == (0, 40)
+        release.set()
+        await asyncio.gather(*calls)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::]", "0.0.0.0"])
+async def test_an_address_is_theirs_alone(host: str) -> None:
+    if ":" in host and not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    async with accepting(f"{host}:0") as (_, [address]):
+        assert listeners(address) >= COUNT
+        for count in (COUNT, 1):
+            with pytest.raises(CannotListen, match=f"cannot listen on {address.replace('[', '.').replace(']', '.')}"):
+                async with accepting(address, count=count):
+                    pass
+        assert await called(address)
+
+
+async def test_one_alone_leaves_its_address_to_nobody() -> None:
+    async with accepting("127.0.0.1:0", count=1) as (_, [address]):
+        assert listeners(address) == 1
+        with pytest.raises(CannotListen, match="taken"):
+            async with accepting(address):
+                pass
+
+
+async def test_an_address_that_is_held_for_several_processes_is_shared() -> None:
+    async with (
+        accepting("127.0.0.1:0", shares_addresses=True) as (_, [address]),
+        accepting(address, shares_addresses=True),
+    ):
+        assert listeners(address) == 2 * COUNT
+
+
+async def test_a_socket_of_this_machine_is_served_by_one(short_dir: Path) -> None:
+    before = server_ids()
+    unix = f"unix:{short_dir}/s"
+    async with accepting(unix, "127.0.0.1:0") as (_, bound):
+        assert bound[0] == unix
+        for _ in range(10):
+            assert await called(unix)
+        assert sorted(accepted(server_ids() - before)) == [0] * (COUNT - 1) + [10]
+        assert listeners(bound[1]) == COUNT
+
+
+async def test_if_one_address_is_taken_none_is_open() -> None:
+    async with AsyncExitStack() as stack:
+        _, [taken] = await stack.enter_async_context(accepting("127.0.0.1:0"))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            other = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(CannotListen, match=f"cannot listen on {taken}"):
+            await stack.enter_async_context(accepting(other, taken))
+        assert listeners(other) == 0
+        assert listeners(taken) == COUNT
+
+
+def test_where_few_connections_are_allowed_there_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    counts = [acceptor_count(4, max_connections=most) for most in (10, 499, 500, 999, 1_000, 10_000)]
+    assert counts == [1, 1, 2, 3, 4, 4]
+    assert acceptor_count(1, max_connections=10_000) == 1
+
+
+def test_where_connections_are_not_spread_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert acceptor_count(4, max_connections=10_000) == 1
+
+
+def test_the_shares_are_together_no_less_than_the_whole() -> None:
+    assert [share_of(10_000, count) for count in (1, 3, 4)] == [10_000, 3_334, 2_500]
