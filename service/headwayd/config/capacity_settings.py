@@ -38,7 +38,8 @@ class CapacitySettings(BaseSettings):
     )
     max_pending_calls: int | None = setting(
         None,
-        "The most calls that wait to be begun in one process; gRPC ends more with CANCELLED. Each takes about 20 KB. "
+        "The most calls that wait to be begun in one process, of which each of its acceptors has a share; gRPC ends "
+        "more with CANCELLED. Each takes about 20 KB. "
         "Fewer: under overload calls are younger when they are served, and more of them are in time. More: more "
         "clients may come at the same moment.",
         unit="calls",
@@ -48,8 +49,8 @@ class CapacitySettings(BaseSettings):
     )
     max_connections: int | None = setting(
         None,
-        "The most connections at a time on one address of one process; more are closed as they come. Each needs a file "
-        "descriptor and some memory, also while it is idle.",
+        "The most connections at a time on one address of one process, of which each of its acceptors has a share; "
+        "more are closed as they come. Each needs a file descriptor and some memory, also while it is idle.",
         unit="connections",
         shown=f"{_FULL.max_connections}{_OR_FEWER}",
         ge=10,
