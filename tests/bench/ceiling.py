@@ -1,8 +1,9 @@
 """Headway against its ceilings, in one run: part of `make bench`. Prints tables; judges nothing.
 
 (a) An empty grpc.aio service (echo.py), 100 calls in flight on 4 connections: what one process could do if a queue cost
-    nothing. Put is driven by h2load. Get with the ack of the delivery before needs a new request each time, which
-    h2load cannot make, so it is driven by http2.py; and so is the echo that it is compared with.
+    nothing; once as one server of grpc.aio, and once as the servers on one address that Headway has. Put is driven by
+    h2load. Get with the ack of the delivery before needs a new request each time, which h2load cannot make, so it is
+    driven by http2.py; and so is the echo that it is compared with.
 (b) The same scripts with the same arguments, sent by redis-benchmark in pipelines: what the store alone could do.
 """
 
@@ -13,6 +14,7 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +32,7 @@ from headway.v1.message_pb2 import Message
 
 SERVICE = "/headway.v1.QueueService"
 CONNECTIONS, IN_FLIGHT = 4, 100
+ACCEPTORS = 4  # the setting's default
 BODY = b"x" * 100
 BATCHES = (1, 100)
 TIMEOUT_S = 120
@@ -96,24 +99,33 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
     """(a), and the rates of Put."""
     table = Table(
         "Unary calls against an empty grpc.aio service",
-        ["100 B, 100 in flight", "calls/s", "echo, calls/s", "ratio"],
-        f"One process each, {calls:,} calls; median (least–most) of {runs} runs behind one that warms up.",
+        ["100 B, 100 in flight", "calls/s", "echo, calls/s", "ratio", "echo by as many acceptors, calls/s", "ratio"],
+        f"One process each, {calls:,} calls; median (least–most) of {runs} runs behind one that warms up. The echo is"
+        f" one server of grpc.aio, as usual; its last figures are of {ACCEPTORS} on one address, as Headway's.",
     )
     program = h2load.installed()
     if program is None:
         return table, []
-    puts, gets, empties, empty_gets = [], [], [], []
+    puts, gets = [], []
+    empties: dict[int, list[float]] = {1: [], ACCEPTORS: []}
+    empty_gets: dict[int, list[float]] = {1: [], ACCEPTORS: []}
     message = pb.PutRequest(queue="echo", messages=[Message(payload=BODY)]).SerializeToString()
-    async with empty_service() as (address, _):
+    async with AsyncExitStack() as stack:
+        addresses = {count: (await stack.enter_async_context(empty_service(count)))[0] for count in empties}
         for n in range(runs + 1):
             queue = f"ceiling-{n}"
-            empties.append(await puts_a_second(program, address, message, calls))
+            for count, address in addresses.items():
+                empties[count].append(await puts_a_second(program, address, message, calls))
             puts.append(await put(bench, program, calls, queue))
-            empty_gets.append(await echoed(address, calls))
+            for count, address in addresses.items():
+                empty_gets[count].append(await echoed(address, calls))
             gets.append(await get(bench, calls, queue))
     for name, ours, theirs in (("Put", puts, empties), ("Get + Ack in one call", gets, empty_gets)):
-        ratios = [mine / other for mine, other in zip(ours[1:], theirs[1:], strict=True)]
-        table.add(name, spread(ours[1:]), spread(theirs[1:]), f"{statistics.median(ratios):.2f}")
+        row = [name, spread(ours[1:])]
+        for others in theirs.values():
+            ratios = [mine / other for mine, other in zip(ours[1:], others[1:], strict=True)]
+            row += [spread(others[1:]), f"{statistics.median(ratios):.2f}"]
+        table.add(*row)
     return table, puts[1:]
 
 

@@ -1,9 +1,11 @@
 """An empty service, the ceiling of what grpc.aio can do on one process: one generic handler that gives back the
-bytes it was given, on uvloop. Prints its address and serves until it is killed.
+bytes it was given, on uvloop. Prints its address and serves until it is killed. `python -m bench.echo 4`: by so many
+servers of grpc.aio on that address, as Headway's acceptors are.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import grpc.aio
@@ -24,15 +26,16 @@ class _Echo(grpc.GenericRpcHandler):
         return self._handler
 
 
-async def serve() -> None:
+async def serve(acceptors: int) -> None:
     """Until killed."""
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((_Echo(),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
+    servers, port = [grpc.aio.server() for _ in range(acceptors)], 0
+    for server in servers:
+        server.add_generic_rpc_handlers((_Echo(),))
+        port = server.add_insecure_port(f"127.0.0.1:{port}")
+        await server.start()
     print(f"127.0.0.1:{port}", flush=True)
-    await server.wait_for_termination()
+    await servers[0].wait_for_termination()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve())
+    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 1))

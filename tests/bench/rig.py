@@ -126,10 +126,10 @@ async def started(count: int = 2, **settings: str) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def empty_service() -> AsyncIterator[tuple[str, int]]:
-    """Address and process of a grpc.aio service that does nothing (echo.py)."""
+async def empty_service(acceptors: int = 1) -> AsyncIterator[tuple[str, int]]:
+    """Address and process of a grpc.aio service that does nothing (echo.py), with so many acceptors."""
     with tempfile.TemporaryDirectory(prefix="hw-") as folder:
-        command = [sys.executable, "-m", "bench.echo"]
+        command = [sys.executable, "-m", "bench.echo", str(acceptors)]
         log = Path(folder) / "echo.log"
         process = processes.spawn(command, log=log, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
         try:
