@@ -20,6 +20,7 @@ from grpc_channelz.v1.channelz import ChannelzServicer
 from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
 from headwayd.rpc.backlog import server_ids
 from headwayd.rpc.listening import CannotListen
+from unit.rpc.holding import Holding
 
 COUNT = 4
 LANE = ("a.Service", "Lane")
@@ -98,29 +99,15 @@ async def test_each_has_the_lanes() -> None:
 
 
 async def test_what_waits_is_counted_over_all() -> None:
-    release, running = asyncio.Event(), 0
-
-    class Holding(grpc.GenericRpcHandler):
-        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-            async def handle(_request: bytes, _context: object) -> bytes:
-                nonlocal running
-                running += 1
-                await release.wait()
-                running -= 1
-                return b""
-
-            return grpc.unary_unary_rpc_method_handler(handle)
-
-    async with accepting("127.0.0.1:0", router=Holding()) as (one, [address]):
-        count = one.pending_count(lambda: running)
+    holding = Holding()
+    async with accepting("127.0.0.1:0", router=holding) as (one, [address]):
+        count = one.pending_count(lambda: holding.running)
         accepted_of_all = one.pending_count(lambda: 0)
         assert count() == 0
         calls = [asyncio.create_task(called(address)) for _ in range(40)]
-        async with asyncio.timeout(10):
-            while running < 40:  # noqa: ASYNC110 - nothing signals it to the outside
-                await asyncio.sleep(0.001)
+        await holding.runs(40)
         assert (count(), accepted_of_all()) == (0, 40)
-        release.set()
+        holding.release.set()
         await asyncio.gather(*calls)
 
 

@@ -20,6 +20,7 @@ from headwayd.rpc.backlog import (
     pending_count,
     server_ids,
 )
+from unit.rpc.holding import Holding
 
 
 class Line:
@@ -139,41 +140,26 @@ def test_a_look_that_takes_long_is_seldom_taken() -> None:
 
 
 async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
-    running = 0
-    release = asyncio.Event()
-
-    class Handler(grpc.GenericRpcHandler):
-        def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[bytes, bytes]:
-            async def handle(_request: bytes, _context: object) -> bytes:
-                nonlocal running
-                running += 1
-                await release.wait()
-                running -= 1
-                return b""
-
-            return grpc.unary_unary_rpc_method_handler(handle)
-
+    holding = Holding()
     others = [grpc.aio.server() for _ in range(3)]
     before = server_ids()
     server = grpc.aio.server()
     (own,) = server_ids() - before
     others.append(grpc.aio.server())  # neither those made before nor after it
-    count = pending_count([own], lambda: running)
-    server.add_generic_rpc_handlers((Handler(),))
+    count = pending_count([own], lambda: holding.running)
+    server.add_generic_rpc_handlers((holding,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         call: Any = channel.unary_unary("/a/b")
         assert count() == 0
         calls = [call(b"", timeout=30) for _ in range(50)]
-        async with asyncio.timeout(10):
-            while running < 50:  # noqa: ASYNC110 - nothing signals it to the outside
-                await asyncio.sleep(0.001)
+        await holding.runs(50)
         assert count() == 0  # all began, and all run
-        running -= 30  # as if nobody had accepted those
+        holding.running -= 30  # as if nobody had accepted those
         assert count() == 30
-        running += 30
-        release.set()
+        holding.running += 30
+        holding.release.set()
         await asyncio.gather(*calls)
         async with asyncio.timeout(10):
             while count() > 0:  # noqa: ASYNC110 - as above
