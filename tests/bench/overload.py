@@ -45,6 +45,7 @@ PEAK_S, LOAD_S = 8.0, 15.0
 IN_FLIGHT = (100, 500)
 TIMES = 10
 FLOODS = 5
+FEW_STREAMS = 150
 CLIENTS = 400
 PROBE_EVERY_S, PROBE_TIMEOUT_S = 0.02, 10.0
 NICENESS = 10
@@ -144,9 +145,18 @@ def _verdict(text: str, is_met: bool) -> None:
 
 
 async def main() -> None:
-    """Prints the table."""
+    """Prints the tables."""
     program = h2load.installed()
     settings = {"HEADWAY_MAX_PENDING_CALLS": sys.argv[1]} if len(sys.argv) > 1 else {}
+    loads = [(2, CLIENTS), (TIMES, CLIENTS), (2, 0), *[(TIMES, 0)] * FLOODS]
+    await _overloaded(settings, loads, program)
+    print(f"\nWith --max-streams-per-connection {FEW_STREAMS}")
+    few = {"HEADWAY_MAX_STREAMS_PER_CONNECTION": str(FEW_STREAMS)}
+    await _overloaded(settings | few, [(TIMES, 0)] * FLOODS, program)
+
+
+async def _overloaded(settings: dict[str, str], wanted: list[tuple[int, int]], program: str | None) -> None:
+    """A service of its own: its peak, then so many times that, by so many clients or as a flood. Prints a table."""
     async with started(1, **settings) as bench:
         service, stub = bench.services[0], bench.stubs[0]
         await stub.Create(pb.CreateRequest(queue=QUEUE))
@@ -170,7 +180,7 @@ async def main() -> None:
         peak = max(one.in_time for one in peaks) / PEAK_S
         before_mib, most_mib = beside.mib, 0.0
         loads: dict[str, list[tuple[Tally, Beside]]] = {}
-        for times, clients in ((2, CLIENTS), (TIMES, CLIENTS), (2, 0), *[(TIMES, 0)] * FLOODS):
+        for times, clients in wanted:
             name = f"{times} times, {'clients' if clients else 'flood'}"
             async with Beside(service.address, service.pid, LOAD_S, program) as beside:
                 load = await _load(Plan(**common, seconds=LOAD_S, rate=times * peak, clients=clients))
