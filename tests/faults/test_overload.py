@@ -64,8 +64,8 @@ async def test_at_the_limit_new_calls_are_told_when_to_come_again_and_the_rest_g
     assert (await beside.counts()).length == 1  # of what was refused nothing happened
 
 
-async def flood(address: str, queue: str, *, rate: float, seconds: float) -> Tally:
-    """Offers so many unary Puts a second, whatever comes back."""
+async def flood(address: str, queue: str, *, rate: float, seconds: float, clients: int = 0) -> Tally:
+    """Offers so many unary Puts a second: whatever comes back, or by so many clients who stay away when told to."""
     request = pb.PutRequest(queue=queue, messages=[Message(payload=b"x" * 100)])
     plan = Plan(
         port=int(address.rpartition(":")[2]),
@@ -73,6 +73,7 @@ async def flood(address: str, queue: str, *, rate: float, seconds: float) -> Tal
         request=b64encode(request.SerializeToString()).decode(),
         seconds=seconds,
         rate=rate,
+        clients=clients,
     )
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "bench.http2_load"),
@@ -126,3 +127,23 @@ async def test_a_flood_of_calls_loses_nothing_that_was_accepted_and_memory_stays
     assert done_count <= (await once_it_can(line.counts)).length <= tally.offered
     await once_it_can(lambda: line.put(b"after"))  # it serves as before
     await asyncio.wait_for(once_it_can(line.take_one), 10)
+
+
+@pytest.mark.slow
+async def test_clients_that_are_too_many_are_told_when_to_come_again(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
+) -> None:
+    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
+    line = await open_line(service, "jobs")
+    await line.create()
+    told_share = 0.0
+    for _ in range(3):  # what a machine has left for the load, and how it begins, are not always the same
+        tally = await flood(service.address, "jobs", rate=50_000, seconds=5, clients=400)
+        told, all_refused = tally.statuses.get("8", 0), sum(tally.statuses.values())
+        figure("too many clients", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
+        assert told == tally.with_details
+        told_share = max(told_share, told / max(all_refused, 1))
+        if told_share >= 0.1:
+            break
+    assert told_share >= 0.1  # and not only CANCELLED by gRPC, which does not say when
+    await once_it_can(lambda: line.put(b"after"))

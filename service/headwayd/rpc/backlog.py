@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 from grpc_channelz.v1 import channelz_pb2
 from grpc_channelz.v1.channelz import ChannelzServicer
 
-# Calls in gRPC's line: as many as are accepted in some tenths of a second.
-LONG = 1_000
+# Calls in gRPC's line: as many as are accepted in about half a second. It is what is left for the time in which callers
+# who were refused stay away.
+LONG = 2_000
 # So long must the line be long at every look before anything is refused.
 PATIENCE_S = 0.5
 # Having been behind, the process is behind again at the first look at a long line, for so long.
@@ -26,9 +27,9 @@ WATCHFUL_S = 5.0
 BETWEEN_LOOKS_S = 0.1
 LOOKING_SHARE = 0.02
 # While behind, so many fresh calls may run: enough to keep the process and a pipeline to the store busy. Where Python
-# is what is short there are hardly more than a hundred at a time, however long the line is: more than these allowed, a
-# line of 10,000 stayed as it was and nobody was refused.
-BUSY = 64
+# is what is short there are hardly more at a time, however long the line is: with 64 allowed nearly nobody was refused
+# until the line was full, and with 12 the process had too little to do (docs/measurements.md).
+BUSY = 20
 # Until then a call is fresh; one that runs for longer waits for something else than for this process.
 FRESH_S = 0.5
 

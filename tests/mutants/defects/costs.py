@@ -53,6 +53,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=THREADS,
     ),
     Mutant(
+        name="nobody-told-to-stay-away",
+        defect="Clients that are too many are turned away without being told when to come again.",
+        file="rpc/backlog.py",
+        old="BUSY = 20",
+        new="BUSY = 200",
+        test="tests/faults/test_overload.py::test_clients_that_are_too_many_are_told_when_to_come_again",
+    ),
+    Mutant(
         name="one-after-another",
         defect="Calls are accepted one after another, whoever makes them.",
         file="rpc/acceptors.py",
