@@ -65,7 +65,8 @@ async def test_at_the_limit_new_calls_are_told_when_to_come_again_and_the_rest_g
 
 
 async def flood(address: str, queue: str, *, rate: float, seconds: float, clients: int = 0) -> Tally:
-    """Offers so many unary Puts a second: whatever comes back, or by so many clients who stay away when told to."""
+    """Offers so many unary Puts a second: whatever comes back, or by so many clients who stay away when told to. With
+    the rate 0 there are always a hundred on their way."""
     request = pb.PutRequest(queue=queue, messages=[Message(payload=b"x" * 100)])
     plan = Plan(
         port=int(address.rpartition(":")[2]),
@@ -143,7 +144,22 @@ async def test_clients_that_are_too_many_are_told_when_to_come_again(
         figure("too many clients", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
         assert told == tally.with_details
         told_share = max(told_share, told / max(all_refused, 1))
-        if told_share >= 0.1:
+        if told_share >= 0.05:
             break
-    assert told_share >= 0.1  # and not only CANCELLED by gRPC, which does not say when
+    assert told_share >= 0.05  # and not only CANCELLED by gRPC, which does not say when
     await once_it_can(lambda: line.put(b"after"))
+
+
+@pytest.mark.slow
+async def test_when_a_flood_is_over_nobody_is_refused(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
+) -> None:
+    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
+    line = await open_line(service, "jobs")
+    await line.create()
+    tally = await flood(service.address, "jobs", rate=40_000, seconds=4)
+    assert sum(tally.statuses.values()) > 10_000  # gRPC's own refusals, which its books never end
+    await once_it_can(lambda: line.put(b"after"))
+    after = await flood(service.address, "jobs", rate=0, seconds=4)
+    figure("after a flood", f"{after.in_time} done, not: {after.statuses}")
+    assert after.statuses == {}

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from headwayd.rpc.backlog import pending_count, server_ids
+from headwayd.rpc.books import Books, server_ids
 from headwayd.rpc.listening import UNIX_SCHEME, bind, checked
 from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.sharing import held
@@ -71,9 +71,9 @@ class Acceptors:
         for server in self._servers:
             register_plainly(server, handlers)
 
-    def pending_count(self, running_count: Callable[[], int]) -> Callable[[], int]:
-        """Counts the calls that nobody has accepted yet. `running_count` tells how many run."""
-        return pending_count(self._ids, running_count)
+    def books(self, running_count: Callable[[], int]) -> Books:
+        """They tell how many calls nobody has accepted yet. `running_count` tells how many run."""
+        return Books(self._ids, running_count)
 
     async def start(self, listen: Sequence[str], credentials: Callable[[], grpc.ServerCredentials] | None) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open.

@@ -10,10 +10,8 @@ many calls may come at once; one that does not get short does.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-
-from grpc_channelz.v1 import channelz_pb2
-from grpc_channelz.v1.channelz import ChannelzServicer
+from collections.abc import Callable
+from typing import Protocol
 
 # Calls in gRPC's line: as many as are accepted in about half a second. It is what is left for the time in which callers
 # who were refused stay away.
@@ -26,6 +24,9 @@ WATCHFUL_S = 5.0
 # a call comes that might have to be refused, and looking takes no more than this share of the time.
 BETWEEN_LOOKS_S = 0.1
 LOOKING_SHARE = 0.02
+# Before anything is refused, and now and then while it is, a closer look makes sure: 0.2 ms for each connection.
+BETWEEN_CLOSE_LOOKS_S = 0.5
+CLOSE_LOOKING_SHARE = 0.05
 # While behind, so many fresh calls may run: enough to keep the process and a pipeline to the store busy. Where Python
 # is what is short there are hardly more at a time, however long the line is: with 64 allowed nearly nobody was refused
 # until the line was full, and with 12 the process had too little to do (docs/measurements.md).
@@ -34,39 +35,23 @@ BUSY = 20
 FRESH_S = 0.5
 
 
-def server_ids() -> frozenset[int]:
-    """The gRPC servers of this process, by the numbers that gRPC's own books give them. These tell nothing of their
-    age: the new one is that which was not there before."""
-    found: set[int] = set()
-    while True:
-        start = max(found, default=0) + 1
-        page = ChannelzServicer.GetServers(channelz_pb2.GetServersRequest(start_server_id=start), None)
-        found.update(int(server.ref.server_id) for server in page.server)
-        if page.end or not page.server:
-            return frozenset(found)
+class Line(Protocol):
+    """What tells how long the line is."""
 
+    def pending_count(self) -> int:
+        """How many calls nobody has accepted yet; perhaps too many, but for `correct`."""
 
-def pending_count(server_ids: Iterable[int], running_count: Callable[[], int]) -> Callable[[], int]:
-    """Counts the calls of these gRPC servers that nobody has accepted yet. `running_count` tells how many run.
-
-    By gRPC's own books (channelz, its documented way to ask): began, less those that ended or run.
-    """
-    requests = [channelz_pb2.GetServerRequest(server_id=server_id) for server_id in server_ids]
-
-    def count() -> int:
-        books = [ChannelzServicer.GetServer(request, None).server.data for request in requests]
-        begun = sum(int(one.calls_started) - int(one.calls_succeeded) - int(one.calls_failed) for one in books)
-        return begun - running_count()
-
-    return count
+    def correct(self, done: Callable[[float], None]) -> None:
+        """Begins to look more closely, and calls `done` behind that with the seconds that it took."""
 
 
 class Backlog:
     """Looks at the line of calls that nobody has accepted yet, whenever one has been. `clock` is monotonic, in s."""
 
-    def __init__(self, count_pending: Callable[[], int], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._count_pending = count_pending
+    def __init__(self, line: Line, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._line = line
         self._clock = clock
+        self._is_looking_closely, self._look_closely_at = False, float("-inf")
         self._look_at = self._looked_at = float("-inf")
         self._long_since: float | None = None
         self._watchful_until = 0.0
@@ -105,11 +90,24 @@ class Backlog:
         if now - self._looked_at > WATCHFUL_S:  # nobody looked because there was no need
             self._long_since = None
         self._looked_at = now
-        if self._count_pending() < LONG:
+        if self._line.pending_count() < LONG:
             self.is_behind, self._long_since = False, None
             return
         if self._long_since is None:
             self._long_since, self.is_behind = now, False
-        if now - self._long_since >= PATIENCE_S or now < self._watchful_until:
+        if now < self._watchful_until:
             self.is_behind = True
+        is_time = self.is_behind or now - self._long_since >= PATIENCE_S
+        if is_time and now >= self._look_closely_at and not self._is_looking_closely:
+            self._is_looking_closely = True
+            self._line.correct(self._has_looked_closely)
+
+    def _has_looked_closely(self, took_s: float) -> None:
+        now = self._clock()
+        self._is_looking_closely = False
+        self._look_closely_at = now + max(BETWEEN_CLOSE_LOOKS_S, took_s / CLOSE_LOOKING_SHARE)
+        self.is_behind = self._line.pending_count() >= LONG
+        if self.is_behind:
             self._watchful_until = now + WATCHFUL_S
+        else:
+            self._long_since = None

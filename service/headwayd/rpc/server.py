@@ -132,7 +132,7 @@ class RpcServer:
             acceptors=count,
         )
         self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port)
-        self._gate.backlog = Backlog(self._acceptors.pending_count(lambda: self._gate.running_count))
+        self._gate.backlog = Backlog(self._acceptors.books(lambda: self._gate.running_count))
         handlers = dict(health_handlers(self._health))  # for everybody
         if has_reflection:
             handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))

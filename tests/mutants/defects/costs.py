@@ -61,6 +61,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/faults/test_overload.py::test_clients_that_are_too_many_are_told_when_to_come_again",
     ),
     Mutant(
+        name="a-flood-that-never-ends",
+        defect="What gRPC refused itself stands in line for ever, and so callers are refused for ever.",
+        file="rpc/books.py",
+        old="self._never_ended = max(begun - open_count, 0)",
+        new="self._never_ended = 0",
+        test="tests/faults/test_overload.py::test_when_a_flood_is_over_nobody_is_refused",
+    ),
+    Mutant(
         name="one-after-another",
         defect="Calls are accepted one after another, whoever makes them.",
         file="rpc/acceptors.py",

@@ -18,7 +18,7 @@ from grpc_channelz.v1 import channelz_pb2
 from grpc_channelz.v1.channelz import ChannelzServicer
 
 from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
-from headwayd.rpc.backlog import server_ids
+from headwayd.rpc.books import server_ids
 from headwayd.rpc.listening import CannotListen
 from unit.rpc.holding import Holding
 
@@ -101,8 +101,8 @@ async def test_each_has_the_lanes() -> None:
 async def test_what_waits_is_counted_over_all() -> None:
     holding = Holding()
     async with accepting("127.0.0.1:0", router=holding) as (one, [address]):
-        count = one.pending_count(lambda: holding.running)
-        accepted_of_all = one.pending_count(lambda: 0)
+        count = one.books(lambda: holding.running).pending_count
+        accepted_of_all = one.books(lambda: 0).pending_count
         assert count() == 0
         calls = [asyncio.create_task(called(address)) for _ in range(40)]
         await holding.runs(40)

@@ -3,38 +3,52 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
 import pytest
 
 from headwayd.rpc.backlog import (
+    BETWEEN_CLOSE_LOOKS_S,
     BETWEEN_LOOKS_S,
     BUSY,
+    CLOSE_LOOKING_SHARE,
     FRESH_S,
     LONG,
     LOOKING_SHARE,
     PATIENCE_S,
     WATCHFUL_S,
     Backlog,
-    pending_count,
-    server_ids,
 )
+from headwayd.rpc.books import Books, server_ids
 from unit.rpc.holding import Holding
 
 
 class Line:
-    """A line of so many calls, and a clock that stands until told."""
+    """A line of so many calls, and a clock that stands until told. A look finds `ghosts` beside them, until a closer
+    one has been taken."""
 
     def __init__(self) -> None:
-        self.pending = 0
+        self.pending = self.ghosts = 0
         self.now = 1_000.0
-        self.looks = 0
-        self.backlog = Backlog(self._count, clock=lambda: self.now)
+        self.looks = self.close_looks = 0
+        self.look_takes_s = self.close_look_takes_s = 0.0
+        self.answers_late: list[Callable[[float], None]] | None = None
+        self.backlog = Backlog(self, clock=lambda: self.now)
 
-    def _count(self) -> int:
+    def pending_count(self) -> int:
         self.looks += 1
-        return self.pending
+        self.now += self.look_takes_s
+        return self.pending + self.ghosts
+
+    def correct(self, done: Callable[[float], None]) -> None:
+        self.close_looks += 1
+        self.ghosts = 0
+        if self.answers_late is None:
+            done(self.close_look_takes_s)
+        else:
+            self.answers_late.append(done)
 
     def pass_s(self, seconds: float) -> None:
         """Time passes, with as many calls as make it look, which begin and end at once."""
@@ -121,22 +135,43 @@ def test_a_process_that_need_not_refuse_does_not_look(line: Line) -> None:
     assert line.looks == 0
 
 
-def test_a_look_that_takes_long_is_seldom_taken() -> None:
-    now = 1_000.0
-    looks = 0
+def test_a_look_that_takes_long_is_seldom_taken(line: Line) -> None:
+    line.look_takes_s = 0.2  # as with 5,000 connections
+    line.pass_s(100)
+    assert line.looks * 0.2 <= 1.1 * LOOKING_SHARE * 100
 
-    def count() -> int:
-        nonlocal now, looks
-        now, looks = now + 0.2, looks + 1  # as with 5,000 connections
-        return 0
 
-    backlog = Backlog(count, clock=lambda: now)
-    until = now + 100
-    while now < until:
-        now += BETWEEN_LOOKS_S
-        for began in [backlog.enter() for _ in range(BUSY + 1)]:
-            backlog.leave(began)
-    assert looks * 0.2 <= 1.1 * LOOKING_SHARE * 100
+def test_a_line_that_is_long_at_first_sight_only_refuses_nothing(line: Line) -> None:
+    line.ghosts = LONG
+    line.pass_s(10)
+    line.begin(2 * BUSY)
+    assert not line.backlog.must_refuse
+    assert line.close_looks == 1
+
+
+def test_while_it_is_behind_ghosts_are_found_and_it_stops(line: Line) -> None:
+    line.pending = LONG
+    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
+    assert line.backlog.is_behind
+    line.pending, line.ghosts = 0, 10 * LONG
+    line.pass_s(BETWEEN_CLOSE_LOOKS_S + 2 * BETWEEN_LOOKS_S)
+    assert not line.backlog.is_behind
+
+
+def test_a_closer_look_that_takes_long_is_seldom_taken(line: Line) -> None:
+    line.pending, line.close_look_takes_s = LONG, 1.0  # as with 5,000 connections
+    line.pass_s(100)
+    assert line.backlog.is_behind
+    assert line.close_looks <= 1 + CLOSE_LOOKING_SHARE * 100
+
+
+def test_only_one_closer_look_is_taken_at_a_time_and_nothing_refused_before_it(line: Line) -> None:
+    line.pending, line.answers_late = LONG, []
+    line.pass_s(10)
+    assert not line.backlog.is_behind
+    (done,) = line.answers_late
+    done(0.0)
+    assert line.backlog.is_behind
 
 
 async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
@@ -146,7 +181,7 @@ async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
     server = grpc.aio.server()
     (own,) = server_ids() - before
     others.append(grpc.aio.server())  # neither those made before nor after it
-    count = pending_count([own], lambda: holding.running)
+    count = Books([own], lambda: holding.running).pending_count
     server.add_generic_rpc_handlers((holding,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -168,3 +203,36 @@ async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
     await server.stop(0)
     for one in others:
         await one.stop(0)
+
+
+async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
+    holding = Holding()
+    before = server_ids()
+    bounds = [(f"grpc.server.max_pending_requests{end}", 10) for end in ("", "_hard_limit")]
+    server = grpc.aio.server(options=bounds)
+    (own,) = server_ids() - before
+    books = Books([own], lambda: holding.running)
+    server.add_generic_rpc_handlers((holding,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    own_connection = [("grpc.use_local_subchannel_pool", 1)]
+    channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own_connection) for _ in range(20)]
+    methods: list[Any] = [channel.unary_unary("/a/b") for channel in channels]
+    calls = [method(b"", timeout=30) for method in methods for _ in range(20)]
+    await asyncio.sleep(1)  # far more than are accepted in one turn
+    refused_count = sum(call.done() for call in calls)
+    assert refused_count > 0
+    assert books.pending_count() == refused_count
+    corrected = asyncio.Event()
+    books.correct(lambda _took_s: corrected.set())
+    async with asyncio.timeout(10):
+        await corrected.wait()
+    assert books.pending_count() == 0
+    holding.running -= 30  # as if nobody had accepted those
+    assert books.pending_count() == 30
+    holding.running += 30
+    holding.release.set()
+    await asyncio.gather(*calls, return_exceptions=True)
+    for channel in channels:
+        await channel.close()
+    await server.stop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import grpc.aio
@@ -75,10 +76,20 @@ def test_the_delay_shrinks_when_nobody_is_refused(delay: RetryDelay, clock: Cloc
     assert delay.seconds == SHORTEST_S
 
 
+class Empty:
+    """A line in which nobody stands."""
+
+    def pending_count(self) -> int:
+        return 0
+
+    def correct(self, done: Callable[[float], None]) -> None:
+        done(0.0)
+
+
 async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then(clock: Clock) -> None:
     gate = Gate(Limits())
     gate.refusing = Refusing(clock=clock)
-    gate.backlog = Backlog(lambda: 0)
+    gate.backlog = Backlog(Empty())
     path = "/headway.v1.QueueService/Put"
 
     async def serve(_request: bytes, _context: object) -> bytes:
