@@ -151,6 +151,21 @@ async def test_clients_that_are_too_many_are_told_when_to_come_again(
 
 
 @pytest.mark.slow
+async def test_over_connections_with_few_streams_a_flood_is_turned_away_before_it_costs_anything(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
+) -> None:
+    service = await serve(fresh_store_server.url, HEADWAY_MAX_STREAMS_PER_CONNECTION="20")
+    line = await open_line(service, "jobs")
+    await line.create()
+    tally = await flood(service.address, "jobs", rate=30_000, seconds=4)
+    figure("few streams", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
+    assert tally.statuses.keys() <= {"reset", "8"}  # never so many in line that gRPC had to cancel calls
+    assert tally.statuses["reset"] > 0
+    assert tally.unanswered == 0
+    assert (await line.counts()).length == tally.in_time + tally.too_late  # nothing was begun of what was turned away
+
+
+@pytest.mark.slow
 async def test_when_a_flood_is_over_nobody_is_refused(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
 ) -> None:

@@ -78,7 +78,9 @@ class CapacitySettings(BaseSettings):
     )
     max_streams_per_connection: int = setting(
         _DEFAULTS.max_streams_per_connection,
-        "The most streams of one connection, so that one client does not take all there are.",
+        "The most streams of one connection, so that one client does not take all there are. Streams and calls "
+        "together may be twice as many, and 100 more: HTTP/2 turns away what is beyond that, and clients' libraries "
+        "hold it back. Fewer: a flood over few connections costs less.",
         unit="streams",
         ge=1,
         le=1_000_000,

@@ -20,10 +20,10 @@ LONG = 2_000
 PATIENCE_S = 0.5
 # Having been behind, the process is behind again at the first look at a long line, for so long.
 WATCHFUL_S = 5.0
-# A look costs about 0.3 ms, and 40 µs more for each connection (gRPC 1.85: 0.2 s with 5,000). So it is taken only when
+# A look costs about 0.4 ms, and 35 µs more for each connection (gRPC 1.85: 0.2 s with 5,000). So it is taken only when
 # a call comes that might have to be refused, and looking takes no more than this share of the time.
 BETWEEN_LOOKS_S = 0.1
-LOOKING_SHARE = 0.02
+LOOKING_SHARE = 0.01
 # Before anything is refused, and now and then while it is, a closer look makes sure: 0.2 ms for each connection.
 BETWEEN_CLOSE_LOOKS_S = 0.5
 CLOSE_LOOKING_SHARE = 0.05
