@@ -45,7 +45,7 @@ class Books:
 
     def pending_count(self) -> int:
         """How many calls nobody has accepted yet: never too few, but too many where gRPC has refused some since the
-        last correction. Takes some 0.3 ms for each server, and 35 µs more for each connection."""
+        last correction. Takes some 0.1 ms for each server, and 35 µs more for each connection."""
         return self._begun_count() - self._never_ended - self._running_count()
 
     def _begun_count(self) -> int:
