@@ -16,6 +16,8 @@ from typing import Protocol
 # Calls in gRPC's line: as many as are accepted in about half a second. It is what is left for the time in which callers
 # who were refused stay away.
 LONG = 2_000
+# What a look found counts until another one has been due for so long: nobody took it because there was no need.
+STALE_S = 1.0
 # So long must the line be long at every look before anything is refused.
 PATIENCE_S = 0.5
 # Having been behind, the process is behind again at the first look at a long line, for so long.
@@ -52,7 +54,7 @@ class Backlog:
         self._line = line
         self._clock = clock
         self._is_looking_closely, self._look_closely_at = False, float("-inf")
-        self._look_at = self._looked_at = float("-inf")
+        self._look_at = float("-inf")
         self._long_since: float | None = None
         self._watchful_until = 0.0
         self._fresh: dict[int, int] = {}  # calls that run, by the span of FRESH_S in which they began
@@ -84,23 +86,25 @@ class Backlog:
     @property
     def must_refuse_next(self) -> bool:
         """Whether a call that has not entered yet must not."""
-        return self.is_behind and sum(self._fresh.values()) >= BUSY
+        return self.is_behind and sum(self._fresh.values()) >= BUSY and not self._is_stale(self._clock())
+
+    def _is_stale(self, now: float) -> bool:
+        return now > self._look_at + STALE_S
 
     def _look(self, now: float) -> None:
-        if now - self._looked_at > WATCHFUL_S:  # nobody looked because there was no need
-            self._long_since = None
-        self._looked_at = now
         if self._line.pending_count() < LONG:
             self.is_behind, self._long_since = False, None
             return
-        if self._long_since is None:
-            self._long_since, self.is_behind = now, False
-        if now < self._watchful_until:
-            self.is_behind = True
-        is_time = self.is_behind or now - self._long_since >= PATIENCE_S
-        if is_time and now >= self._look_closely_at and not self._is_looking_closely:
+        if self._is_stale(now) or self._long_since is None:
+            self.is_behind, self._long_since = False, now
+        is_watchful = now < self._watchful_until
+        if self._is_looking_closely or not (is_watchful or self.is_behind or now - self._long_since >= PATIENCE_S):
+            return
+        if now >= self._look_closely_at:
             self._is_looking_closely = True
             self._line.correct(self._has_looked_closely)
+        elif is_watchful:
+            self.is_behind = True
 
     def _has_looked_closely(self, took_s: float) -> None:
         now = self._clock()

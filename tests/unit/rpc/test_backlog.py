@@ -18,6 +18,7 @@ from headwayd.rpc.backlog import (
     LONG,
     LOOKING_SHARE,
     PATIENCE_S,
+    STALE_S,
     WATCHFUL_S,
     Backlog,
 )
@@ -156,6 +157,24 @@ def test_while_it_is_behind_ghosts_are_found_and_it_stops(line: Line) -> None:
     line.pending, line.ghosts = 0, 10 * LONG
     line.pass_s(BETWEEN_CLOSE_LOOKS_S + 2 * BETWEEN_LOOKS_S)
     assert not line.backlog.is_behind
+
+
+def test_what_was_found_some_time_ago_refuses_nobody(line: Line) -> None:
+    line.pending = LONG
+    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
+    assert line.backlog.is_behind
+    line.now += BETWEEN_LOOKS_S + 2 * STALE_S
+    line.pending, line.ghosts = 0, LONG
+    line.begin(BUSY)
+    assert not line.backlog.must_refuse_next
+    line.begin(1)
+    assert not line.backlog.must_refuse
+
+
+def test_however_seldom_looks_are_a_line_that_stays_long_is_found(line: Line) -> None:
+    line.pending, line.look_takes_s = LONG, 0.2
+    line.pass_s(3 * 0.2 / LOOKING_SHARE)
+    assert line.backlog.is_behind
 
 
 def test_a_closer_look_that_takes_long_is_seldom_taken(line: Line) -> None:

@@ -89,7 +89,7 @@ class Empty:
 async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then(clock: Clock) -> None:
     gate = Gate(Limits())
     gate.refusing = Refusing(clock=clock)
-    gate.backlog = Backlog(Empty())
+    gate.backlog = Backlog(Empty(), clock=clock)
     path = "/headway.v1.QueueService/Put"
 
     async def serve(_request: bytes, _context: object) -> bytes:
@@ -105,10 +105,10 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
         assert await call(b"", timeout=30) == b"done"
         running = [gate.backlog.enter() for _ in range(BUSY)]
         assert await call(b"", timeout=30) == b"done"  # busy, but not behind
+        gate.backlog.leave(gate.backlog.enter())  # which looks, for the last time while the clock stands
         gate.backlog.is_behind = True
         delays_s = set()
         for _ in range(10):
-            gate.backlog.is_behind = True  # a look at the line, which is empty, says otherwise
             with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
                 await call(b"", timeout=30)
             assert said.retry_delay is not None
