@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from bench.http2_load import Plan, Tally
 from faults.conftest import Connect, Open, Serve
-from harness import StoreServer, eventually, refused
+from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
 from wire.calls import ACKED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, Message
 
@@ -64,6 +64,22 @@ async def test_at_the_limit_new_calls_are_told_when_to_come_again_and_the_rest_g
     assert (await beside.counts()).length == 1  # of what was refused nothing happened
 
 
+OpenJobs = Callable[..., Awaitable[tuple[ServiceProcess, Line]]]
+
+
+@pytest.fixture
+def open_jobs(fresh_store_server: StoreServer, serve: Serve, open_line: Open) -> OpenJobs:
+    """A service with these settings, and a line for the load."""
+
+    async def open_(**settings: str) -> tuple[ServiceProcess, Line]:
+        service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info", **settings)
+        line = await open_line(service, "jobs")
+        await line.create()
+        return service, line
+
+    return open_
+
+
 async def flood(address: str, queue: str, *, rate: float, seconds: float, clients: int = 0) -> Tally:
     """Offers so many unary Puts a second: whatever comes back, or by so many clients who stay away when told to. With
     the rate 0 there are always a hundred on their way."""
@@ -102,15 +118,9 @@ async def once_it_can(ask: Callable[[], Awaitable[AnswerT]], *, within: float = 
 
 @pytest.mark.slow
 async def test_a_flood_of_calls_loses_nothing_that_was_accepted_and_memory_stays_bounded(
-    fresh_store_server: StoreServer,
-    serve: Serve,
-    open_line: Open,
-    connect: Connect,
-    figure: Callable[[str, str], None],
+    open_jobs: OpenJobs, connect: Connect, figure: Callable[[str, str], None]
 ) -> None:
-    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
-    line = await open_line(service, "jobs")
-    await line.create()
+    service, line = await open_jobs()
     before = psutil.Process(service.pid).memory_info().rss
     most = before
     flooding = asyncio.create_task(flood(service.address, "jobs", rate=30_000, seconds=5))
@@ -132,17 +142,15 @@ async def test_a_flood_of_calls_loses_nothing_that_was_accepted_and_memory_stays
 
 @pytest.mark.slow
 async def test_clients_that_are_too_many_are_told_when_to_come_again(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
+    open_jobs: OpenJobs, figure: Callable[[str, str], None]
 ) -> None:
-    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
-    line = await open_line(service, "jobs")
-    await line.create()
+    service, line = await open_jobs()
     told_share = 0.0
     for _ in range(3):  # what a machine has left for the load, and how it begins, are not always the same
         tally = await flood(service.address, "jobs", rate=50_000, seconds=5, clients=400)
         told, all_refused = tally.statuses.get("8", 0), sum(tally.statuses.values())
         figure("too many clients", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
-        assert told <= tally.with_details  # some others have them, too
+        assert told + tally.statuses.get("14", 0) == tally.with_details  # on a slow machine the store is late for some
         told_share = max(told_share, told / max(all_refused, 1))
         if told_share >= 0.05:
             break
@@ -152,11 +160,9 @@ async def test_clients_that_are_too_many_are_told_when_to_come_again(
 
 @pytest.mark.slow
 async def test_over_connections_with_few_streams_a_flood_is_turned_away_before_it_costs_anything(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
+    open_jobs: OpenJobs, figure: Callable[[str, str], None]
 ) -> None:
-    service = await serve(fresh_store_server.url, HEADWAY_MAX_STREAMS_PER_CONNECTION="20")
-    line = await open_line(service, "jobs")
-    await line.create()
+    service, line = await open_jobs(HEADWAY_MAX_STREAMS_PER_CONNECTION="20")
     tally = await flood(service.address, "jobs", rate=30_000, seconds=4)
     figure("few streams", f"{tally.in_time + tally.too_late} done, not: {tally.statuses}")
     assert tally.statuses.keys() <= {"reset", "8"}  # never so many in line that gRPC had to cancel calls
@@ -166,12 +172,8 @@ async def test_over_connections_with_few_streams_a_flood_is_turned_away_before_i
 
 
 @pytest.mark.slow
-async def test_when_a_flood_is_over_nobody_is_refused(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open, figure: Callable[[str, str], None]
-) -> None:
-    service = await serve(fresh_store_server.url, HEADWAY_LOG_LEVEL="info")
-    line = await open_line(service, "jobs")
-    await line.create()
+async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figure: Callable[[str, str], None]) -> None:
+    service, line = await open_jobs()
     tally = await flood(service.address, "jobs", rate=40_000, seconds=4)
     assert sum(tally.statuses.values()) > 10_000  # gRPC's own refusals, which its books never end
     await once_it_can(lambda: line.put(b"after"))
