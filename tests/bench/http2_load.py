@@ -7,8 +7,9 @@ answer only is known whether it had a message (then the call was OK), or which s
 caller shall come again.
 
 A load at a rate comes from somebody who never waits, whatever is answered, or from so many clients of the kind that the
-protocol asks for: each has a few calls in flight at most, and makes none for as long as it was told to stay away. What
-they could not offer for one of these reasons counts as offered and unsent.
+protocol asks for: each has a few calls in flight at most, and makes none for as long as it was told to stay away. They
+also heed how many calls a connection may have at a time, as clients' libraries do. What they could not offer for one of
+these reasons counts as offered and unsent. A connection that is told to go away (GOAWAY) is replaced.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import sys
 import time
 from base64 import b64decode
@@ -32,6 +34,8 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 _FRAME = Struct(">BHBBL")  # length (24 bits), type, flags, stream
+_SETTING = Struct(">HL")
+_MAX_CONCURRENT_STREAMS = 3
 _MAX_WINDOW = 2**31 - 1
 _FIRST_WINDOW = 65_535
 _TICK_S = 0.002
@@ -136,6 +140,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, plan: Plan, load: Load) -> None:
         self._load = load
+        self._heeds_settings = bool(plan.clients)
         block, message = _header_block(plan), b64decode(plan.request)
         data = b"\0" + len(message).to_bytes(4) + message
         self._head = len(block).to_bytes(3) + bytes((_HEADERS, _END_HEADERS))
@@ -147,7 +152,8 @@ class Connection(asyncio.Protocol):
         self._running: dict[int, Call] = {}
         self._has_message: set[int] = set()
         self._rest = b""
-        self._is_writable = True
+        self._is_writable = False
+        self._most_running: float = math.inf  # as the service says, for who heeds it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.WriteTransport)
@@ -157,6 +163,8 @@ class Connection(asyncio.Protocol):
         settings = (1).to_bytes(2) + bytes(4) + (4).to_bytes(2) + _MAX_WINDOW.to_bytes(4) + b"\xfe\x03\0\0\0\x01"
         window = (_MAX_WINDOW - _FIRST_WINDOW).to_bytes(4)
         transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, window))
+        self._is_writable = True
+        self._send()
 
     def pause_writing(self) -> None:
         self._is_writable = False
@@ -172,7 +180,8 @@ class Connection(asyncio.Protocol):
     def _send(self) -> None:
         if not self._due or not self._is_writable:
             return
-        count = min(len(self._due), max(self._window, 0) // len(self._data))
+        allowed = min(self._most_running - len(self._running), self._window // len(self._data))
+        count = int(min(len(self._due), max(allowed, 0)))
         head, middle, data, running = self._head, self._middle, self._data, self._running
         number = self._stream
         parts: list[bytes] = []
@@ -214,11 +223,25 @@ class Connection(asyncio.Protocol):
         elif kind == _WINDOW_UPDATE and stream == 0:
             self._window += int.from_bytes(payload)
         elif kind == _SETTINGS and not flags & _ACK:
+            settings = dict(_SETTING.iter_unpack(payload))
+            if self._heeds_settings:
+                self._most_running = settings.get(_MAX_CONCURRENT_STREAMS, math.inf)
             self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
         elif kind == _PING and not flags & _ACK:
             self._transport.write(_frame(_PING, _ACK, 0, payload))
         elif kind == _GOAWAY:
-            raise ConnectionError(f"the service closes the connection: {payload!r}")
+            self._load.replace(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._load.replace(self)
+        left, self._running = self._running, {}
+        for call in left.values():
+            self._load.refused(call, b"")
+
+    def hand_over(self) -> list[Call]:
+        """What was not sent, which another connection is to send."""
+        due, self._due = self._due, []
+        return due
 
     def _on_end(self, stream: int, trailers: bytes) -> None:
         call = self._running.pop(stream, None)
@@ -247,6 +270,23 @@ class Load:
         self._running = 0
         self._clients = [Client() for _ in range(plan.clients)]
         self._turn = 0
+        self._connections: list[Connection] = []
+        self._left: list[Connection] = []
+        self._connecting: list[asyncio.Task[None]] = []
+        self._is_over = False
+
+    async def _connect(self, connection: Connection) -> None:
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: connection, "127.0.0.1", self._plan.port)
+
+    def replace(self, connection: Connection) -> None:
+        """The service wants no more calls on this connection."""
+        if connection in self._connections and not self._is_over:
+            new = Connection(self._plan, self)
+            self._connections[self._connections.index(connection)] = new
+            self._left.append(connection)
+            new.call(connection.hand_over())
+            self._connecting.append(asyncio.create_task(self._connect(new)))
 
     def _ended(self, call: Call) -> None:
         self._running -= 1
@@ -289,11 +329,9 @@ class Load:
 
     async def run(self) -> Tally:
         """Offers what the plan says, and waits for the last answers."""
-        loop, plan = asyncio.get_running_loop(), self._plan
-        connections = [
-            (await loop.create_connection(lambda: Connection(plan, self), "127.0.0.1", plan.port))[1]
-            for _ in range(plan.connections)
-        ]
+        plan = self._plan
+        connections = self._connections = [Connection(plan, self) for _ in range(plan.connections)]
+        await asyncio.gather(*map(self._connect, connections))
         began = time.perf_counter()
         turn = 0
         while (now := time.perf_counter() - began) < plan.seconds:
@@ -308,8 +346,10 @@ class Load:
                 self._running += len(calls)
             await asyncio.sleep(_TICK_S)
         await asyncio.sleep(_LINGER_S)
+        self._is_over = True
+        await asyncio.gather(*self._connecting)
         tally = self.tally
-        tally.unanswered = sum(one.running_count for one in connections)
+        tally.unanswered = sum(one.running_count for one in (*connections, *self._left))
         for trailers, count in self._refusals.items():
             said = _refusal(trailers)
             tally.statuses[said.status] = tally.statuses.get(said.status, 0) + count
