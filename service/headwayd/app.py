@@ -153,6 +153,7 @@ class Service:
             write_timeout=settings.write_timeout,
             reuse_port=self._is_worker,
             acceptors=settings.acceptors,
+            flood_calls=settings.flood_calls,
             is_plain=settings.plain,
             scales=settings.keda,
             counts=self._oversight.counts,

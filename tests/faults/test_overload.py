@@ -7,6 +7,7 @@ import json
 import sys
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -21,11 +22,13 @@ from bench.http2_load import Plan, Tally
 from faults.conftest import Connect, Open, Serve
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
-from wire.calls import ACKED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, Message
+from headway.v1.queue_service_pb2_grpc import QueueServiceStub
+from wire.calls import ACKED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, Message, span
 
 TESTS = Path(__file__).resolve().parents[1]
 SERVING = health_pb2.HealthCheckResponse.SERVING
 MIB = 1024 * 1024
+FLOODED, OVER = "flooded: clients are told to connect anew", "the flood is over: clients are told to connect anew"
 
 AnswerT = TypeVar("AnswerT")
 
@@ -172,8 +175,16 @@ async def test_over_connections_with_few_streams_a_flood_is_turned_away_before_i
 
 
 @pytest.mark.slow
+async def test_clients_that_keep_to_the_streams_of_a_connection_are_not_turned_away(open_jobs: OpenJobs) -> None:
+    service, _ = await open_jobs(HEADWAY_MAX_STREAMS_PER_CONNECTION="20")
+    tally = await flood(service.address, "jobs", rate=10_000, seconds=3, clients=400)
+    assert tally.in_time > 1_000
+    assert "reset" not in tally.statuses
+
+
+@pytest.mark.slow
 async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figure: Callable[[str, str], None]) -> None:
-    service, line = await open_jobs()
+    service, line = await open_jobs(HEADWAY_FLOOD_CALLS="0")
     tally = await flood(service.address, "jobs", rate=40_000, seconds=4)
     assert sum(tally.statuses.values()) > 10_000  # gRPC's own refusals, which its books never end
     await once_it_can(lambda: line.put(b"after"))
@@ -181,3 +192,68 @@ async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figur
     after = await flood(service.address, "jobs", rate=0, seconds=4)
     figure("after a flood", f"{after.in_time} done, not: {after.statuses}")
     assert after.statuses == {}
+    assert FLOODED not in service.log.read_text()
+
+
+# -- connections that are opened anew ---------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place(
+    open_jobs: OpenJobs, connect: Connect, figure: Callable[[str, str], None]
+) -> None:
+    service, line = await open_jobs()
+    async with connect(service.address) as channel:
+        turns = Line(QueueServiceStub(channel), "turns", line.admin)
+        await turns.create()
+        stand = pb.Stand(consumer="ada", keep_standing=True, lease=span(60_000))
+        standing: Any = turns.stub.WatchPosition(pb.WatchPositionRequest(queue="turns", stand=stand))
+        assert (await anext(aiter(standing))).position.position == 1
+        flooding = asyncio.create_task(flood(service.address, "jobs", rate=40_000, seconds=12))
+        await eventually(lambda: FLOODED in service.log.read_text(), within=15)
+        await asyncio.sleep(3)  # all have been told to connect anew
+        began = (await line.counts()).length
+        for number in range(20):  # by a client that was there before, as by one that comes now
+            await turns.put(b"%d" % number)
+            async with connect(service.address) as another:
+                assert await health(another) == SERVING
+        tally = await flooding
+        done_count = tally.in_time + tally.too_late
+        figure("a flood that is kept out", f"{tally.offered} offered, {done_count} done, not: {tally.statuses}")
+        assert tally.statuses["reset"] > tally.statuses["1"]  # HTTP/2 took no more, before gRPC made calls of it
+        counted = (await line.counts()).length
+        assert done_count <= counted <= tally.offered
+        assert counted > began
+        await eventually(lambda: OVER in service.log.read_text(), within=90)
+        await asyncio.sleep(3)
+        await once_it_can(lambda: turns.put(b"20"))
+        granted = 0
+        async with asyncio.timeout(20):
+            async for told in standing:  # the stream of before, all the time
+                for delivery in told.granted.deliveries:
+                    granted += 1
+                    assert await turns.ack(delivery.lease) == [ACKED]
+                if granted == 21:
+                    break
+        again = await flood(service.address, "jobs", rate=0, seconds=2)
+        assert again.statuses == {}
+
+
+@pytest.mark.slow
+async def test_streams_that_come_by_the_thousand_are_no_flood(open_jobs: OpenJobs) -> None:
+    service, line = await open_jobs()
+    beside = asyncio.create_task(flood(service.address, "jobs", rate=0, seconds=8))
+    request = pb.WatchPositionRequest(queue="jobs", messages=pb.MessageIds(ids=["nobody"]))
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with AsyncExitStack() as stack:
+        channels = [grpc.aio.insecure_channel(service.address, options=options) for _ in range(4)]
+        for channel in channels:
+            await stack.enter_async_context(channel)
+        watches: list[Any] = [
+            QueueServiceStub(channels[n % 4]).WatchPosition(request, timeout=60) for n in range(4 * 1_500)
+        ]
+        first = await asyncio.gather(*(one.read() for one in watches), return_exceptions=True)
+    assert sum(isinstance(one, pb.WatchPositionResponse) for one in first) > 1_000
+    await beside
+    await once_it_can(line.counts)
+    assert FLOODED not in service.log.read_text()

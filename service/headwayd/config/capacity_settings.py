@@ -85,6 +85,17 @@ class CapacitySettings(BaseSettings):
         ge=1,
         le=1_000_000,
     )
+    flood_calls: int = setting(
+        1_200,
+        "When more calls come than gRPC can even turn away, clients are told to connect anew, and the connections that "
+        "flood may then have so many streams and calls together, each its share, but 16 at least; when it has been "
+        "over for a while, again. Clients' libraries hold back what is beyond that. Not where there is one acceptor, "
+        "or a socket of this machine to listen on, nor where a connection might be held back that takes no part in the "
+        "flood. 0: never.",
+        unit="calls",
+        ge=0,
+        le=100_000,
+    )
     max_metadata_bytes: int = setting(
         _DEFAULTS.max_metadata_bytes,
         "The most bytes of one call's metadata: names, values, and 32 for each pair, as HTTP/2 counts.",

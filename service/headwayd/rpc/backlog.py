@@ -23,9 +23,10 @@ PATIENCE_S = 0.5
 # Having been behind, the process is behind again at the first look at a long line, for so long.
 WATCHFUL_S = 5.0
 # A look costs about 0.4 ms, and 35 µs more for each connection (gRPC 1.85: 0.2 s with 5,000). So it is taken only when
-# a call comes that might have to be refused, and looking takes no more than this share of the time.
+# a call comes that might have to be refused, and looking takes no more than this share of the time; while the line is
+# long, than the second one, or it would take a process with hundreds of connections too long to see what that means.
 BETWEEN_LOOKS_S = 0.1
-LOOKING_SHARE = 0.01
+LOOKING_SHARE, LOOKING_SHARE_WHILE_LONG = 0.01, 0.1
 # Before anything is refused, and now and then while it is, a closer look makes sure: 0.2 ms for each connection.
 BETWEEN_CLOSE_LOOKS_S = 0.5
 CLOSE_LOOKING_SHARE = 0.05
@@ -70,13 +71,20 @@ class Backlog:
         self._fresh[began] += 1
         if now >= self._look_at and sum(self._fresh.values()) > BUSY:
             self._look(now)
-            self._look_at = now + max(BETWEEN_LOOKS_S, (self._clock() - now) / LOOKING_SHARE)
+            share = LOOKING_SHARE if self._long_since is None else LOOKING_SHARE_WHILE_LONG
+            self._look_at = now + max(BETWEEN_LOOKS_S, (self._clock() - now) / share)
         return began
 
     def leave(self, began: int) -> None:
         """A call has ended."""
         if began in self._fresh:
             self._fresh[began] -= 1
+
+    @property
+    def fresh_count(self) -> int:
+        """How many calls run that began a moment ago. While few run none is counted."""
+        now = int(self._clock() / FRESH_S)
+        return sum(count for then, count in self._fresh.items() if then >= now - 1)
 
     @property
     def must_refuse(self) -> bool:

@@ -62,11 +62,17 @@ class Gate:
         self.room = Room(limits.max_running_bytes)
         self.refusing = Refusing()
         self.running_count = 0
+        self.streams_begun_count = 0
 
     @property
     def must_refuse_next(self) -> bool:
         """Whether a call of one reply that does not settle need not even be read, as `backlog` says."""
         return self.backlog is not None and self.backlog.must_refuse_next
+
+    @property
+    def fresh_count(self) -> int:
+        """Calls of one reply that run, and began a moment ago; while few run none is counted."""
+        return 0 if self.backlog is None else self.backlog.fresh_count
 
     def start_draining(self) -> None:
         """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
@@ -81,6 +87,7 @@ class Gate:
         """Within this block the stream, which was admitted just now, ends when draining begins, and counts as one of
         its connection."""
         self._streams.add(stream)
+        self.streams_begun_count += 1
         self._streams_of[connection] += 1
         try:
             yield

@@ -16,7 +16,7 @@ from headwayd.access.tls import TlsFiles
 from headwayd.domain.limits import Limits
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
-from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
+from headwayd.rpc.acceptors import MAX_STREAMS, Acceptors, acceptor_count, share_of
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.bridge import Bridge
@@ -36,6 +36,7 @@ from headwayd.rpc.engine_port import Engine
 from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
+from headwayd.rpc.narrowing import Narrowing
 from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.reflection import reflection_handlers
 from headwayd.rpc.refusing import refusals
@@ -53,6 +54,7 @@ DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(
 DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_WRITE_TIMEOUT = timedelta(seconds=10), timedelta(minutes=1)
 DEFAULT_MAX_CONNECTION_IDLE = timedelta(minutes=30)
 DEFAULT_ACCEPTORS = 4
+DEFAULT_FLOOD_CALLS = 1_200
 _MS = timedelta(milliseconds=1)
 
 # Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
@@ -61,6 +63,7 @@ _REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
 _SPARE_STREAMS = 100
+_ENDED_STREAMS = 500
 # Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
 # one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
 _LANES = (
@@ -74,7 +77,8 @@ class RpcServer:
 
     With `tls` its ports serve TLS, with `guarding` it knows its callers. `is_plain`: calls are taken the way gRPC's
     generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted; `tracer` is
-    told of every job.
+    told of every job. `flood_calls`: as many calls at a time are left to a flood (see `narrowing`); 0 = it is left as
+    many as otherwise.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -93,6 +97,7 @@ class RpcServer:
         write_timeout: timedelta = DEFAULT_WRITE_TIMEOUT,
         reuse_port: bool = False,
         acceptors: int = DEFAULT_ACCEPTORS,
+        flood_calls: int = DEFAULT_FLOOD_CALLS,
         is_plain: bool = False,
         scales: bool = False,
         counts: Counts | None = None,
@@ -132,7 +137,8 @@ class RpcServer:
             acceptors=count,
         )
         self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port)
-        self._gate.backlog = Backlog(self._acceptors.books(lambda: self._gate.running_count))
+        self._flood_calls, self._limits = flood_calls, limits
+        self._narrowing: Narrowing | None = None
         handlers = dict(health_handlers(self._health))  # for everybody
         if has_reflection:
             handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))
@@ -162,6 +168,17 @@ class RpcServer:
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
         bound = await self._acceptors.start(self._listen, self._credentials)
+        books = self._acceptors.books(lambda: self._gate.running_count)
+        if self._flood_calls and self._acceptors.can_be_renewed:
+            self._narrowing = Narrowing(
+                books,
+                renew=self._acceptors.renew,
+                counts=self._gate,
+                calls=self._flood_calls,
+                max_pending=self._limits.max_pending_calls,
+                max_streams=_max_streams(self._limits),
+            )
+        self._gate.backlog = Backlog(self._narrowing or books)
         self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
         return bound
 
@@ -187,6 +204,8 @@ class RpcServer:
     def start_draining(self) -> None:
         """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
         self._gate.start_draining()
+        if self._narrowing is not None:
+            self._narrowing.end()
 
     async def stop(self, grace: timedelta) -> None:
         """Takes no more calls, lets those that run end within `grace`, cancels the rest, and waits for their clean-up.
@@ -221,6 +240,12 @@ def _behaviours(engine: Engine, *, scales: bool, wrap: Wrap | None) -> Behaviour
     return behaviours
 
 
+def _max_streams(limits: Limits) -> int:
+    """Of one connection, calls and streams. Our own bound on streams refuses; what is beyond this one clients hold back
+    without a word, so it leaves as much again to calls."""
+    return 2 * limits.max_streams_per_connection + _SPARE_STREAMS
+
+
 def _channel_options(
     limits: Limits,
     *,
@@ -242,11 +267,13 @@ def _channel_options(
         ("grpc.max_metadata_size", limits.max_metadata_bytes + 1),  # it refuses what is not below
         ("grpc.absolute_max_metadata_size", limits.max_metadata_bytes + 1),
         ("grpc.max_allowed_incoming_connections", share_of(limits.max_connections, acceptors)),
-        # Of one connection, calls and streams. Our own bound on streams refuses; what is beyond this one clients hold
-        # back without a word, so it leaves as much again to calls. Calls that were reset count until the client has
-        # answered a ping, or it could make new ones faster than they are done away with (CVE-2023-44487).
-        ("grpc.max_concurrent_streams", 2 * limits.max_streams_per_connection + _SPARE_STREAMS),
+        # Calls that were reset count until the client has answered a ping, or it could make new ones faster than they
+        # are done away with (CVE-2023-44487).
+        (MAX_STREAMS, _max_streams(limits)),
         ("grpc.http2.ping_on_rst_stream_percent", 100),
+        # Of calls that have ended, and that Python has not let go of yet, so many do not count. With none, gRPC's own
+        # choice, clients that keep to the bound are refused when they come near it.
+        ("grpc.http2.max_deallocating_streams", _ENDED_STREAMS),
         # So many calls of a connection are begun before it is another one's turn. With gRPC's own 32 a flood over a few
         # connections keeps all of its threads busy, and others' calls, health checks too, wait for longer.
         ("grpc.http2.max_requests_per_read", 1),

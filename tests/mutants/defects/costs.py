@@ -64,9 +64,44 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-flood-that-never-ends",
         defect="What gRPC refused itself stands in line for ever, and so callers are refused for ever.",
         file="rpc/books.py",
-        old="self._never_ended = max(begun - open_count, 0)",
-        new="self._never_ended = 0",
+        old='never_ended[server_id] = max(_open_count(server, "calls") - open_count, 0)',
+        new="never_ended[server_id] = 0",
         test="tests/faults/test_overload.py::test_when_a_flood_is_over_nobody_is_refused",
+    ),
+    Mutant(
+        name="a-flood-let-in",
+        defect="A flood that lasts goes on to be made calls of.",
+        file="rpc/narrowing.py",
+        old="elif is_of_calls and look.refused",
+        new="elif not is_of_calls and look.refused",
+        test="tests/faults/test_overload.py"
+        "::test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place",
+    ),
+    Mutant(
+        name="streams-taken-for-a-flood",
+        defect="Thousands of streams, opened at once, are held back as a flood.",
+        file="rpc/narrowing.py",
+        old="is_of_calls = streams - self._streams_before < accepted / 2",
+        new="is_of_calls = True",
+        test="tests/unit/rpc/test_narrowing.py::test_what_is_no_flood",
+    ),
+    Mutant(
+        name="old-acceptors-cut-off",
+        defect="What runs when clients are told to connect anew is cancelled.",
+        file="rpc/acceptors.py",
+        old="asyncio.create_task(server.stop(_AS_LONG_AS_CALLS_RUN_S))",
+        new="asyncio.create_task(server.stop(None))",
+        test="tests/unit/rpc/test_acceptors.py"
+        "::test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others",
+    ),
+    Mutant(
+        name="who-keeps-to-the-bound-refused",
+        defect="Clients that have as many calls at a time as a connection may are refused some.",
+        file="rpc/server.py",
+        old="_ENDED_STREAMS = 500",
+        new="_ENDED_STREAMS = 0",
+        test="tests/faults/test_overload.py"
+        "::test_clients_that_keep_to_the_streams_of_a_connection_are_not_turned_away",
     ),
     Mutant(
         name="one-after-another",

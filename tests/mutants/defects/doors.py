@@ -78,8 +78,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="one-line-looked-at",
         defect="Of the lines of calls that wait only one counts.",
         file="rpc/acceptors.py",
-        old="return Books(self._ids, running_count)",
-        new="return Books(sorted(self._ids)[:1], running_count)",
+        old="return [one for servers in (self._servers, *self._old) for one in servers.ids]",
+        new="return sorted(self._servers.ids)[:1]",
         test="tests/unit/rpc/test_acceptors.py::test_what_waits_is_counted_over_all",
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -177,3 +178,109 @@ def test_where_connections_are_not_spread_there_is_one(monkeypatch: pytest.Monke
 
 def test_the_shares_are_together_no_less_than_the_whole() -> None:
     assert [share_of(10_000, count) for count in (1, 3, 4)] == [10_000, 3_334, 2_500]
+
+
+# -- renewed ----------------------------------------------------------------------------------------------------------
+
+
+async def most_streams(address: str) -> int | None:
+    """How many calls at a time a new connection is allowed, as it is told (SETTINGS_MAX_CONCURRENT_STREAMS)."""
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+    try:
+        async with asyncio.timeout(10):
+            head = await reader.readexactly(9)
+            assert head[3] == 4  # SETTINGS come first
+            body = await reader.readexactly(int.from_bytes(head[:3]))
+        return dict(struct.iter_unpack(">HL", body)).get(3)
+    finally:
+        writer.close()
+
+
+async def gone(before: frozenset[int], count: int) -> None:
+    """Waits until there are no more than so many servers beside those."""
+    async with asyncio.timeout(10):
+        while len(server_ids() - before) > count:  # noqa: ASYNC110 - nothing signals it to the outside
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("shares_addresses", [False, True])
+async def test_others_take_their_place_whose_connections_may_have_fewer_calls(*, shares_addresses: bool) -> None:
+    before = server_ids()
+    async with accepting("127.0.0.1:0", shares_addresses=shares_addresses) as (one, [address]):
+        at_first = await most_streams(address)
+        await one.renew(7)
+        await gone(before, COUNT)
+        assert {await most_streams(address) for _ in range(20)} == {7}
+        assert await called(address) == b"/a.Service/Any"
+        assert await called(address, "/a.Service/Lane") == b"lane"
+        assert listeners(address) == COUNT
+        await one.renew(None)
+        await gone(before, COUNT)
+        assert {await most_streams(address) for _ in range(20)} == {at_first}
+        assert await called(address) == b"/a.Service/Any"
+    assert server_ids() == before
+
+
+async def test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headwayd.rpc.acceptors._BETWEEN_STOPS_S", 0.0)
+    holding = Holding()
+    before = server_ids()
+    async with accepting("127.0.0.1:0", router=holding) as (one, [address]):
+        count = one.books(lambda: holding.running).pending_count
+        async with grpc.aio.insecure_channel(address) as channel:
+            call: Any = channel.unary_unary("/a/b")
+            calls = [asyncio.ensure_future(call(b"", timeout=30)) for _ in range(20)]
+            await holding.runs(20)
+            own = server_ids() - before
+            await one.renew(7)
+            await gone(before, COUNT + 1)  # of the old ones there is that which has the connection
+            await asyncio.sleep(0.5)
+            assert not any(one.done() for one in calls)
+            assert count() == 0  # the old ones are still counted
+            later = [asyncio.ensure_future(call(b"", timeout=30)) for _ in range(5)]
+            await holding.runs(25)
+            assert sum(accepted(server_ids() - before - own)) == 5
+            holding.release.set()
+            assert await asyncio.gather(*calls, *later) == [b""] * 25
+            await gone(before, COUNT)
+            assert count() == 0
+
+
+async def test_while_others_take_their_place_somebody_always_listens() -> None:
+    async with accepting("127.0.0.1:0") as (one, [address]):
+        renewing = asyncio.create_task(one.renew(7))
+        answers = 0
+        while not renewing.done() or answers < 50:
+            assert await called(address)
+            answers += 1
+
+
+async def test_to_stop_ends_the_old_ones_too() -> None:
+    holding = Holding()
+    before = server_ids()
+    async with accepting("127.0.0.1:0", router=holding) as (one, [address]):
+        calling = asyncio.create_task(called(address, "/a/b"))
+        await holding.runs(1)
+        await one.renew(7)
+        await one.stop(0.1)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await calling
+    await gone(before, 0)
+    with pytest.raises(CannotListen, match="going down"):
+        await one.renew(None)
+    assert listeners(address) == 0
+
+
+async def test_where_an_address_cannot_be_shared_they_cannot_be_renewed(short_dir: Path) -> None:
+    async with accepting("127.0.0.1:0") as (one, _):
+        assert one.can_be_renewed
+    async with accepting("127.0.0.1:0", count=1) as (one, _):
+        assert not one.can_be_renewed
+    async with accepting("127.0.0.1:0", count=1, shares_addresses=True) as (one, _):
+        assert one.can_be_renewed
+    async with accepting("127.0.0.1:0", f"unix:{short_dir}/s") as (one, _):
+        assert not one.can_be_renewed

@@ -200,7 +200,7 @@ async def test_grpcs_books_tell_how_many_calls_nobody_has_accepted() -> None:
     server = grpc.aio.server()
     (own,) = server_ids() - before
     others.append(grpc.aio.server())  # neither those made before nor after it
-    count = Books([own], lambda: holding.running).pending_count
+    count = Books(lambda: [own], lambda: holding.running).pending_count
     server.add_generic_rpc_handlers((holding,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -230,7 +230,7 @@ async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
     bounds = [(f"grpc.server.max_pending_requests{end}", 10) for end in ("", "_hard_limit")]
     server = grpc.aio.server(options=bounds)
     (own,) = server_ids() - before
-    books = Books([own], lambda: holding.running)
+    books = Books(lambda: [own], lambda: holding.running)
     server.add_generic_rpc_handlers((holding,))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
