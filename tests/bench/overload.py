@@ -5,7 +5,8 @@ First the peak: always so many unary Puts of 100 bytes in flight. Then two and t
 done; each call has a deadline of five seconds, and what is answered later is not counted. Clients are as the protocol
 asks for: 400 of them, each with at most 50 calls in flight, and none for as long as it was told to stay away; so they
 could have 20,000 calls in flight. A flood is an open loop of somebody who goes on whatever comes back: nobody's client,
-and the most that one can do to a service.
+and the most that one can do to a service. It is kept out after a second or two, until it is over: before each one it
+has been over for long enough, so that each begins as the first one did.
 
 Beside it two clients ask every 20 ms for health: h2load, whose times are judged, and grpcio's, which also sees whether
 a check failed. The library of the latter wakes several threads for an answer, so on busy cores its times are its own as
@@ -38,10 +39,12 @@ from bench.rig import cpu_s, percentile, started
 from bench.tables import spread
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
+from headwayd.rpc.narrowing import CALM_S
 
 QUEUE = "load"
 CHECK = "/grpc.health.v1.Health/Check"
 PEAK_S, LOAD_S = 8.0, 15.0
+REST_S = 3 * CALM_S
 IN_FLIGHT = (100, 500)
 TIMES = 10
 FLOODS = 5
@@ -185,6 +188,8 @@ async def _overloaded(settings: dict[str, str], wanted: list[tuple[int, int]], p
         loads: dict[str, list[tuple[Tally, Beside]]] = {}
         for times, clients in wanted:
             name = f"{times} times, {'clients' if clients else 'flood'}"
+            if not clients:
+                await asyncio.sleep(REST_S)
             async with Beside(service.address, service.pid, LOAD_S, program) as beside:
                 load = await _load(Plan(**common, seconds=LOAD_S, rate=times * peak, clients=clients))
             _row(name, load, LOAD_S, beside)
