@@ -28,7 +28,7 @@ _LEAST_SHARE = 250
 # The most streams and calls of a connection at a time, in gRPC's words.
 MAX_STREAMS = "grpc.max_concurrent_streams"
 # That the line of one ends takes the event loop for as much as 60 ms (2,500 calls): what came meanwhile has its turn.
-_BETWEEN_STOPS_S = 0.5
+_BETWEEN_STOPS_S = 0.25
 _AS_LONG_AS_CALLS_RUN_S = 365.0 * 24 * 3600  # what is stopped without a grace cancels them
 
 

@@ -30,7 +30,7 @@ log: Any = structlog.get_logger(__name__)
 # refusals say there are far fewer.
 REFUSED_SHARE = 0.5
 # The looks may be so far apart; where the last one was longer ago, another is taken so soon.
-RECENT_S, AGAIN_S = 10.0, 0.5
+RECENT_S, AGAIN_S = 10.0, 0.25
 # The least that a connection may have: a worker has calls that wait, and must still be able to settle.
 LEAST = 16
 # A connection that begins fewer calls than this share of what one in the flood does has no part in it, and may have

@@ -91,8 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="rpc/acceptors.py",
         old="asyncio.create_task(server.stop(_AS_LONG_AS_CALLS_RUN_S))",
         new="asyncio.create_task(server.stop(None))",
-        test="tests/unit/rpc/test_acceptors.py"
-        "::test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others",
+        test="tests/unit/rpc/test_acceptors.py::test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others",
     ),
     Mutant(
         name="who-keeps-to-the-bound-refused",
@@ -100,8 +99,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="rpc/server.py",
         old="_ENDED_STREAMS = 500",
         new="_ENDED_STREAMS = 0",
-        test="tests/faults/test_overload.py"
-        "::test_clients_that_keep_to_the_streams_of_a_connection_are_not_turned_away",
+        test="tests/faults/test_overload.py::test_clients_that_keep_to_the_streams_of_a_connection_are_not_turned_away",
     ),
     Mutant(
         name="one-after-another",
