@@ -220,7 +220,7 @@ async def test_others_take_their_place_whose_connections_may_have_fewer_calls(*,
         await gone(before, COUNT)
         assert {await most_streams(address) for _ in range(20)} == {at_first}
         assert await called(address) == b"/a.Service/Any"
-    assert server_ids() == before
+    await gone(before, 0)
 
 
 async def test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others(
@@ -247,7 +247,9 @@ async def test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others
             holding.release.set()
             assert await asyncio.gather(*calls, *later) == [b""] * 25
             await gone(before, COUNT)
-            assert count() == 0
+            async with asyncio.timeout(10):
+                while count() != 0:  # noqa: ASYNC110 - the books are a moment behind
+                    await asyncio.sleep(0.001)
 
 
 async def test_while_others_take_their_place_somebody_always_listens() -> None:
