@@ -6,7 +6,7 @@ import asyncio
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 import psutil
 import pytest
+import trustme
 from grpc_channelz.v1 import channelz_pb2
 from grpc_channelz.v1.channelz import ChannelzServicer
 
@@ -43,13 +44,17 @@ def answering(answer: bytes) -> grpc.RpcMethodHandler[bytes, bytes]:
 
 @asynccontextmanager
 async def accepting(
-    *listen: str, count: int = COUNT, shares_addresses: bool = False, router: grpc.GenericRpcHandler | None = None
+    *listen: str,
+    count: int = COUNT,
+    shares_addresses: bool = False,
+    router: grpc.GenericRpcHandler | None = None,
+    credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> AsyncIterator[tuple[Acceptors, Sequence[str]]]:
     """Acceptors that serve, and their addresses."""
     one = Acceptors(count, options=[], shares_addresses=shares_addresses)
     handlers: Mapping[str, Any] = {"/a.Service/Lane": answering(b"lane")}
     one.serve(handlers, router or Router(), lanes=[LANE])
-    bound = await one.start(listen, None)
+    bound = await one.start(listen, credentials)
     try:
         yield one, bound
     finally:
@@ -250,6 +255,26 @@ async def test_what_runs_goes_on_to_its_end_and_the_same_client_calls_the_others
             async with asyncio.timeout(10):
                 while count() != 0:  # noqa: ASYNC110 - the books are a moment behind
                     await asyncio.sleep(0.001)
+
+
+async def test_with_tls_the_others_serve_it_too() -> None:
+    authority = trustme.CA()
+    own = authority.issue_cert("localhost")
+    pair = (own.private_key_pem.bytes(), own.cert_chain_pems[0].bytes())
+    trusting = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    others = server_ids()
+    async with AsyncExitStack() as stack:
+        serving = accepting("localhost:0", credentials=lambda: grpc.ssl_server_credentials([pair]))
+        one, [address] = await stack.enter_async_context(serving)
+        channel = await stack.enter_async_context(grpc.aio.secure_channel(address, trusting))
+        call: Any = channel.unary_unary("/a/b")
+        assert await call(b"", timeout=10) == b"/a/b"
+        first = server_ids() - others
+        await one.renew(7)
+        async with asyncio.timeout(10):
+            while first & server_ids():  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        assert await call(b"", timeout=10, wait_for_ready=True) == b"/a/b"
 
 
 async def test_while_others_take_their_place_somebody_always_listens() -> None:
