@@ -158,6 +158,7 @@ async def test_clients_that_are_too_many_are_told_when_to_come_again(
         if told_share >= 0.05:
             break
     assert told_share >= 0.05  # and not only CANCELLED by gRPC, which does not say when
+    assert FLOODED not in service.log.read_text()  # who stays away when told to need not be kept out
     await once_it_can(lambda: line.put(b"after"))
 
 

@@ -26,11 +26,11 @@ from headwayd.rpc.books import Books, Connection, Look
 
 log: Any = structlog.get_logger(__name__)
 
-# It is a flood if for each call that was accepted between two looks gRPC refused so many itself: of those who heed what
-# refusals say there are far fewer.
-REFUSED_SHARE = 0.5
-# The looks may be so far apart; where the last one was longer ago, another is taken so soon.
-RECENT_S, AGAIN_S = 10.0, 0.25
+# It is a flood if gRPC refused more calls between two looks than were accepted, at all looks for so long: of those who
+# heed what refusals say it refuses as many for a moment only.
+LASTS_S = 1.5
+# The looks may be so far apart; another is taken so soon.
+RECENT_S, AGAIN_S = 10.0, 0.5
 # The least that a connection may have: a worker has calls that wait, and must still be able to settle.
 LEAST = 16
 # A connection that begins fewer calls than this share of what one in the flood does has no part in it, and may have
@@ -98,15 +98,18 @@ class Narrowing:
         self._clock = clock
         self._streams_before = 0
         self._looked_at = float("-inf")
+        self._since: float | None = None  # all looks saw a flood
         self._calm_s, self._widened_at = CALM_S, float("-inf")
-        self._task: asyncio.Task[None] | None = None
+        self._again: asyncio.Task[None] | None = None
+        self._narrow: asyncio.Task[None] | None = None
         self._has_ended = False
 
     def end(self) -> None:
         """From now on all stays as it is. Idempotent."""
         self._has_ended = True
-        if self._task is not None:
-            self._task.cancel()
+        for task in (self._again, self._narrow):
+            if task is not None:
+                task.cancel()
 
     def pending_count(self) -> int:
         """As the books tell."""
@@ -121,11 +124,6 @@ class Narrowing:
 
         self._books.correct(corrected)
 
-    @property
-    def _is_busy(self) -> bool:
-        """Whether connections are narrow, or become so, or another look is due."""
-        return self._task is not None and not self._task.done()
-
     def _judge(self, look: Look) -> None:
         """Whether this is a flood; if so connections become narrow."""
         now, streams = self._clock(), self._counts.streams_begun_count
@@ -134,18 +132,24 @@ class Narrowing:
         # Streams are many because many clients come at once, and each is opened once: not a flood.
         is_of_calls = streams - self._streams_before < accepted / 2
         self._looked_at, self._streams_before = now, streams
-        if self._has_ended or self._is_busy or not look.refused or self._books.pending_count() < LONG:
+        if self._has_ended or _is_running(self._narrow) or self._books.pending_count() < LONG:
+            self._since = None
             return
-        if not is_recent:
-            self._task = asyncio.create_task(self._look_again(), name="look again for a flood")
-        elif is_of_calls and look.refused > REFUSED_SHARE * accepted:
+        if is_recent and not (is_of_calls and look.refused > accepted):
+            self._since = None
+            return
+        if is_recent and self._since is None:
+            self._since = now
+        if self._since is not None and now - self._since >= LASTS_S:
             bound = narrow_bound(look.connections, **self._bounds)
             if bound is not None:
-                self._task = asyncio.create_task(self._be_narrow(bound), name="narrow connections")
+                self._narrow = asyncio.create_task(self._be_narrow(bound), name="narrow connections")
+        elif not _is_running(self._again):
+            self._again = asyncio.create_task(self._look_again(), name="look again for a flood")
 
     async def _look_again(self) -> None:
         await asyncio.sleep(AGAIN_S)
-        self._task = None
+        self._again = None
         self.correct(lambda _took_s: None)
 
     async def _be_narrow(self, bound: int) -> None:
@@ -157,7 +161,7 @@ class Narrowing:
             while not await self._renewed(None):
                 await self._calm()
             log.warning("the flood is over: clients are told to connect anew, and may have as many calls as before")
-        self._widened_at = self._clock()
+        self._widened_at, self._since = self._clock(), None
 
     async def _renewed(self, bound: int | None) -> bool:
         try:
@@ -177,3 +181,7 @@ class Narrowing:
                 self._books.correct(lambda _took_s: None)
             took_s = time.perf_counter() - looked
             await asyncio.sleep(max(BETWEEN_LOOKS_S, took_s / LOOKING_SHARE))
+
+
+def _is_running(task: asyncio.Task[None] | None) -> bool:
+    return task is not None and not task.done()

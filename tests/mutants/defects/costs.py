@@ -72,10 +72,18 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-flood-let-in",
         defect="A flood that lasts goes on to be made calls of.",
         file="rpc/narrowing.py",
-        old="elif is_of_calls and look.refused",
-        new="elif not is_of_calls and look.refused",
+        old="not (is_of_calls and look.refused > accepted)",
+        new="not (is_of_calls and accepted > look.refused)",
         test="tests/faults/test_overload.py"
         "::test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place",
+    ),
+    Mutant(
+        name="a-moment-taken-for-a-flood",
+        defect="Clients that come at once, and stay away when told to, are held back as a flood.",
+        file="rpc/narrowing.py",
+        old="LASTS_S = 1.5",
+        new="LASTS_S = 0.0",
+        test="tests/unit/rpc/test_narrowing.py::test_what_lasts_for_a_moment_is_no_flood",
     ),
     Mutant(
         name="streams-taken-for-a-flood",

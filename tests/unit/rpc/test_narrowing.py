@@ -10,7 +10,7 @@ import pytest
 from headwayd.rpc.backlog import LONG
 from headwayd.rpc.books import Books, Connection, Look
 from headwayd.rpc.listening import CannotListen
-from headwayd.rpc.narrowing import CALM_S, LEAST, MOST_NARROW_S, RECENT_S, Narrowing, narrow_bound
+from headwayd.rpc.narrowing import AGAIN_S, CALM_S, LASTS_S, LEAST, MOST_NARROW_S, RECENT_S, Narrowing, narrow_bound
 
 FLOODING = Connection(begun=5_000, open=1_200)
 QUIET = Connection(begun=3, open=2)
@@ -82,10 +82,11 @@ class Process(Books):
         self.narrowing.correct(lambda _took_s: None)
 
     def flood(self) -> None:
-        """A look that sees one, at a time when the last look is recent."""
+        """Looks that see one, at a time when the last look is recent, for as long as it must last."""
         self.pending = LONG
         self.look()
         self.look(refused=10_000)
+        self.look(refused=10_000, after_s=LASTS_S)
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ async def test_when_the_next_flood_comes_soon_it_takes_longer_to_be_over(process
 @pytest.mark.parametrize(
     "seen",
     [
-        pytest.param({"refused": 499}, id="clients that heed what refusals say"),
+        pytest.param({"refused": 1_000}, id="clients that heed what refusals say"),
         pytest.param({"refused": 10_000, "streams": 500}, id="many streams opened at once"),
         pytest.param({}, id="nobody was refused"),
     ],
@@ -180,15 +181,30 @@ async def test_a_line_that_is_short_is_no_flood(process: Process) -> None:
 async def test_what_was_refused_since_long_ago_is_looked_at_again_first(process: Process) -> None:
     process.pending = LONG
     process.look(refused=10_000, after_s=2 * RECENT_S)
-    assert process.looks == 1
     process.on_look = lambda: setattr(process, "last_look", Look(1_100, 100, (FLOODING,) * 8))
     await turns()
     assert process.looks == 2
     assert process.renewed == []  # that was then
-    process.on_look = lambda: None
-    process.look(refused=10_000)
-    await turns()
+
+
+async def test_once_seen_it_is_looked_for_until_it_has_lasted(process: Process) -> None:
+    process.pending = LONG
+    process.look(refused=10_000, after_s=2 * RECENT_S)
+    began = process.now
+    while not process.renewed:
+        await turns(1)
     assert process.renewed == [FEW]
+    assert LASTS_S <= process.now - began <= LASTS_S + 3 * AGAIN_S
+
+
+async def test_what_lasts_for_a_moment_is_no_flood(process: Process) -> None:
+    process.pending = LONG
+    process.look()
+    for _ in range(5):  # as of clients that come back when they were told to
+        process.look(refused=10_000)
+        process.look(refused=10_000, after_s=LASTS_S - 0.1)
+        process.look(refused=10, after_s=0.1)
+    assert process.renewed == []
 
 
 async def test_while_connections_are_narrow_nothing_makes_them_so_again(process: Process) -> None:
@@ -202,10 +218,8 @@ async def test_while_connections_are_narrow_nothing_makes_them_so_again(process:
 async def test_where_nobody_can_listen_anew_all_stays_as_it_is_and_is_tried_again(process: Process) -> None:
     process.refusals_to_renew = 1
     process.flood()
-    await turns()
-    assert process.renewed == []
-    process.flood()
-    await turns()
+    while not process.renewed:
+        await turns(1)
     assert process.renewed == [FEW]
     process.refusals_to_renew, process.pending = 2, 0
     while len(process.renewed) < 2:
