@@ -204,6 +204,7 @@ async def test_what_lasts_for_a_moment_is_no_flood(process: Process) -> None:
         process.look(refused=10_000)
         process.look(refused=10_000, after_s=LASTS_S - 0.1)
         process.look(refused=10, after_s=0.1)
+        await turns()
     assert process.renewed == []
 
 
