@@ -132,13 +132,14 @@ class Narrowing:
         # Streams are many because many clients come at once, and each is opened once: not a flood.
         is_of_calls = streams - self._streams_before < accepted / 2
         self._looked_at, self._streams_before = now, streams
-        if self._has_ended or _is_running(self._narrow) or self._books.pending_count() < LONG:
+        is_flood = is_of_calls and look.refused > accepted
+        is_short = self._books.pending_count() < LONG
+        if self._has_ended or _is_running(self._narrow) or is_short or (is_recent and not is_flood):
             self._since = None
             return
-        if is_recent and not (is_of_calls and look.refused > accepted):
-            self._since = None
-            return
-        if is_recent and self._since is None:
+        if not is_recent:
+            self._since = None  # what it saw was any time ago
+        elif self._since is None:
             self._since = now
         if self._since is not None and now - self._since >= LASTS_S:
             bound = narrow_bound(look.connections, **self._bounds)

@@ -197,6 +197,16 @@ async def test_once_seen_it_is_looked_for_until_it_has_lasted(process: Process) 
     assert LASTS_S <= process.now - began <= LASTS_S + 3 * AGAIN_S
 
 
+async def test_a_moment_now_and_one_long_ago_are_no_flood(process: Process) -> None:
+    process.pending = LONG
+    process.look()
+    process.look(refused=10_000)
+    process.look(refused=10_000, after_s=2 * RECENT_S)
+    process.pending = 0
+    await turns()
+    assert process.renewed == []
+
+
 async def test_what_lasts_for_a_moment_is_no_flood(process: Process) -> None:
     process.pending = LONG
     process.look()
