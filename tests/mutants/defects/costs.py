@@ -72,8 +72,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="a-flood-let-in",
         defect="A flood that lasts goes on to be made calls of.",
         file="rpc/narrowing.py",
-        old="not (is_of_calls and look.refused > accepted)",
-        new="not (is_of_calls and accepted > look.refused)",
+        old="is_flood = is_of_calls and look.refused > accepted",
+        new="is_flood = False",
         test="tests/faults/test_overload.py"
         "::test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place",
     ),
