@@ -68,8 +68,9 @@ class Shell:
             )
             self._groups.append(process.pid)
             code = process.wait(_BLOCK_S)
-        assert code == 0, f"{text}\nended with {code}\n{output.read_text()}"
-        return output.read_text()
+        printed = output.read_text(errors="replace")  # SLOWLOG shows arguments, which may be anything
+        assert code == 0, f"{text}\nended with {code}\n{printed}"
+        return printed
 
     def close(self) -> None:
         """Ends what still runs."""
