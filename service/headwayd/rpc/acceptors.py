@@ -62,8 +62,8 @@ class Acceptors:
         self._count = count
         self._shares_addresses = shares_addresses
         # Off, a second process on the same port is told so.
-        reuse_port = ("grpc.so_reuseport", int(shares_addresses or count > 1))
-        self._options = [*options, reuse_port]
+        self._reuses_port = shares_addresses or count > 1
+        self._options = [*options, ("grpc.so_reuseport", int(self._reuses_port))]
         self._serve: list[Callable[[grpc.aio.Server], None]] = []
         self._bound: list[str] = []
         self._credentials: Callable[[], grpc.ServerCredentials] | None = None
@@ -152,8 +152,7 @@ class Acceptors:
     @property
     def can_be_renewed(self) -> bool:
         """Whether others can listen beside these: not where an address cannot be shared."""
-        is_shared = self._shares_addresses or self._count > 1
-        return is_shared and not any(address.startswith(UNIX_SCHEME) for address in self._bound)
+        return self._reuses_port and not any(address.startswith(UNIX_SCHEME) for address in self._bound)
 
     async def renew(self, max_streams: int | None) -> None:
         """Puts others into the place of these, whose connections may have so many streams and calls at a time; None =

@@ -136,17 +136,17 @@ def _connections(server_id: int) -> Iterator[int]:
 
 def _calls(server_id: int) -> Mapping[str, str]:
     """What the book of the server counts; nothing if it has gone."""
-    try:
-        book: Mapping[str, str] = json.loads(cygrpc.channelz_get_server(server_id))["server"]["data"]
-    except ValueError:
-        return {}
-    return book
+    return _data(cygrpc.channelz_get_server, server_id, "server")
 
 
 def _streams(connection: int) -> Mapping[str, str]:
     """The same of a connection. A call ends there whoever ends it."""
+    return _data(cygrpc.channelz_get_socket, connection, "socket")
+
+
+def _data(read: Callable[[int], bytes], number: int, kind: str) -> Mapping[str, str]:
     try:
-        book: Mapping[str, str] = json.loads(cygrpc.channelz_get_socket(connection))["socket"]["data"]
+        book: Mapping[str, str] = json.loads(read(number))[kind]["data"]
     except ValueError:
         return {}
     return book
