@@ -36,6 +36,11 @@ class Peer:
     consumers: Callable[[int], int] = _one
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether a client sends, or holds, more than one batch before the first is confirmed."""
+        return "{unconfirmed}" in self.mode or "{ahead}" in self.mode
+
 
 CATALOGUE: dict[str, Peer] = {
     "Headway, streams": Peer(
@@ -63,7 +68,10 @@ CATALOGUE: dict[str, Peer] = {
         driver="headway_go",
         server=servers.headway_of_two,
         environment=GO,
-        mode="the same; a service of two processes (`--workers 2`)",
+        mode=(
+            "the same with a service of two processes (`--workers 2`); batches of {batch}, {ahead} put ahead of"
+            " answers; credit for {unconfirmed}"
+        ),
         library="headway.dev/go",
     ),
     "Redis list": Peer(
@@ -91,7 +99,10 @@ CATALOGUE: dict[str, Peer] = {
         driver="nats_go",
         server=servers.nats,
         environment=GO,
-        mode="the same, and the server says of acks that they are done, as Headway does",
+        mode=(
+            "the same, and the server says of acks that they are done, as Headway does; {unconfirmed} published ahead"
+            " of confirmations, and pulled ahead"
+        ),
         library="nats.go",
         options={"acks": "answered"},
     ),
@@ -114,7 +125,7 @@ CATALOGUE: dict[str, Peer] = {
         driver="rabbitmq",
         server=servers.rabbitmq,
         environment=PEERS,
-        mode="the same; one node",
+        mode="the same on one node; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
         library="aio-pika",
         durabilities=(ALWAYS,),
         options={"queue_type": "quorum"},

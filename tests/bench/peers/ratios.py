@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from bench.peers.contest import Run
 from bench.tables import Table
@@ -21,17 +22,37 @@ def ratios() -> Table:
     )
 
 
-def ratio_row(title: str, runs: Mapping[str, Sequence[Run]]) -> list[str] | None:
-    """The line of one table; None if Headway or all others are not in it. Runs with a fault do not count."""
-    sound = {name: them for name, them in runs.items() if them and not any(run.fault for run in them)}
-    others = [name for name in sound if name not in (*OURS, FLOOR)]
-    ours = [name for name in sound if name in OURS]
+@dataclass(frozen=True)
+class Mode:
+    """A peer in one of its modes, and how fast it was."""
+
+    peer: str
+    name: str
+    runs: Sequence[Run]
+
+    @property
+    def is_sound(self) -> bool:
+        """It was measured, and each message came exactly once."""
+        return bool(self.runs) and not any(run.fault for run in self.runs)
+
+    def median(self, phase: str) -> float:
+        """Messages per second."""
+        rates: list[float] = [getattr(run, phase) for run in self.runs]
+        return statistics.median(rates)
+
+
+def ratio_row(title: str, modes: Sequence[Mode]) -> list[str] | None:
+    """The line of one table; None if Headway or all others are not in it. Modes in which a run had a fault do not
+    count."""
+    sound = [mode for mode in modes if mode.is_sound]
+    others = [mode for mode in sound if mode.peer not in (*OURS, FLOOR)]
+    ours = [mode for mode in sound if mode.peer in OURS]
     if not ours or not others:
         return None
     cells = [title]
     for phase in ("put", "take", "both"):
-        median = {name: statistics.median(getattr(run, phase) for run in them) for name, them in sound.items()}
-        best = max(others, key=lambda name: median[name])
-        ratio = max(median[name] for name in ours) / median[best] if median[best] else 0.0
-        cells.append(f"{ratio:.2f} × {best}")
+        best = max(others, key=lambda mode: mode.median(phase))
+        most = best.median(phase)
+        ratio = max(mode.median(phase) for mode in ours) / most if most else 0.0
+        cells.append(f"{ratio:.2f} × {best.name}")
     return cells

@@ -17,7 +17,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
 from bench.peers.contest import Cell, Contest, Run, sized
 from bench.peers.driving import BATCH, UNCONFIRMED
 from bench.peers.places import Missing
-from bench.peers.ratios import ratio_row, ratios
+from bench.peers.ratios import Mode, ratio_row, ratios
 from bench.peers.schedule import Plan, Schedule
 from bench.tables import Table, arguments, made_by, spread, write
 
@@ -60,11 +60,29 @@ def library_version(peer: Peer) -> str:
     return f"{peer.library} {subprocess.run(ask, capture_output=True, check=True, text=True).stdout.strip()}"
 
 
-class Line:
-    """One peer in one table: its server, from when it begins until it is closed, and its runs."""
+@dataclass(frozen=True)
+class Entry:
+    """A peer that takes part, and how many messages each client of its may have unconfirmed."""
 
-    def __init__(self, name: str, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> None:
-        self.name, self.peer = name, CATALOGUE[name]
+    peer: str
+    unconfirmed: int
+
+    def told(self, options: Namespace) -> str:
+        """Its name, with the number where there are several."""
+        is_one = len(options.unconfirmed) == 1 or not CATALOGUE[self.peer].has_unconfirmed
+        return self.peer if is_one else f"{self.peer}, {self.unconfirmed:,} unconfirmed"
+
+    def mode(self, batch: int) -> str:
+        """How it is driven."""
+        ahead = max(1, self.unconfirmed // batch)
+        return CATALOGUE[self.peer].mode.format(batch=batch, unconfirmed=f"{self.unconfirmed:,}", ahead=ahead)
+
+
+class Line:
+    """One peer, in one mode, in one table: its server, from when it begins until it is closed, and its runs."""
+
+    def __init__(self, entry: Entry, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> None:
+        self.entry, self.name, self.peer = entry, entry.told(options), CATALOGUE[entry.peer]
         self.runs: list[Run] = []
         self._runs_to_begin = options.runs
         self.library = self.version = ""
@@ -127,15 +145,14 @@ def row(name: str, runs: Sequence[Run]) -> list[str]:
     return [name, f"{least:,}" if least == most else f"{least:,}–{most:,}", *figures, verdict]
 
 
-def mode_of(peer: Peer, options: Namespace) -> str:
-    """What is told of how a peer is driven."""
-    batch, unconfirmed = options.batch, options.unconfirmed
-    return peer.mode.format(batch=batch, unconfirmed=f"{unconfirmed:,}", ahead=max(1, unconfirmed // batch))
-
-
-def names_of(options: Namespace, durability: str) -> list[str]:
-    """The peers that are asked for and can be as durable."""
-    return [name for name in options.peers if durability in CATALOGUE[name].durabilities]
+def entries_of(options: Namespace, durability: str) -> list[Entry]:
+    """Those that are asked for and can be as durable."""
+    peers = [name for name in options.peers if durability in CATALOGUE[name].durabilities]
+    return [
+        Entry(name, unconfirmed)
+        for name in peers
+        for unconfirmed in options.unconfirmed[: None if CATALOGUE[name].has_unconfirmed else 1]
+    ]
 
 
 class Report:
@@ -157,11 +174,11 @@ class Report:
             f"{DURABILITY[durability].capitalize()}. Median (least–most) of {self.options.runs} runs.",
         )
         self.tables.append(table)
-        cell = Cell(
-            self.options.messages, size, clients, LEAST_PATIENCE_S, self.options.batch, self.options.unconfirmed
-        )
-        names = names_of(self.options, durability)
-        lines = [Line(name, durability, cell, self.options, self.schedule) for name in names]
+        cell = Cell(self.options.messages, size, clients, LEAST_PATIENCE_S, self.options.batch)
+        lines = [
+            Line(entry, durability, replace(cell, unconfirmed=entry.unconfirmed), self.options, self.schedule)
+            for entry in entries_of(self.options, durability)
+        ]
         with ExitStack() as stack:
             for line in lines:
                 stack.callback(line.close)
@@ -172,7 +189,7 @@ class Report:
                     line.attempt(line.go)
         for line in lines:
             self._tell(table, line)
-        ratio = ratio_row(table.title, {line.name: line.runs for line in lines})
+        ratio = ratio_row(table.title, [Mode(line.entry.peer, line.name, line.runs) for line in lines])
         if ratio is not None:
             self.ratios.add(*ratio)
         tables = [self.about, *self.tables, self.ratios, self.missing]
@@ -187,7 +204,7 @@ class Report:
             return
         table.add(*row(line.name, line.runs))
         if line.name not in self._described:
-            self.about.add(line.name, line.version, line.library or "our own", mode_of(line.peer, self.options))
+            self.about.add(line.name, line.version, line.library or "our own", line.entry.mode(self.options.batch))
             self._described.add(line.name)
 
 
@@ -200,7 +217,9 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[1, 50], help="of each kind")
     parser.add_argument("--messages", type=int, default=200_000, help="the most of a run")
     parser.add_argument("--batch", type=int, default=BATCH, help="messages that go together, where a peer does that")
-    parser.add_argument("--unconfirmed", type=int, default=UNCONFIRMED, help="messages of each client")
+    parser.add_argument(
+        "--unconfirmed", nargs="+", type=int, default=[UNCONFIRMED], help="messages of each client; each makes a line"
+    )
     parser.add_argument("--warm-up", type=int, default=2_000, metavar="MESSAGES", help="of the run that warms up")
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
     parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take, on average")
@@ -208,7 +227,7 @@ def main() -> None:
     parser.add_argument("--section", default="bench-peers", metavar="NAME", help="of the --markdown file")
     options = parser.parse_args()
     tables = list(itertools.product(options.durability, options.sizes, options.clients))
-    lines = sum(len(names_of(options, durability)) for durability, *_ in tables)
+    lines = sum(len(entries_of(options, durability)) for durability, *_ in tables)
     plan = Plan(lines=lines, runs=options.runs, seconds=options.seconds, minutes=options.minutes)
     print(plan.told(), flush=True)
     report = Report(options, Schedule(plan, time.monotonic))
