@@ -142,7 +142,7 @@ class Service:
             from headwayd.telemetry.traces import Traces  # noqa: PLC0415 - loads the SDK, which only tracing needs
 
             self._traces = Traces(endpoint=settings.otlp_endpoint, ratio=settings.trace_ratio, process=self.process)
-        self._server = RpcServer(
+        self._server = server = RpcServer(
             self._engine,
             listen=settings.listen,
             limits=limits,
@@ -165,7 +165,9 @@ class Service:
         self._security.on_look(self._server.look_at_running)
         addresses = await self._server.start()
         doors = Doors(tls=self._security.http_context, is_operator=self._server.is_operator)
-        addresses += await self._oversight.start(self._engine, self._store, self._server.bridge, doors=doors)
+        addresses += await self._oversight.start(
+            self._engine, self._store, server.bridge, keeps_flood_out=lambda: server.keeps_flood_out, doors=doors
+        )
         self._engine.on_readiness(self._set_ready)
         self._set_serving(True)
         return addresses

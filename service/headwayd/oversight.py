@@ -68,7 +68,15 @@ class Oversight:
         settings = self._settings
         return settings.capacity(settings.workers).max_http_connections if settings.http_listen is not None else 0
 
-    async def start(self, engine: Engine, store: RedisStore, calls: Calls, *, doors: Doors = _OPEN_DOORS) -> list[str]:
+    async def start(
+        self,
+        engine: Engine,
+        store: RedisStore,
+        calls: Calls,
+        *,
+        keeps_flood_out: Callable[[], bool],
+        doors: Doors = _OPEN_DOORS,
+    ) -> list[str]:
         """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
         counts, settings = self.counts, self._settings
         if counts is None:
@@ -82,7 +90,11 @@ class Oversight:
         store.on_answer(counts.note_store)
         shared = Shared(self._shared.places, own=self._shared.own) if self._shared else None
         self._metrics = metrics = Metrics(
-            counts, Census(store, counts), watcher_count=lambda: engine.watcher_count, shared=shared
+            counts,
+            Census(store, counts),
+            watcher_count=lambda: engine.watcher_count,
+            keeps_flood_out=keeps_flood_out,
+            shared=shared,
         )
         self._tell()
         self._tasks.spawn(metrics.run(), "metrics")

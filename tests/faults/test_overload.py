@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bench.http2_load import Plan, Tally
 from faults.conftest import Connect, Open, Serve
 from harness import ServiceProcess, StoreServer, eventually, refused
+from harness.scraping import scrape
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 from wire.calls import ACKED, RESOURCE_EXHAUSTED, UNAVAILABLE, Line, Message, span
@@ -205,7 +206,7 @@ async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figur
 async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place(
     open_jobs: OpenJobs, connect: Connect, figure: Callable[[str, str], None]
 ) -> None:
-    service, line = await open_jobs()
+    service, line = await open_jobs(HEADWAY_HTTP_LISTEN="127.0.0.1:0")
     async with connect(service.address) as channel:
         turns = Line(QueueServiceStub(channel), "turns", line.admin)
         await turns.create()
@@ -215,6 +216,7 @@ async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in
         flooding = asyncio.create_task(flood(service.address, "jobs", rate=40_000, seconds=12))
         await eventually(lambda: FLOODED in service.log.read_text(), within=15)
         await asyncio.sleep(3)  # all have been told to connect anew
+        assert (await scrape(service)).value("flood_kept_out") == 1
         began = (await line.counts()).length
         for number in range(20):  # by a client that was there before, as by one that comes now
             await once_it_can(partial(turns.put, b"%d" % number))
@@ -228,6 +230,7 @@ async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in
         assert done_count <= counted <= tally.offered
         assert counted > began
         await eventually(lambda: OVER in service.log.read_text(), within=90)
+        assert (await scrape(service)).value("flood_kept_out") == 0
         await asyncio.sleep(3)
         await once_it_can(lambda: turns.put(b"20"))
         granted = 0

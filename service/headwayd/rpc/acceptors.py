@@ -65,7 +65,7 @@ class Acceptors:
         self._reuses_port = shares_addresses or count > 1
         self._options = [*options, ("grpc.so_reuseport", int(self._reuses_port))]
         self._serve: list[Callable[[grpc.aio.Server], None]] = []
-        self._bound: list[str] = []
+        self._bound: tuple[str, ...] = ()
         self._credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._is_stopped = False
         self._servers = self._make(None)
@@ -142,7 +142,7 @@ class Acceptors:
         except BaseException:
             await self.stop(None)
             raise
-        self._bound = bound
+        self._bound = tuple(bound)  # what is given back is the caller's
         return bound
 
     async def _bind(self, server: grpc.aio.Server, addresses: Iterable[str]) -> list[str]:

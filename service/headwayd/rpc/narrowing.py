@@ -102,6 +102,7 @@ class Narrowing:
         self._calm_s, self._widened_at = CALM_S, float("-inf")
         self._again: asyncio.Task[None] | None = None
         self._narrow: asyncio.Task[None] | None = None
+        self.is_narrow = False  # connections that begin now may have few calls
         self._has_ended = False
 
     def end(self) -> None:
@@ -157,10 +158,12 @@ class Narrowing:
         is_soon = self._clock() - self._widened_at < 2 * self._calm_s
         self._calm_s = min(2 * self._calm_s, MOST_NARROW_S) if is_soon else CALM_S
         if await self._renewed(bound):
+            self.is_narrow = True
             log.warning("flooded: clients are told to connect anew, and may have few calls at a time", streams=bound)
             await self._calm()
             while not await self._renewed(None):
                 await self._calm()
+            self.is_narrow = False
             log.warning("the flood is over: clients are told to connect anew, and may have as many calls as before")
         self._widened_at, self._since = self._clock(), None
 

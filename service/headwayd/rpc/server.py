@@ -165,6 +165,11 @@ class RpcServer:
         """How many handlers run now, health checks not counted."""
         return self._gate.running_count
 
+    @property
+    def keeps_flood_out(self) -> bool:
+        """Whether connections may have few calls now, because of a flood."""
+        return self._narrowing is not None and self._narrowing.is_narrow
+
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
         bound = await self._acceptors.start(self._listen, self._credentials)

@@ -145,6 +145,11 @@ STORE_TOGETHER = _histogram("store_together", "Calls that went to the store toge
 LOOP_LAG = _histogram("event_loop_lag_seconds", "How late the event loop comes to what is due.")
 CALLS = _counter("calls", "Calls and streams that ended, by their status code.", "method", "code")
 CALL_SECONDS = _histogram("call_seconds", "How long calls took, waiting included; streams not counted.", "method")
+FLOOD_KEPT_OUT = _gauge(
+    "flood_kept_out",
+    "1 while a flood lasts and connections may have few calls at a time because of it, as `flood_calls` says.",
+    together=Together.MOST,
+)
 READY = _gauge(
     "ready",
     "1 if this process wants calls and its store can be counted on, as readiness tells.",

@@ -25,11 +25,18 @@ class Metrics:
     there are any."""
 
     def __init__(
-        self, counts: Counts, census: Census, *, watcher_count: Callable[[], int], shared: Shared | None = None
+        self,
+        counts: Counts,
+        census: Census,
+        *,
+        watcher_count: Callable[[], int],
+        keeps_flood_out: Callable[[], bool],
+        shared: Shared | None = None,
     ) -> None:
         self._counts = counts
         self._census = census
         self._watcher_count = watcher_count
+        self._keeps_flood_out = keeps_flood_out
         self._shared = shared
         self.is_ready = False
 
@@ -48,6 +55,7 @@ class Metrics:
         """Of this process alone."""
         return readings.of_counts(self._counts) | {
             names.WATCHERS.name: {(): self._watcher_count()},
+            names.FLOOD_KEPT_OUT.name: {(): int(self._keeps_flood_out())},
             names.READY.name: {(): int(self.is_ready)},
             names.BUILD_INFO.name: {(__version__,): 1},
         }

@@ -18,7 +18,7 @@ OPTIONS = Namespace(
     peers=["Headway, streams", "slow", "fast"],
     messages=100,
     batch=10,
-    unconfirmed=20,
+    unconfirmed=[20],
     runs=2,
     warm_up=10,
     markdown=None,
@@ -103,7 +103,7 @@ def test_one_that_is_not_installed_is_not_begun(happened: list[str], monkeypatch
 
 def test_what_it_cannot_use_is_left_to_the_others(happened: list[str]) -> None:
     schedule = Schedule(Plan(lines=1, runs=2, seconds=20, minutes=1), lambda: 0.0)
-    line = run.Line("slow", EVERYSEC, Cell(100, 256, 1, 20.0), OPTIONS, schedule)
+    line = run.Line(run.Entry("slow", 20), EVERYSEC, Cell(100, 256, 1, 20.0), OPTIONS, schedule)
 
     def fail() -> None:
         raise OSError

@@ -314,3 +314,11 @@ async def test_where_an_address_cannot_be_shared_they_cannot_be_renewed(short_di
         assert one.can_be_renewed
     async with accepting("127.0.0.1:0", f"unix:{short_dir}/s") as (one, _):
         assert not one.can_be_renewed
+
+
+async def test_what_callers_do_with_the_addresses_that_they_are_told_does_not_matter() -> None:
+    async with accepting("127.0.0.1:0") as (one, bound):
+        assert isinstance(bound, list)
+        bound.append("http://127.0.0.1:1")
+        await one.renew(7)
+        assert one.can_be_renewed

@@ -111,15 +111,19 @@ async def turns(count: int = 20) -> None:
 
 
 async def test_a_flood_makes_connections_narrow_until_it_is_over(process: Process) -> None:
+    assert not process.narrowing.is_narrow
     process.flood()
     await turns(100)
     assert process.renewed == [FEW]
+    assert process.narrowing.is_narrow
     process.pending = 0
     over_at = process.now
     while len(process.renewed) < 2:
         await turns(1)
     assert process.renewed == [FEW, None]
     assert process.now - over_at >= CALM_S
+    await turns(1)
+    assert not process.narrowing.is_narrow
 
 
 @pytest.mark.parametrize("busy", [{"pending": 601}, {"fresh_count": 601}, {"pending": 301, "fresh_count": 300}])

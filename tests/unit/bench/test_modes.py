@@ -1,0 +1,53 @@
+"""A peer may take part in several modes, and is compared in the best of them."""
+
+from argparse import Namespace
+
+import pytest
+
+from bench.peers.contest import Run
+from bench.peers.ratios import Mode, ratio_row
+from bench.peers.run import Entry, entries_of
+from bench.peers.servers import ALWAYS, EVERYSEC
+
+PEERS = ["Headway, calls", "Headway, Go", "RabbitMQ, quorum"]
+
+
+def options(*unconfirmed: int) -> Namespace:
+    return Namespace(peers=PEERS, unconfirmed=list(unconfirmed))
+
+
+def test_each_number_of_unconfirmed_messages_makes_a_line_of_those_that_have_such() -> None:
+    asked = options(1_000, 4_000)
+    calls, few, many = entries = entries_of(asked, EVERYSEC)
+    assert entries == [Entry("Headway, calls", 1_000), Entry("Headway, Go", 1_000), Entry("Headway, Go", 4_000)]
+    assert [one.told(asked) for one in entries] == [
+        "Headway, calls",
+        "Headway, Go, 1,000 unconfirmed",
+        "Headway, Go, 4,000 unconfirmed",
+    ]
+    assert "40 put ahead of answers; credit for 4,000" in many.mode(100)
+    assert calls.mode(100) == "Put of 100; Get of 100 with the acks of the last"
+    assert few.told(options(1_000)) == "Headway, Go"
+    assert entries_of(asked, ALWAYS)[-1] == Entry("RabbitMQ, quorum", 4_000)
+
+
+def mode(peer: str, name: str, put: float, fault: str = "") -> Mode:
+    return Mode(peer, name, [Run(put=put, take=10.0, both=10.0, fault=fault, count=1)])
+
+
+def test_the_best_mode_of_headway_is_compared_with_the_best_of_the_others() -> None:
+    modes = [
+        mode("Headway, Go", "few", 20.0),
+        mode("Headway, Go", "many", 30.0),
+        mode("beanstalkd", "slow", 10.0),
+        mode("beanstalkd", "fast", 12.0),
+        mode("beanstalkd", "wrong", 99.0, fault="1 missing"),
+        mode("Redis list", "floor", 99.0),
+        Mode("beanstalkd", "not measured", []),
+    ]
+    assert ratio_row("table", modes) == ["table", "2.50 × fast", "1.00 × slow", "1.00 × slow"]
+
+
+@pytest.mark.parametrize("peer", ["Headway, Go", "beanstalkd"])
+def test_there_is_nothing_to_compare_with_one_side_only(peer: str) -> None:
+    assert ratio_row("table", [mode(peer, "alone", 1.0)]) is None
