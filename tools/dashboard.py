@@ -198,6 +198,12 @@ ROWS: dict[str, list[Panel]] = {
             "How late a process does what it should do at once, one time in a hundred.",
             {_percentile(0.99, "headway_event_loop_lag_seconds", "pod"): "{{pod}}"},
         ),
+        Panel(
+            "Floods kept out",
+            "short",
+            "1 while a pod keeps a flood of calls out: then connections may have few calls at a time.",
+            {f"max by (pod) (headway_flood_kept_out{{{_HERE}}})": "{{pod}}"},
+        ),
     ],
 }
 
