@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bench.peers import servers
 from bench.peers.servers import ALWAYS, EVERYSEC
 
-BOTH = (EVERYSEC, ALWAYS)
+BOTH, RELAXED = (EVERYSEC, ALWAYS), (EVERYSEC,)
 PROJECT, PEERS, ARQ, NODE, GO = "project", "peers", "arq", "node", "go"
 
 
@@ -81,6 +81,13 @@ CATALOGUE: dict[str, Peer] = {
         mode="the floor: LPUSH of {batch}, RPOP of {batch}, no acks",
         library="redis",
     ),
+    "Redis streams": Peer(
+        driver="redis_streams",
+        server=servers.store,
+        environment=PEERS,
+        mode="plain commands: XADD of {batch}; XREADGROUP of {batch}, then XACK and XDEL of these, in pipelines",
+        library="redis",
+    ),
     "NATS JetStream": Peer(
         driver="nats_jetstream",
         server=servers.nats,
@@ -105,6 +112,14 @@ CATALOGUE: dict[str, Peer] = {
         ),
         library="nats.go",
         options={"acks": "answered"},
+    ),
+    "NSQ, Go": Peer(
+        driver="nsq_go",
+        server=servers.nsqd,
+        environment=GO,
+        mode="MPUB of {batch}, {ahead} ahead of answers; {unconfirmed} in flight, each finished by itself",
+        library="go-nsq",
+        durabilities=RELAXED,
     ),
     "beanstalkd": Peer(
         driver="beanstalkd",
@@ -136,6 +151,13 @@ CATALOGUE: dict[str, Peer] = {
         environment=NODE,
         mode="addBulk of {batch}; 100 jobs at a time",
         library="bullmq",
+    ),
+    "asynq, Go": Peer(
+        driver="asynq_go",
+        server=servers.store,
+        environment=GO,
+        mode="one by one; a worker for each client, 100 jobs at a time together",
+        library="asynq",
     ),
     "SAQ": Peer(
         driver="saq_jobs",

@@ -86,7 +86,7 @@ def install_node() -> str:
 
 
 def install_go() -> str:
-    """NATS, and the drivers that use Go clients; what is in the way, or ''."""
+    """NATS, NSQ, and the drivers that use Go clients; what is in the way, or ''."""
     if shutil.which("go") is None:
         return "go is not installed"
     PROGRAMS.mkdir(parents=True, exist_ok=True)
@@ -94,8 +94,9 @@ def install_go() -> str:
         (PROGRAMS / name).exists() or run("go", "install", module, GOBIN=str(PROGRAMS))
         for name, module in {"nats-server": NATS_SERVER, "nats": NATS_PROGRAM}.items()
     )
-    is_built = run("go", "build", "-o", f"{PROGRAMS}/", "./...", cwd=GO_DRIVERS)
-    return "" if is_there and is_built else "go could not build NATS or the drivers"
+    # NSQ is a tool of the drivers' module: its own replaces a dependency, which `go install` does not do.
+    is_built = run("go", "build", "-o", f"{PROGRAMS}/", "./...", "tool", cwd=GO_DRIVERS)
+    return "" if is_there and is_built else "go could not build NATS, NSQ or the drivers"
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from bench.peers.contest import Run
 from bench.tables import Table
 
 OURS = ("Headway, streams", "Headway, calls", "Headway, Go", "Headway, Go, 2 workers")
-FLOOR = "Redis list"  # it has no acks, so it is no queue to compare with
+# They lose what a consumer holds: the list when that crashes, NSQ when its server is killed (nsq_kill.py).
+FORGETFUL = ("Redis list", "NSQ, Go")
 
 
 def ratios() -> Table:
@@ -18,7 +19,7 @@ def ratios() -> Table:
     return Table(
         "Headway ÷ the best of the others",
         ["durability, size, clients", "put", "get + ack", "end to end"],
-        "Medians, each in the better of its modes; the plain list is left out.",
+        "Medians, each in the better of its modes; those that lose what a consumer holds are left out.",
     )
 
 
@@ -45,7 +46,7 @@ def ratio_row(title: str, modes: Sequence[Mode]) -> list[str] | None:
     """The line of one table; None if Headway or all others are not in it. Modes in which a run had a fault do not
     count."""
     sound = [mode for mode in modes if mode.is_sound]
-    others = [mode for mode in sound if mode.peer not in (*OURS, FLOOR)]
+    others = [mode for mode in sound if mode.peer not in (*OURS, *FORGETFUL)]
     ours = [mode for mode in sound if mode.peer in OURS]
     if not ours or not others:
         return None

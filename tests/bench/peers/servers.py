@@ -49,7 +49,7 @@ def _listens(port: int) -> bool:
 @contextmanager
 def _running(
     command: Sequence[str | Path], *, folder: Path, ports: Sequence[int], env: dict[str, str] | None = None
-) -> Iterator[None]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """A program, from when it listens until it and its children are gone."""
     log = folder / "server.log"
     process = processes.spawn(command, log=log, cwd=folder, env=os.environ | (env or {}))
@@ -60,7 +60,7 @@ def _running(
             return all(_listens(port) for port in ports)
 
         eventually_sync(is_there, within=START_S)
-        yield
+        yield process
     finally:
         processes.stop(process)
         with suppress(ProcessLookupError):
@@ -119,6 +119,24 @@ def nats(folder: Path, durability: str) -> Iterator[Server]:
     )
     with _running([server, "-c", settings], folder=folder, ports=[port]):
         yield Server(f"nats://127.0.0.1:{port}", f"nats-server {version}")
+
+
+@contextmanager
+def nsqd(folder: Path, durability: str) -> Iterator[Server]:
+    """With every message in files, none in memory only. It answers before it fsyncs, so that there is no `always`."""
+    assert durability == EVERYSEC, "it has no other"
+    port, http_port = free_port(), free_port()
+    with nsqd_at(port, http_port, folder):
+        yield Server(f"127.0.0.1:{port},127.0.0.1:{http_port}", f"nsqd {_told(program('nsqd'), '-version')}")
+
+
+def nsqd_at(port: int, http_port: int, folder: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Its process, on these ports, with what is in the folder."""
+    command: list[str | Path] = [program("nsqd"), "-data-path", folder, "-mem-queue-size", "0"]
+    command += ["-tcp-address", f"127.0.0.1:{port}", "-http-address", f"127.0.0.1:{http_port}"]
+    command += ["-broadcast-address", "127.0.0.1", "-sync-timeout", "1s", "-sync-every", "1000000"]
+    command += ["-max-rdy-count", "100000", "-log-level", "warn"]
+    return _running(command, folder=folder, ports=[port, http_port])
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def test_the_best_mode_of_headway_is_compared_with_the_best_of_the_others() -> N
         mode("beanstalkd", "fast", 12.0),
         mode("beanstalkd", "wrong", 99.0, fault="1 missing"),
         mode("Redis list", "floor", 99.0),
+        mode("NSQ, Go", "forgetful", 99.0),
         Mode("beanstalkd", "not measured", []),
     ]
     assert ratio_row("table", modes) == ["table", "2.50 × fast", "1.00 × slow", "1.00 × slow"]
