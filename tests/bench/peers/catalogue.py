@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from bench.peers import servers
 from bench.peers.servers import ALWAYS, EVERYSEC
 
-BOTH, RELAXED = (EVERYSEC, ALWAYS), (EVERYSEC,)
+BOTH = (EVERYSEC, ALWAYS)
 PROJECT, PEERS, ARQ, NODE, GO = "project", "peers", "arq", "node", "go"
 
 
@@ -119,7 +119,7 @@ CATALOGUE: dict[str, Peer] = {
         environment=GO,
         mode="MPUB of {batch}, {ahead} ahead of answers; {unconfirmed} in flight, each finished by itself",
         library="go-nsq",
-        durabilities=RELAXED,
+        durabilities=(EVERYSEC,),
     ),
     "beanstalkd": Peer(
         driver="beanstalkd",

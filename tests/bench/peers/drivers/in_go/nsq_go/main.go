@@ -27,9 +27,9 @@ type client struct {
 // open makes the topic and its channel, which are the same each time, so it does not matter who is first: to a channel
 // that nobody has made nothing would be copied.
 func open(t Task) Client {
-	address, http, _ := strings.Cut(t.Address, ",")
-	post(fmt.Sprintf("http://%s/topic/create?topic=%s", http, t.Queue))
-	post(fmt.Sprintf("http://%s/channel/create?topic=%s&channel=%s", http, t.Queue, channel))
+	address, web, _ := strings.Cut(t.Address, ",")
+	post(fmt.Sprintf("http://%s/topic/create?topic=%s", web, t.Queue))
+	post(fmt.Sprintf("http://%s/channel/create?topic=%s&channel=%s", web, t.Queue, channel))
 	producer := Must(nsq.NewProducer(address, nsq.NewConfig()))
 	producer.SetLogger(log.New(os.Stderr, "", 0), nsq.LogLevelWarning)
 	Check(producer.Ping())
