@@ -154,6 +154,7 @@ class Service:
             reuse_port=self._is_worker,
             acceptors=settings.acceptors,
             flood_calls=settings.flood_calls,
+            receive_window=settings.capacity(settings.workers).receive_window,
             is_plain=settings.plain,
             scales=settings.keda,
             counts=self._oversight.counts,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headwayd.config.memory import granted_bytes
 from headwayd.config.settings import BadSettings, Settings
-from headwayd.domain.footprint import BASE_BYTES, Capacity, capacity_within
+from headwayd.domain.footprint import BASE_BYTES, Capacity, capacity_within, window_within
 
 MIB = 1024 * 1024
 CHART = Path(__file__).resolve().parents[2] / "helm/headway/values.yaml"
@@ -32,6 +32,30 @@ def test_a_default_start_fits_into_the_container_of_the_chart() -> None:
     limits = Settings.load({"memory_limit": memory}).limits
     assert limits.max_running_calls >= 1_000
     assert limits.max_running_bytes >= limits.max_request_bytes
+
+
+@given(st.integers(192 * MIB, 64 * 1024 * MIB), st.integers(10, 1_000_000))
+def test_what_calls_may_send_unread_takes_a_quarter_of_the_memory_at_most(memory: int, calls: int) -> None:
+    window = window_within(memory, calls)
+    assert 65_535 <= window <= MIB  # a large batch, and no more than is good for anything
+    assert window == 65_535 or window * calls <= memory / 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "window"),
+    [
+        pytest.param({"memory_limit": 512 * MIB}, 65_535, id="in the chart's container"),
+        pytest.param(
+            {"memory_limit": 512 * MIB, "max_running_calls": 200, "max_pending_calls": 100}, MIB * 96 // 300, id="few"
+        ),
+        pytest.param({"memory_limit": 16 * 1024 * MIB}, MIB * 4_064 // 30_000, id="with ample memory"),
+        pytest.param({"memory_limit": 1024 * 1024 * MIB}, MIB, id="with more than is good for anything"),
+        pytest.param({"memory_limit": 512 * MIB, "receive_window": 4 * MIB}, 4 * MIB, id="as it was given"),
+    ],
+)
+def test_more_may_be_sent_unread_where_there_is_memory_for_it(settings: dict[str, int], window: int) -> None:
+    loaded = Settings.load(settings)
+    assert loaded.capacity(loaded.workers).receive_window == window
 
 
 def refusal(**flags: object) -> str:

@@ -8,7 +8,7 @@ from pydantic_settings import BaseSettings
 
 from headwayd.config.fields import KIB, MIB, Span, setting
 from headwayd.config.memory import granted_bytes
-from headwayd.domain.footprint import Capacity, capacity_within
+from headwayd.domain.footprint import LEAST_WINDOW_BYTES, Capacity, capacity_within, window_within
 from headwayd.domain.limits import Limits
 
 _DEFAULTS, _FULL = Limits(), Capacity()
@@ -76,6 +76,16 @@ class CapacitySettings(BaseSettings):
         ge=64 * KIB,
         le=64 * 1024 * MIB,
     )
+    receive_window: int | None = setting(
+        None,
+        "What a call or stream may send before it is read (HTTP/2's flow control); a message that is larger comes all "
+        "the same. More: batches follow each other without waiting until the client knows that there is room. Each "
+        "that sends more than is read, as a Produce stream that is held back, may take so much memory.",
+        unit="bytes",
+        shown="a quarter of the memory over all calls that may run or wait, 65535 at least, 1 MiB at most",
+        ge=LEAST_WINDOW_BYTES,
+        le=64 * MIB,
+    )
     max_streams_per_connection: int = setting(
         _DEFAULTS.max_streams_per_connection,
         "The most streams of one connection, so that one client does not take all there are. Streams and calls "
@@ -132,11 +142,15 @@ class CapacitySettings(BaseSettings):
 
     def capacity(self, processes: int) -> Capacity:
         """What is in force for each of so many processes: as it was given, else as the memory allows."""
-        allowed = capacity_within(self.memory_bytes(processes))
+        memory = self.memory_bytes(processes)
+        allowed = capacity_within(memory)
+        running = self.max_running_calls or allowed.max_running_calls
+        pending = self.max_pending_calls or allowed.max_pending_calls
         return Capacity(
-            max_running_calls=self.max_running_calls or allowed.max_running_calls,
-            max_pending_calls=self.max_pending_calls or allowed.max_pending_calls,
+            max_running_calls=running,
+            max_pending_calls=pending,
             max_connections=self.max_connections or allowed.max_connections,
             max_http_connections=self.max_http_connections or allowed.max_http_connections,
             max_running_bytes=self.max_running_bytes or allowed.max_running_bytes,
+            receive_window=self.receive_window or window_within(memory, running + pending),
         )

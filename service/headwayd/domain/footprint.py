@@ -25,6 +25,10 @@ COPIES = 3
 # two: so much, as COPIES counts it. Small messages are mostly that, and replies that nobody reads are nothing else.
 MESSAGE_BYTES = 170
 
+# What a call may send before it is read: HTTP/2's own least, and more than a batch of large messages. All that send as
+# much as they may, and are not read, take this share of what is left beside the base.
+LEAST_WINDOW_BYTES, _MOST_WINDOW_BYTES, _WINDOW_SHARE = 65_535, _MIB, 0.25
+
 # Of what is left beside the base.
 _RUNNING_SHARE, _PENDING_SHARE, _CONNECTION_SHARE, _HTTP_SHARE, _REQUEST_SHARE = 0.4, 0.2, 0.1, 0.05, 0.25
 _FULL = Limits()
@@ -39,10 +43,11 @@ class Capacity:
     max_connections: int = _FULL.max_connections
     max_http_connections: int = 4_000
     max_running_bytes: int = _FULL.max_running_bytes
+    receive_window: int = _MOST_WINDOW_BYTES
 
     @property
     def most_bytes(self) -> int:
-        """What a process needs in which all of this is reached."""
+        """What a process needs in which all of this is reached, but for what has come and is not read."""
         return (
             BASE_BYTES
             + self.max_running_calls * RUNNING_CALL_BYTES
@@ -64,3 +69,9 @@ def capacity_within(memory_bytes: int) -> Capacity:
         max_http_connections=min(full.max_http_connections, int(free * _HTTP_SHARE) // HTTP_CONNECTION_BYTES),
         max_running_bytes=min(full.max_running_bytes, int(free * _REQUEST_SHARE) // COPIES),
     )
+
+
+def window_within(memory_bytes: int, calls: int) -> int:
+    """The bytes that each of so many calls and streams may send before they are read."""
+    free = max(memory_bytes - BASE_BYTES, 0)
+    return min(max(int(free * _WINDOW_SHARE) // calls, LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)

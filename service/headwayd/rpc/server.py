@@ -13,6 +13,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.access.tls import TlsFiles
+from headwayd.domain.footprint import LEAST_WINDOW_BYTES
 from headwayd.domain.limits import Limits
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
@@ -78,7 +79,7 @@ class RpcServer:
     With `tls` its ports serve TLS, with `guarding` it knows its callers. `is_plain`: calls are taken the way gRPC's
     generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted; `tracer` is
     told of every job. `flood_calls`: as many calls at a time are left to a flood (see `narrowing`); 0 = it is left as
-    many as otherwise.
+    many as otherwise. `receive_window`: bytes that a call may send before they are read.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -98,6 +99,7 @@ class RpcServer:
         reuse_port: bool = False,
         acceptors: int = DEFAULT_ACCEPTORS,
         flood_calls: int = DEFAULT_FLOOD_CALLS,
+        receive_window: int = LEAST_WINDOW_BYTES,
         is_plain: bool = False,
         scales: bool = False,
         counts: Counts | None = None,
@@ -135,6 +137,7 @@ class RpcServer:
             max_connection_idle=max_connection_idle,
             handshake_timeout=handshake_timeout,
             acceptors=count,
+            receive_window=receive_window,
         )
         self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port)
         self._flood_calls, self._limits = flood_calls, limits
@@ -259,6 +262,7 @@ def _channel_options(
     max_connection_idle: timedelta,
     handshake_timeout: timedelta,
     acceptors: int,
+    receive_window: int,
 ) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
@@ -293,5 +297,8 @@ def _channel_options(
         ("grpc.keepalive_permit_without_calls", 1),
         # Clients may ping this often, also without calls, and are not told to go away for it.
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-        ("grpc.http2.bdp_probe", 0),  # costs memory and pings with many streams
+        # By itself gRPC has a client wait after 64 KiB, less than a batch may have, until it knows that they were read.
+        # Its own way to find more, by pings, costs memory and pings with many streams.
+        ("grpc.http2.lookahead_bytes", receive_window),
+        ("grpc.http2.bdp_probe", 0),
     ]
