@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -15,6 +16,7 @@ import grpc
 import psutil
 import pytest
 
+from bench.http2 import PREFACE, SETTINGS, frame
 from harness import ServiceProcess, StoreServer, error_of, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
@@ -299,3 +301,24 @@ async def test_who_does_not_read_loses_the_stream_and_what_it_leased(lines: Open
 
     with pytest.raises(grpc.aio.AioRpcError):
         await asyncio.wait_for(rest(), SLACK_S)
+
+
+# -- what is sent and not read ----------------------------------------------------------------------------------------
+
+INITIAL_WINDOW_SIZE = 4  # HTTP/2's name of it
+
+
+@pytest.mark.parametrize("window", [65_535, 300_000])
+async def test_clients_are_told_how_much_a_call_may_send_before_it_is_read(
+    make_service: Callable[..., ServiceProcess], store_server: StoreServer, window: int
+) -> None:
+    service = make_service(HEADWAY_REDIS_URL=store_server.url, HEADWAY_RECEIVE_WINDOW=str(window))
+    host, _, port = service.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+    async with asyncio.timeout(SLACK_S):
+        head = await reader.readexactly(9)
+        told = dict(struct.iter_unpack(">HL", await reader.readexactly(int.from_bytes(head[:3]))))
+    writer.close()
+    assert head[3] == SETTINGS
+    assert told.get(INITIAL_WINDOW_SIZE, 65_535) == window
