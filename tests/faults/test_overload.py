@@ -203,6 +203,7 @@ async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figur
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)  # until it is over may take long beside other floods
 async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place(
     open_jobs: OpenJobs, connect: Connect, figure: Callable[[str, str], None]
 ) -> None:
