@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from pydantic_settings import BaseSettings
@@ -82,7 +83,7 @@ class CapacitySettings(BaseSettings):
         "the same. More: batches follow each other without waiting until the client knows that there is room. Each "
         "that sends more than is read, as a Produce stream that is held back, may take so much memory.",
         unit="bytes",
-        shown="a quarter of the memory over all calls that may run or wait, 65535 at least, 1 MiB at most",
+        shown="a quarter of the memory that the limits leave, over all calls that may run or wait; 65535 to 1048576",
         ge=LEAST_WINDOW_BYTES,
         le=64 * MIB,
     )
@@ -144,13 +145,11 @@ class CapacitySettings(BaseSettings):
         """What is in force for each of so many processes: as it was given, else as the memory allows."""
         memory = self.memory_bytes(processes)
         allowed = capacity_within(memory)
-        running = self.max_running_calls or allowed.max_running_calls
-        pending = self.max_pending_calls or allowed.max_pending_calls
-        return Capacity(
-            max_running_calls=running,
-            max_pending_calls=pending,
+        capacity = Capacity(
+            max_running_calls=self.max_running_calls or allowed.max_running_calls,
+            max_pending_calls=self.max_pending_calls or allowed.max_pending_calls,
             max_connections=self.max_connections or allowed.max_connections,
             max_http_connections=self.max_http_connections or allowed.max_http_connections,
             max_running_bytes=self.max_running_bytes or allowed.max_running_bytes,
-            receive_window=self.receive_window or window_within(memory, running + pending),
         )
+        return replace(capacity, receive_window=self.receive_window or window_within(memory, capacity))

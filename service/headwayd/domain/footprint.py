@@ -26,7 +26,7 @@ COPIES = 3
 MESSAGE_BYTES = 170
 
 # What a call may send before it is read: HTTP/2's own least, and more than a batch of large messages. All that send as
-# much as they may, and are not read, take this share of what is left beside the base.
+# much as they may, and are not read, take this share of what the limits leave.
 LEAST_WINDOW_BYTES, _MOST_WINDOW_BYTES, _WINDOW_SHARE = 65_535, _MIB, 0.25
 
 # Of what is left beside the base.
@@ -71,7 +71,8 @@ def capacity_within(memory_bytes: int) -> Capacity:
     )
 
 
-def window_within(memory_bytes: int, calls: int) -> int:
-    """The bytes that each of so many calls and streams may send before they are read."""
-    free = max(memory_bytes - BASE_BYTES, 0)
-    return min(max(int(free * _WINDOW_SHARE) // calls, LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
+def window_within(memory_bytes: int, capacity: Capacity) -> int:
+    """The bytes that each call and stream may send before they are read, beside all that may be reached."""
+    left = max(memory_bytes - capacity.most_bytes, 0)
+    calls = capacity.max_running_calls + capacity.max_pending_calls
+    return min(max(int(left * _WINDOW_SHARE) // calls, LEAST_WINDOW_BYTES), _MOST_WINDOW_BYTES)
