@@ -13,7 +13,7 @@ a check failed. The library of the latter wakes several threads for an answer, s
 much as the service's. The largest flood comes several times, since no two are alike: what counts is the median. The
 load comes from one more process, which runs at a lower priority than the service: it stands for machines that are not
 this one, but a flood takes a core all the same.
-`python -m bench.overload 3000` sets another --max-pending-calls.
+`BENCH_SETTINGS="HEADWAY_MAX_PENDING_CALLS=3000"` sets another bound on calls that wait to be accepted.
 """
 
 from __future__ import annotations
@@ -153,12 +153,11 @@ def _verdict(text: str, is_met: bool) -> None:
 async def main() -> None:
     """Prints the tables."""
     program = h2load.installed()
-    settings = {"HEADWAY_MAX_PENDING_CALLS": sys.argv[1]} if len(sys.argv) > 1 else {}
     loads = [(2, CLIENTS), (TIMES, CLIENTS), (2, 0), *[(TIMES, 0)] * FLOODS]
-    await _overloaded(settings, loads, program)
+    await _overloaded({}, loads, program)
     print(f"\nWith --max-streams-per-connection {FEW_STREAMS}")
     few = {"HEADWAY_MAX_STREAMS_PER_CONNECTION": str(FEW_STREAMS)}
-    await _overloaded(settings | few, [(TIMES, 0)] * FLOODS, program)
+    await _overloaded(few, [(TIMES, 0)] * FLOODS, program)
 
 
 async def _overloaded(settings: dict[str, str], wanted: list[tuple[int, int]], program: str | None) -> None:

@@ -19,6 +19,7 @@ import psutil
 import redis
 from google.protobuf.duration_pb2 import Duration
 
+from bench.tables import settings
 from harness import ServiceProcess, StoreServer, processes
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
 
@@ -105,8 +106,9 @@ async def cost_of(bench: Bench, seconds: float) -> Cost:
 
 
 @asynccontextmanager
-async def started(count: int = 2, **settings: str) -> AsyncIterator[Bench]:
-    """Starts the store and so many services with these settings, and stops them."""
+async def started(count: int = 2, **own: str) -> AsyncIterator[Bench]:
+    """Starts the store and so many services, with what the environment sets and with settings of their own, which go
+    before it, and stops them."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hw-")))
         store = StoreServer("valkey", folder, durable=True)
@@ -116,7 +118,7 @@ async def started(count: int = 2, **settings: str) -> AsyncIterator[Bench]:
         for n in range(count):
             (folder / str(n)).mkdir()
             env = {"HEADWAY_REDIS_URL": store.url, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
-            service = ServiceProcess(folder / str(n), env=env | settings)
+            service = ServiceProcess(folder / str(n), env=env | settings() | own)
             stack.callback(service.stop)
             services.append(service.start())
         for service in services:

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
+SETTINGS = "BENCH_SETTINGS"
+
 
 @dataclass
 class Table:
@@ -62,18 +64,31 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def settings() -> dict[str, str]:
+    """What services are set to besides, by the environment: `BENCH_SETTINGS="HEADWAY_ACCEPTORS=1"`, several with spaces
+    between. Raises ValueError for what is no setting."""
+    pairs = [word.partition("=") for word in shlex.split(os.environ.get(SETTINGS, ""))]
+    for name, is_set, value in pairs:
+        if not is_set or not name.startswith("HEADWAY_"):
+            raise ValueError(f"{SETTINGS}: {name}{is_set}{value} is not HEADWAY_<NAME>=<value>")
+    return {name: value for name, _, value in pairs}
+
+
 def made_by(target: str, module: str = "") -> str:
-    """What makes these figures anew: a target of make, or, where it has none or was run with options, a module."""
+    """What makes these figures anew: a target of make, or, where it has none or was run with options, a module. With
+    the settings that they were made with."""
+    chosen = os.environ.get(SETTINGS, "")
+    before = f"{SETTINGS}={shlex.quote(chosen)} " if chosen else ""
     words = sys.argv[1:]
     if "--markdown" in words:
         at = words.index("--markdown")
         del words[at : at + 2]
     if target and not words:
-        return f"make {target}"
+        return f"{before}make {target}"
     told = shlex.join(words)
     if not module:
-        return f"make {target} ARGS={shlex.quote(told)}"
-    return f"cd tests && ../.venv/bin/python -m {module} {told}".rstrip()
+        return f"{before}make {target} ARGS={shlex.quote(told)}"
+    return f"cd tests && {before}../.venv/bin/python -m {module} {told}".rstrip()
 
 
 def write(path: Path | None, section: str, origin: str, tables: Sequence[Table]) -> None:

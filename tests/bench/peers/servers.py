@@ -14,6 +14,7 @@ from pathlib import Path
 
 from bench.peers.places import Missing, program
 from bench.rig import PREFIX
+from bench.tables import settings
 from harness import ServiceProcess, StoreServer, processes
 from harness.conditions import eventually_sync
 from harness.stores import free_port
@@ -83,7 +84,7 @@ def headway(folder: Path, durability: str, workers: int = 1) -> Iterator[Server]
     """A service of so many processes on such a store."""
     with store(folder, durability) as under:
         env = {"HEADWAY_REDIS_URL": under.address, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
-        service = ServiceProcess(folder, env=env, flags=("--workers", str(workers)))
+        service = ServiceProcess(folder, env=env | settings(), flags=("--workers", str(workers)))
         try:
             yield Server(service.start().address, under.version)
         finally:

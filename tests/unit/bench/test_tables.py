@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.tables import Table, made_by, spread, write
+from bench.tables import SETTINGS, Table, made_by, settings, spread, write
 
 
 def table(cell: str) -> Table:
@@ -59,5 +59,36 @@ def test_a_spread_tells_median_and_range_and_of_one_run_only_the_figure() -> Non
 def test_a_table_tells_the_command_that_makes_it(
     monkeypatch: pytest.MonkeyPatch, words: list[str], target: str, module: str, told: str
 ) -> None:
+    monkeypatch.delenv(SETTINGS, raising=False)
     monkeypatch.setattr("sys.argv", ["one", *words])
     assert made_by(target, module) == told
+
+
+@pytest.mark.parametrize(
+    ("words", "target", "told"),
+    [
+        ([], "bench", "BENCH_SETTINGS='HEADWAY_A=1 HEADWAY_B=2' make bench"),
+        (["--runs", "3"], "bench", "BENCH_SETTINGS='HEADWAY_A=1 HEADWAY_B=2' make bench ARGS='--runs 3'"),
+    ],
+)
+def test_the_command_has_the_settings_that_a_table_was_made_with(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], target: str, told: str
+) -> None:
+    monkeypatch.setenv(SETTINGS, "HEADWAY_A=1 HEADWAY_B=2")
+    monkeypatch.setattr("sys.argv", ["one", *words])
+    assert made_by(target) == told
+    assert made_by("", "bench.one").startswith("cd tests && BENCH_SETTINGS='HEADWAY_A=1 HEADWAY_B=2' ../.venv")
+
+
+def test_settings_of_services_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SETTINGS, "HEADWAY_ACCEPTORS=1 'HEADWAY_LISTEN=a b'")
+    assert settings() == {"HEADWAY_ACCEPTORS": "1", "HEADWAY_LISTEN": "a b"}
+    monkeypatch.delenv(SETTINGS)
+    assert settings() == {}
+
+
+@pytest.mark.parametrize("wrong", ["HEADWAY_ACCEPTORS", "ACCEPTORS=1", "HEADWAY_ACCEPTORS=1 2"])
+def test_what_is_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setenv(SETTINGS, wrong)
+    with pytest.raises(ValueError, match="is not HEADWAY_"):
+        settings()
