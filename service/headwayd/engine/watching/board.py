@@ -22,7 +22,7 @@ _BUDGET_S = 2.0
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
 _LEAST_BUDGET_S = 0.02
-_SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 25, 0.005
+_SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 10, 0.005
 log = structlog.get_logger(__name__)
 
 Spawn = Callable[[Awaitable[None], str], None]
