@@ -18,16 +18,22 @@ local function attempt_of(attempt)
   return string.sub(kept, 1, 16), string.sub(kept, 17)
 end
 
--- Those of an attempt's leases that live and are in no bundle: a list of {ticket, record, deadline}. O(k).
-local function single_leases(random, tickets_text)
-  local live, tickets = {}, {}
-  if redis.call('EXISTS', K.lease) == 0 then return live end
-  local first, last = string.match(tickets_text, '^(%d+)%-(%d+)$')
+-- The tickets in the text that is kept of an attempt.
+local function tickets_of(tickets_text)
+  local tickets, first, last = {}, string.match(tickets_text, '^(%d+)%-(%d+)$')
   if first then
     for number = tonumber(first), tonumber(last) do tickets[#tickets + 1] = text_of(number) end
   else
     for ticket in string.gmatch(tickets_text, '%d+') do tickets[#tickets + 1] = ticket end
   end
+  return tickets
+end
+
+-- Those of an attempt's leases that live and are in no bundle: a list of {ticket, record, deadline}. O(k).
+local function single_leases(random, tickets_text)
+  local live = {}
+  if redis.call('EXISTS', K.lease) == 0 then return live end
+  local tickets = tickets_of(tickets_text)
   for i, packed in ipairs(fields_of(K.lease, tickets)) do
     if packed and step_of(packed) == random then
       local deadline = redis.call('ZSCORE', K.leases, tickets[i])
@@ -46,9 +52,15 @@ local function leases_of_attempt(S, attempt)
   return single_leases(random, tickets_text), random
 end
 
--- Whether any of its leases lives. O(k).
+-- Whether any of its leases lives, and how many it had to look at to know. O(k).
 local function attempt_lives(S, attempt)
   local random, tickets_text = attempt_of(attempt)
-  if not random then return false end
-  return read_bundle(S, random) ~= nil or #single_leases(random, tickets_text) > 0
+  if not random then return false, 0 end
+  if read_bundle(S, random) then return true, 0 end
+  if redis.call('EXISTS', K.lease) == 0 then return false, 0 end
+  local tickets = tickets_of(tickets_text)
+  for _, packed in ipairs(fields_of(K.lease, tickets)) do
+    if packed and step_of(packed) == random then return true, #tickets end
+  end
+  return false, #tickets
 end

@@ -9,6 +9,7 @@
 --   'w' ref  in line or leased;  'd' sequence number  delayed;  'x' ref  dead;
 --   'f' mark, ms, ':', ref, ':', digest  finished then; the digest is of the body, for given ids.
 local TIDY_AT_ONCE = 500
+local LOOKED_AT_ONCE = 1000   -- leases of attempts
 local SCAN_AT_ONCE, SCAN_PAUSE_MS = 200, 50
 
 -- The given id of an element and its put time; '' and 0 for a bare payload.
@@ -193,8 +194,15 @@ local function tidy(S)
   local touched = first_of(K.acked_at)
   again(touched and touched + span)
 
+  local looked_at = 0
   for _, attempt in ipairs(old_of(K.attempt_at, S.now)) do
-    if attempt_lives(S, attempt) then
+    if looked_at >= LOOKED_AT_ONCE then
+      is_more = true
+      break
+    end
+    local lives, count = attempt_lives(S, attempt)
+    looked_at = looked_at + count
+    if lives then
       redis.call('ZADD', K.attempt_at, S.now + LOOK_AGAIN_MS, attempt)
     else
       redis.call('HDEL', K.attempts, attempt)

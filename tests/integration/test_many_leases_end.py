@@ -1,0 +1,61 @@
+"""Thousands of leases end at once: no step grows with how many came back before, or with how many there were."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from headwayd.engine.releasing import MOST_AT_ONCE, Releases
+from headwayd.engine.tasks import Tasks
+from integration.desk import HOUR_MS, Desk
+
+PART = 500
+MANY = 4_000
+MOST_COMMANDS = 200  # of one step that looks whether attempts are over
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[Tasks]:
+    tasks = Tasks()
+    yield tasks
+    await tasks.close()
+
+
+async def leased(desk: Desk) -> list[str]:
+    """So many, by attempts of 500 each."""
+    leases: list[str] = []
+    for start in range(0, MANY, PART):
+        await desk.put(*[b"%d" % number for number in range(start, start + PART)])
+        taken = await desk.take(PART, lease_ms=HOUR_MS, attempt_id=f"attempt-{start}")
+        leases += [delivery.lease for delivery in taken]
+    assert len(leases) == MANY
+    return leases
+
+
+async def test_those_of_many_holders_come_back_in_order_and_nothing_is_moved_for_it(desk: Desk, tasks: Tasks) -> None:
+    await desk.create()
+    leases = await leased(desk)
+    releases = Releases(desk.store, tasks.spawn)
+    before = desk.raw.info("commandstats")
+    for first in (2, 0, 3, 1):  # four holders, each of every fourth part
+        tasks.spawn(releases.release(desk.name, leases[first * MANY // 4 :][: MANY // 4], owned=False), "holder")
+    await tasks.drain(30)
+    after = desk.raw.info("commandstats")
+    assert after["cmdstat_evalsha"]["calls"] - before["cmdstat_evalsha"]["calls"] <= MANY // MOST_AT_ONCE + 1
+    # To put one in the middle, those before it are taken out, and put back.
+    assert after.get("cmdstat_rpop") == before.get("cmdstat_rpop")
+    assert [delivery.payload for delivery in await desk.take(1_000)] == [b"%d" % number for number in range(1_000)]
+
+
+async def test_whether_attempts_are_over_is_looked_at_in_small_steps(desk: Desk) -> None:
+    await desk.create()
+    leases = await leased(desk)
+    for first_of_attempt in leases[::PART]:  # from now on each lease is kept by itself
+        await desk.store.extend(desk.name, [first_of_attempt], HOUR_MS, budget_s=5)
+    desk.at(5_000)
+    before = desk.raw.info("commandstats")
+    await desk.sweep()
+    after = desk.raw.info("commandstats")
+    given = sum(stats["calls"] - before.get(name, {"calls": 0})["calls"] for name, stats in after.items())
+    assert given < MOST_COMMANDS
