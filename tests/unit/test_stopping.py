@@ -77,6 +77,9 @@ class SlowStore:
         self.released += leases
         return []
 
+    def ticket_of(self, lease: str) -> int:
+        return 0
+
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000], ids=["at once", "waiting"])
 async def test_what_a_vanished_caller_is_given_is_given_back_before_the_engine_has_stopped(wait_ms: int) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -33,6 +32,7 @@ from headwayd.engine import lines
 from headwayd.engine.busyness import Busyness
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.ports import GetAsk, GetStep, Store, Wait
+from headwayd.engine.releasing import Releases
 
 _BUDGET_S = 2.0
 _NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
@@ -185,6 +185,7 @@ class Consumers:
         self._numbers = itertools.count(1)
         self._waits: dict[str, Wait] = {}
         self._restoring: set[str] = set()
+        self._releases = Releases(store, spawn)
         self.busyness = Busyness()
         self.streams_at_work: set[object] = set()  # that do not wait in line
         self.lines = lines.Lines(
@@ -377,14 +378,10 @@ class Consumers:
     async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool, is_done: asyncio.Event) -> None:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
-        for start in range(0, len(leases), _MOST_AT_ONCE):
-            await surely(queue, partial(self._release, queue, leases[start : start + _MOST_AT_ONCE], waiter))
+        await self._releases.release(queue, leases, owned=waiter.owns_leases)
         if not has_left and place and not leases:
             hints = consumer.away_hints
             await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
         elif not has_left:
             await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
         is_done.set()
-
-    async def _release(self, queue: str, leases: Sequence[str], waiter: Waiter) -> None:
-        await self.store.release(queue, leases, owned=waiter.owns_leases, budget_s=_BUDGET_S)

@@ -41,6 +41,7 @@ from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each
 
 _MANY_ITEMS = 50  # cost the store more than half a millisecond
+DEAR = 4  # what takes messages out of the middle of something costs the store as much as so many puts, gets or acks
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
 _ANY = Demand()
 log = structlog.get_logger(__name__)

@@ -9,7 +9,7 @@ from headwayd.domain.model import Checked, Counts, DeadPage
 from headwayd.domain.places import LeasedMessage
 from headwayd.engine.ports import RedriveStep
 from headwayd.store import frames, replies
-from headwayd.store.asking import Asking
+from headwayd.store.asking import DEAR, Asking
 from headwayd.store.packing import Argument
 from headwayd.store.replies import Corpse, text
 from headwayd.store.status import Status
@@ -80,7 +80,8 @@ class DeadSteps(Asking):
     async def _redrive_here(
         self, queue: str, message_ids: Sequence[str], last: int, *, most: int, budget_s: float
     ) -> RedriveStep:
-        reply = await self._ask("redrive", queue, last, most, *message_ids, budget_s=budget_s)
+        items = DEAR * (len(message_ids) or most)
+        reply = await self._ask("redrive", queue, last, most, *message_ids, budget_s=budget_s, items=items)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])
@@ -114,7 +115,7 @@ class DeadSteps(Asking):
         for corpse in found:
             name = frames.read(corpse.element).id or corpse.made_id
             arguments += (name, corpse.replays + 1, corpse.put_at_ms, corpse.error, corpse.element)
-        reply = await self._ask("adopt", to_queue, *arguments, budget_s=budget_s)
+        reply = await self._ask("adopt", to_queue, *arguments, budget_s=budget_s, items=DEAR * len(found))
         if text(reply[0]) == Status.QUEUE_CLOSED:
             raise QueueClosed(f"queue {to_queue!r} is closed", metadata={"queue": to_queue})
         if (error := replies.missing(reply[0], to_queue)) is not None:
@@ -125,7 +126,7 @@ class DeadSteps(Asking):
             rows: list[Argument] = [
                 value for corpse in found[:safe] for value in (corpse.reference, str(corpse.number))
             ]
-            await self._ask("drop_dead", queue, generation, *rows, budget_s=budget_s)
+            await self._ask("drop_dead", queue, generation, *rows, budget_s=budget_s, items=DEAR * safe)
         done, left, missing = self._dealt_with(corpses, message_ids, safe)
         if not message_ids:
             left = len(found) - safe + (await self._left(queue, last, budget_s) if is_more else 0)

@@ -22,7 +22,7 @@ from headwayd.domain.places import Progress
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetAsk, GetStep, PutStep, Wait
 from headwayd.store import replies, stand_replies, tokens
-from headwayd.store.asking import Asking
+from headwayd.store.asking import DEAR, Asking
 from headwayd.store.packing import Argument, Run
 from headwayd.store.replies import text
 from headwayd.store.status import Status
@@ -174,7 +174,7 @@ class MessageSteps(Asking):
 
     async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
         """Cancels what waits or is delayed; one outcome per id."""
-        reply = await self._ask("withdraw", queue, *message_ids, budget_s=budget_s)
+        reply = await self._ask("withdraw", queue, *message_ids, budget_s=budget_s, items=DEAR * len(message_ids))
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])
@@ -204,7 +204,9 @@ class MessageSteps(Asking):
             when = f"a{order.until_at_ms}"
         names: list[Argument] = [len(order.message_ids), *order.message_ids]
         leases = self._leases(order.leases)
-        reply = await self._ask("delay", order.queue, when, keeps, order.reason, *names, *leases, budget_s=budget_s)
+        items = DEAR * (len(order.leases) + len(order.message_ids))
+        told = (when, keeps, order.reason, *names, *leases)
+        reply = await self._ask("delay", order.queue, *told, budget_s=budget_s, items=items)
         if replies.missing(reply[0], order.queue) is not None:
             return replies.all_gone(order.leases, order.message_ids)
         if text(reply[0]) == Status.TOO_FAR:
@@ -224,12 +226,17 @@ class MessageSteps(Asking):
         order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
         return await self._delay(order, "o" if owned else "u", budget_s=budget_s)
 
+    def ticket_of(self, lease: str) -> int:
+        """Where its message stands among all of its queue; 0 for what is no lease."""
+        return tokens.decode(lease).ticket
+
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
     ) -> Sequence[Settlement]:
         """Lets leases run from now on. The leases of a queue that is no more are GONE."""
         told: tuple[str, str] = ("", "") if progress is None else (repr(progress.fraction), progress.note)
-        reply = await self._ask("extend", queue, lease_ms, *told, *self._leases(leases), budget_s=budget_s)
+        words = (lease_ms, *told, *self._leases(leases))
+        reply = await self._ask("extend", queue, *words, budget_s=budget_s, items=DEAR * len(leases))
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)
         self._note_due(queue, reply[1], reply[2])

@@ -154,7 +154,7 @@ class QueueSteps(Asking):
         there = {"waiting": before.length, "delayed": before.delayed, "dead": before.dead if with_dead else 0}
         for kind, most in there.items():
             while removed[kind] < most:
-                reply = await self._ask("purge", queue, kind, _PURGE_STEP, budget_s=budget_s)
+                reply = await self._ask("purge", queue, kind, _PURGE_STEP, budget_s=budget_s, items=_PURGE_STEP)
                 if text(reply[0]) == Status.ROLE_IN_USE:
                     return RoleStep(False, text(reply[1]), text(reply[2]))
                 if (error := replies.missing(reply[0], queue)) is not None:

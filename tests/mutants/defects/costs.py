@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutants.mutant import INCLUDE, LUA, Mutant
 
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
+MANY_END = "tests/integration/test_many_leases_end.py::"
+RELEASING = "tests/unit/test_releasing.py::"
 THREADS = (
     "tests/integration/test_grpc_threads.py"
     "::test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise"
@@ -26,6 +28,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="local leased = leased_count(S)",
         new="local leased = #redis.call('ZRANGE', K.leases, 0, -1) + S.n_bundled",
         test=FLAT,
+    ),
+    Mutant(
+        name="given-back-as-it-comes",
+        defect="Each batch that comes back moves those that came back before it.",
+        file="engine/releasing.py",
+        old="(-self._store.ticket_of(lease), next",
+        new="(0, next",
+        test=MANY_END + "test_those_of_many_holders_come_back_in_order_and_nothing_is_moved_for_it",
+    ),
+    Mutant(
+        name="given-back-all-at-once",
+        defect="Who dies with many leases keeps everybody else out of the store until all are back.",
+        file="engine/releasing.py",
+        old="async with self._turn:",
+        new="if True:",
+        test=RELEASING + "test_one_step_is_on_its_way_at_a_time_and_queues_take_turns",
+    ),
+    Mutant(
+        name="all-attempts-looked-at",
+        defect="A step asks about every lease of hundreds of attempts.",
+        file=INCLUDE + "attempts.lua",
+        old="if packed and step_of(packed) == random then return true, #tickets end",
+        new="if packed and redis.call('ZSCORE', K.leases, tickets[_]) and random == '' then return true, 0 end",
+        test=MANY_END + "test_whether_attempts_are_over_is_looked_at_in_small_steps",
     ),
     Mutant(
         name="freed-memory-given-back",

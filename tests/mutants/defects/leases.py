@@ -108,8 +108,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="vanished-caller-keeps-its-leases",
         defect="What a Get is given after its caller went away is not given back, and lies until it lapses.",
         file="engine/consumers.py",
-        old="partial(self._release, queue, leases[start : start + _MOST_AT_ONCE], waiter)",
-        new="lambda: asyncio.sleep(0)",
+        old="await self._releases.release(queue, leases, owned=waiter.owns_leases)",
+        new="await asyncio.sleep(0)",
         test="tests/faults/test_vanished_callers.py"
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
     ),

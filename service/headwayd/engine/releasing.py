@@ -1,0 +1,84 @@
+"""Leases whose holders have gone: given back at no attempt's cost, together where many go at once.
+
+When a process with thousands of leases dies, they go back in many steps of the store. One is on its way at a time, so
+that whoever asks for something else waits for no more than one. Of those that wait the last of the queue go first: so
+each batch goes to the head before the ones before, and none of these has to be moved out of its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from headwayd.engine.leaving import surely
+from headwayd.engine.ports import Store
+
+_BUDGET_S = 2.0
+MOST_AT_ONCE = 200  # leases in one step: some milliseconds of the store
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """What one has left behind, and who waits until all of it is back."""
+
+    left: int
+    done: asyncio.Future[None]
+
+
+_Entry = tuple[int, int, str, _Part]  # the last ticket is the least; the second tells apart
+_Group = tuple[str, bool]  # a queue, and whether they are owned
+
+
+class Releases:
+    """Those of this process. `spawn` runs what works in the background."""
+
+    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+        self._store = store
+        self._spawn = spawn
+        self._waiting: dict[_Group, list[_Entry]] = {}
+        self._numbers: Iterator[int] = itertools.count()
+        self._turn = asyncio.Lock()
+
+    async def release(self, queue: str, leases: Sequence[str], *, owned: bool) -> None:
+        """Returns when all are back, or the queue is no more, however long that takes. `owned`: see `Store.release`.
+        Cancelled, it has asked for it all the same."""
+        if not leases:
+            return
+        part = _Part(len(leases), asyncio.get_running_loop().create_future())
+        group = (queue, owned)
+        waiting = self._waiting.get(group)
+        is_first = waiting is None
+        waiting = self._waiting.setdefault(group, [])
+        for lease in leases:
+            heapq.heappush(waiting, (-self._store.ticket_of(lease), next(self._numbers), lease, part))
+        if is_first:
+            self._spawn(self._serve(group, waiting), f"release:{queue}")
+        await part.done
+
+    async def _serve(self, group: _Group, waiting: list[_Entry]) -> None:
+        taken: list[_Entry] = []
+        try:
+            while waiting:
+                taken = [heapq.heappop(waiting) for _ in range(min(len(waiting), MOST_AT_ONCE))]
+                await self._step(group, taken)
+        finally:  # without an await since the last look: nobody can have come to what is not served
+            del self._waiting[group]
+            for *_, part in (*taken, *waiting):
+                part.done.cancel()
+
+    async def _step(self, group: _Group, taken: Sequence[_Entry]) -> None:
+        queue, owned = group
+        leases = [lease for _, _, lease, _ in reversed(taken)]  # in ticket order they are named by their first
+
+        async def release() -> None:
+            async with self._turn:
+                await self._store.release(queue, leases, owned=owned, budget_s=_BUDGET_S)
+
+        await surely(queue, release)
+        for *_, part in taken:
+            part.left -= 1
+            if not part.left and not part.done.done():
+                part.done.set_result(None)
