@@ -25,6 +25,7 @@ GAP_MS = 60  # from one instant to the next: a queue is idle in between
 DELAYED = 1_000
 IDLE_S = 15.0
 FLOOD, BATCH = 100_000, 1_000
+TRICKLE, TRICKLE_BATCH, TRICKLE_S = 20_000, 10, 10.0  # leases that lapse one step after the other, over so long
 FLOOD_IN_S = 40.0  # from the first put of the flood until it is due: they must all be in by then
 BESIDE_EVERY_MS, BESIDE_S = 10, 20.0
 LAPSE_TARGET_MS, DUE_TARGET_MS, FLOOD_TARGET_MS, COMMANDS_TARGET, CORE_TARGET = 500.0, 250.0, 250.0, 20.0, 5.0
@@ -121,8 +122,22 @@ async def _lease_flood(bench: Bench, due: int) -> None:
         assert len(answer.deliveries) == BATCH
 
 
-async def flood(bench: Bench, make: Callable[[Bench, int], Awaitable[None]], what: str) -> tuple[Row, Row, str]:
-    """How late another queue's messages are while a flood is moved into its line; and how long that takes."""
+async def _lease_trickle(bench: Bench, due: int) -> None:
+    """Leases that lapse one step after the other, from that instant on, in the order of their messages: of workers that
+    all hung at once, and nobody is left to take what comes back."""
+    message = Message(payload=b"x" * 1_024)
+    for _ in range(TRICKLE // BATCH):
+        await bench.stubs[0].Put(pb.PutRequest(queue="flood", messages=[message] * BATCH))
+    for n in range(TRICKLE // TRICKLE_BATCH):
+        deadline = due + n * TRICKLE_BATCH / TRICKLE * TRICKLE_S * 1_000
+        lease = span(timedelta(milliseconds=int(deadline - now_ms())))
+        await bench.stubs[0].Get(pb.GetRequest(queue="flood", max_messages=TRICKLE_BATCH, lease=lease))
+
+
+async def flood(
+    bench: Bench, make: Callable[[Bench, int], Awaitable[None]], what: str, count: int
+) -> tuple[Row, Row, str]:
+    """How late another queue's are while a flood of so many messages moves into its line, and how long that takes."""
     stub = bench.stubs[0]
     for queue in ("flood", "beside"):
         await stub.Create(pb.CreateRequest(queue=queue))
@@ -139,7 +154,7 @@ async def flood(bench: Bench, make: Callable[[Bench, int], Awaitable[None]], wha
         await stub.Put(pb.PutRequest(queue="beside", messages=messages[start : start + BATCH]))
 
     async def is_moved() -> float:
-        is_all = await asyncio.to_thread(bench.raw.llen, f"{PREFIX}:flood") == FLOOD
+        is_all = await asyncio.to_thread(bench.raw.llen, f"{PREFIX}:flood") == count
         return now_ms() if is_all else 0.0
 
     bench.raw.config_set("slowlog-log-slower-than", 1_000)
@@ -151,7 +166,7 @@ async def flood(bench: Bench, make: Callable[[Bench, int], Awaitable[None]], wha
     after = [value for value, instant in late if not due <= instant <= ended] or [0.0]
     longest_ms = max((entry["duration"] for entry in bench.raw.slowlog_get(128)), default=0) / 1_000
     told = (
-        f"{FLOOD} {what} were all in the line {(ended - due) / 1_000:.2f} s later; {len(during)} fell due beside,"
+        f"{count} {what} were all in the line {(ended - due) / 1_000:.2f} s later; {len(during)} fell due beside,"
         f" {failed} calls failed; the longest step took {longest_ms:.0f} ms"
     )
     return (
@@ -195,9 +210,14 @@ async def main() -> None:
         print(f"\n{'milliseconds late':62} {'p50':>8} {'p99':>8} {'most':>8}")
         print(await lapsing(bench))
         print(await falling_due(bench), flush=True)
-    for make, what in ((_put_flood, "messages due at once"), (_lease_flood, "leases lapsed at once")):
+    floods = (
+        (_put_flood, "messages due at once", FLOOD),
+        (_lease_flood, "leases lapsed at once", FLOOD),
+        (_lease_trickle, f"leases lapsed within {TRICKLE_S:.0f} s", TRICKLE),
+    )
+    for make, what, count in floods:
         async with started() as bench:
-            during, besides, told = await flood(bench, make, what)
+            during, besides, told = await flood(bench, make, what, count)
             print(f"{during}\n{besides}\n  {told}", flush=True)
 
 

@@ -22,12 +22,12 @@ async def tasks() -> AsyncIterator[Tasks]:
     await tasks.close()
 
 
-async def leased(desk: Desk) -> list[str]:
-    """So many, by attempts of 500 each."""
+async def leased(desk: Desk, *, attempts: bool = False) -> list[str]:
+    """So many, 500 at a time, each time by an attempt of its own if there are to be `attempts`."""
     leases: list[str] = []
     for start in range(0, MANY, PART):
         await desk.put(*[b"%d" % number for number in range(start, start + PART)])
-        taken = await desk.take(PART, lease_ms=HOUR_MS, attempt_id=f"attempt-{start}")
+        taken = await desk.take(PART, lease_ms=HOUR_MS, attempt_id=f"attempt-{start}" if attempts else "")
         leases += [delivery.lease for delivery in taken]
     assert len(leases) == MANY
     return leases
@@ -50,7 +50,7 @@ async def test_those_of_many_holders_come_back_in_order_and_nothing_is_moved_for
 
 async def test_whether_attempts_are_over_is_looked_at_in_small_steps(desk: Desk) -> None:
     await desk.create()
-    leases = await leased(desk)
+    leases = await leased(desk, attempts=True)
     for first_of_attempt in leases[::PART]:  # from now on each lease is kept by itself
         await desk.store.extend(desk.name, [first_of_attempt], HOUR_MS, budget_s=5)
     desk.at(5_000)
@@ -59,3 +59,45 @@ async def test_whether_attempts_are_over_is_looked_at_in_small_steps(desk: Desk)
     after = desk.raw.info("commandstats")
     given = sum(stats["calls"] - before.get(name, {"calls": 0})["calls"] for name, stats in after.items())
     assert given < MOST_COMMANDS
+
+
+async def test_leases_that_lapse_one_by_one_do_not_move_thousands_each_time(desk: Desk) -> None:
+    await desk.create(max_attempts=0)
+    leases = await leased(desk)
+    await desk.store.release(desk.name, leases[:2_000], budget_s=5)
+    for n, lease in enumerate(leases[2_000:2_100]):  # a millisecond between one and the next
+        await desk.store.extend(desk.name, [lease], 1_000 + n, budget_s=5)
+    before = desk.raw.info("commandstats").get("cmdstat_rpop", {"calls": 0})["calls"]
+    looked: list[int] = []
+    for ms in range(990, 1_250):
+        desk.at(ms)
+        await desk.sweep()
+        looked.append((await desk.counts()).length)
+    moved = desk.raw.info("commandstats")["cmdstat_rpop"]["calls"] - before
+    assert moved <= 5
+    assert looked[0] == 2_000
+    assert looked[-1] == 2_100
+    assert await desk.is_sound()
+
+
+async def test_a_lease_that_waits_to_lapse_does_so_in_time_whatever_else_happens(desk: Desk) -> None:
+    await desk.create(max_attempts=0)
+    leases = await leased(desk)
+    await desk.store.release(desk.name, leases[:2_000], budget_s=5)
+    await desk.store.extend(desk.name, [leases[3_000]], 1_000, budget_s=5)
+    deadline = desk.now_ms + 1_000
+
+    async def put_at(ms: int) -> tuple[int, int]:
+        """What waits then, and when something is due next, from the deadline on."""
+        desk.at(ms)
+        await desk.put(b"new")
+        due = desk.raw.hget(desk.key("meta"), "due_said")
+        assert due is not None
+        return (await desk.counts()).length, int(due) - deadline
+
+    assert await put_at(900) == (2_001, 0)
+    assert await put_at(1_010) == (2_002, 100)  # 2,000 stand before it
+    assert await put_at(1_050) == (2_003, 100)
+    length, due = await put_at(1_100)
+    assert length == 2_005
+    assert due > 1_000

@@ -52,7 +52,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="bundle-lapses-unannounced",
         defect="Nobody is told when a bundle lapses, so its messages come back only when somebody touches the queue.",
         file=INCLUDE + "commit.lua",
-        old="  if S.n_bundled > 0 then first_of(K.bundle_at) end\n",
+        old="  if S.n_bundled > 0 then first_of(K.bundle_at, lapse_at) end\n",
         new="",
         test=WIRE + "test_lapse.py::test_leases_of_one_get_lapse_though_nobody_touches_the_queue",
     ),

@@ -54,6 +54,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=MANY_END + "test_whether_attempts_are_over_is_looked_at_in_small_steps",
     ),
     Mutant(
+        name="lapsed-one-by-one",
+        defect="Each lease that lapses moves the thousands that came back before it.",
+        file=INCLUDE + "due.lua",
+        old="  if S.lapse_at > S.now then return 0 end\n",
+        new="",
+        test=MANY_END + "test_leases_that_lapse_one_by_one_do_not_move_thousands_each_time",
+    ),
+    Mutant(
+        name="swept-without-end",
+        defect="Whatever happens in a queue whose leases wait to lapse sends the sweeper there at once.",
+        file=INCLUDE + "commit.lua",
+        old="S.lapse_at or S.due_said\n",
+        new="S.lapse_at\n",
+        test=MANY_END + "test_a_lease_that_waits_to_lapse_does_so_in_time_whatever_else_happens",
+    ),
+    Mutant(
         name="freed-memory-given-back",
         defect="The service gets the pages of each large request anew.",
         file="app.py",

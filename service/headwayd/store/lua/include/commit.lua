@@ -4,13 +4,16 @@
 -- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
 local function next_due(S)
   local due = S.tidy_at
-  local function first_of(key)
+  local function first_of(key, waits_until)
     local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
+    if waits_until and at > 0 and at <= S.now then at = math.max(at, waits_until) end
     if at > 0 and (due == 0 or at < due) then due = at end
   end
   first_of(K.delayed)
-  first_of(K.leases)
-  if S.n_bundled > 0 then first_of(K.bundle_at) end
+  -- What should have lapsed may wait (see lapsing); of that nothing is known here but what was said of it.
+  local lapse_at = S.lapse_at or S.due_said
+  first_of(K.leases, lapse_at)
+  if S.n_bundled > 0 then first_of(K.bundle_at, lapse_at) end
   if S.expiring == 1 then first_of(K.expiry) end
   if S.standing > 0 then first_of(K.place_at) end
   if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end

@@ -3,6 +3,31 @@
 -- forgotten. Up to and including now, in bounded steps.
 local DUE_AT_ONCE = 500
 
+-- Those that came back before and stand before one that lapses now have to be moved. Where they are many it is waited
+-- until that is worth it, at most a second: else leases that lapse one by one would move thousands each time. Returns
+-- how many may lapse at once now. O(log n).
+local MANY_MOVED, MOVED_FOR_A_MS, LONGEST_WAIT_MS, MOVED_FOR_ONE, MOST_LAPSED = 500, 20, 1000, 10, 2000
+local function lapsing(S)
+  if S.returned < MANY_MOVED then return DUE_AT_ONCE end
+  local last, oldest = 0, nil
+  local function look_at(key, ticket_of)
+    local latest = redis.call('ZREVRANGEBYSCORE', key, S.now, '-inf', 'LIMIT', 0, 1)[1]
+    if not latest then return end
+    last = math.max(last, tonumber(ticket_of(latest)))
+    oldest = math.min(oldest or S.now, tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]))
+  end
+  look_at(K.leases, function(ticket) return ticket end)
+  if S.n_bundled > 0 then
+    look_at(K.bundle_at, function(step) return redis.call('ZSCORE', K.bundle_from, step) end)
+  end
+  if not oldest then return 0 end
+  local before = redis.call('ZCOUNT', K.returned, '-inf', '(' .. text_of(last))
+  if before < MANY_MOVED then return DUE_AT_ONCE end
+  S.lapse_at = oldest + math.min(math.floor(before / MOVED_FOR_A_MS), LONGEST_WAIT_MS)
+  if S.lapse_at > S.now then return 0 end
+  return math.max(DUE_AT_ONCE, math.min(math.floor(before / MOVED_FOR_ONE), MOST_LAPSED))
+end
+
 -- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of
 -- them come first: with deadlines in ticket order each batch goes before the one before. O(k log n).
 local function lapse(S, most)
@@ -83,10 +108,11 @@ end
 local function do_what_is_due(S)
   -- Nothing is due before what was told last (see `commit`).
   if not S.is_new and (S.due_said == 0 or S.due_said > S.now) then return S.aged < S.tail end
-  local lapsed = lapse(S, DUE_AT_ONCE)
+  local most = lapsing(S)
+  local lapsed = most > 0 and lapse(S, most) or 0
   local expired = expire_old(S, DUE_AT_ONCE)
   local joined = promote(S, DUE_AT_ONCE)
   lose_places(S)
   tidy(S)
-  return lapsed == DUE_AT_ONCE or expired == DUE_AT_ONCE or joined == DUE_AT_ONCE or S.aged < S.tail
+  return lapsed > 0 and lapsed == most or expired == DUE_AT_ONCE or joined == DUE_AT_ONCE or S.aged < S.tail
 end
