@@ -101,3 +101,19 @@ async def test_a_lease_that_waits_to_lapse_does_so_in_time_whatever_else_happens
     length, due = await put_at(1_100)
     assert length == 2_005
     assert due > 1_000
+
+
+async def test_a_lease_that_nobody_was_told_of_lapses_all_the_same_and_check_notices(desk: Desk) -> None:
+    """As if the next due time had been lost."""
+    await desk.create(max_attempts=0)
+    leases = await leased(desk)
+    await desk.store.release(desk.name, leases[:2_000], budget_s=5)
+    await desk.store.extend(desk.name, [leases[3_000]], 1_000, budget_s=5)
+    desk.raw.hset(desk.key("meta"), "due_said", desk.now_ms + HOUR_MS)
+    desk.at(2_500)
+    checked = await desk.store.check(desk.name, max_entries=10**6, budget_s=5)
+    assert len(checked.findings) == 1
+    await desk.put(b"new")  # which tells that it is due
+    await desk.sweep()
+    assert (await desk.counts()).length == 2_002
+    assert await desk.is_sound()

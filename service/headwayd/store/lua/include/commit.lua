@@ -1,16 +1,20 @@
 -- @include queue consumers
 -- The end of every script that changed something: the state is written back, and whoever waits for it is told.
 
+local LONGEST_WAIT_MS = 1000   -- of a lease whose deadline has come, until it lapses (see due)
+
 -- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
 local function next_due(S)
   local due = S.tidy_at
   local function first_of(key, waits_until)
     local at = tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2] or 0)
-    if waits_until and at > 0 and at <= S.now then at = math.max(at, waits_until) end
+    if waits_until and at > 0 and at <= S.now then
+      at = math.max(at, math.min(waits_until, at + LONGEST_WAIT_MS))
+    end
     if at > 0 and (due == 0 or at < due) then due = at end
   end
   first_of(K.delayed)
-  -- What should have lapsed may wait (see lapsing); of that nothing is known here but what was said of it.
+  -- What should have lapsed may wait; where it was not looked at in this step, for as long as was said.
   local lapse_at = S.lapse_at or S.due_said
   first_of(K.leases, lapse_at)
   if S.n_bundled > 0 then first_of(K.bundle_at, lapse_at) end

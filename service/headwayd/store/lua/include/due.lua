@@ -6,7 +6,7 @@ local DUE_AT_ONCE = 500
 -- Those that came back before and stand before one that lapses now have to be moved. Where they are many it is waited
 -- until that is worth it, at most a second: else leases that lapse one by one would move thousands each time. Returns
 -- how many may lapse at once now. O(log n).
-local MANY_MOVED, MOVED_FOR_A_MS, LONGEST_WAIT_MS, MOVED_FOR_ONE, MOST_LAPSED = 500, 20, 1000, 10, 2000
+local MANY_MOVED, MOVED_FOR_A_MS, MOVED_FOR_ONE, MOST_LAPSED = 500, 20, 10, 2000
 local function lapsing(S)
   if S.returned < MANY_MOVED then return DUE_AT_ONCE end
   local last, oldest = 0, nil
