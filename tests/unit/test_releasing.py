@@ -138,6 +138,21 @@ async def test_those_of_a_queue_that_is_no_more_are_done_with(releases: Releases
     assert shelf.steps == [("there", [8], False)]
 
 
+async def test_a_defect_in_one_step_is_told_to_those_in_it_and_stops_nobody_else(
+    releases: Releases, shelf: Shelf
+) -> None:
+    shelf.may_go_on.set()
+    shelf.fails.append(RuntimeError("a defect"))
+    high, low = tickets(1_001, MOST_AT_ONCE), tickets(1, MOST_AT_ONCE)
+    async with asyncio.timeout(5):
+        told = await asyncio.gather(
+            *(releases.release("jobs", leases, owned=False) for leases in (high, low)), return_exceptions=True
+        )
+    assert isinstance(told[0], RuntimeError)
+    assert told[1] is None
+    assert shelf.steps == [("jobs", [int(lease) for lease in low], False)]
+
+
 async def test_who_is_cancelled_has_asked_for_it_all_the_same(releases: Releases, shelf: Shelf, tasks: Tasks) -> None:
     asking = asyncio.create_task(releases.release("jobs", ["7"], owned=False))
     await asyncio.sleep(0.01)

@@ -49,8 +49,7 @@ class Releases:
             return
         part = _Part(len(leases), asyncio.get_running_loop().create_future())
         group = (queue, owned)
-        waiting = self._waiting.get(group)
-        is_first = waiting is None
+        is_first = group not in self._waiting
         waiting = self._waiting.setdefault(group, [])
         for lease in leases:
             heapq.heappush(waiting, (-self._store.ticket_of(lease), next(self._numbers), lease, part))
@@ -63,7 +62,12 @@ class Releases:
         try:
             while waiting:
                 taken = [heapq.heappop(waiting) for _ in range(min(len(waiting), MOST_AT_ONCE))]
-                await self._step(group, taken)
+                try:
+                    await self._step(group, taken)
+                except Exception as error:  # noqa: BLE001 - also a defect is told to those who asked, and stops nobody else
+                    for *_, part in taken:
+                        if not part.done.done():
+                            part.done.set_exception(error)
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
             for *_, part in (*taken, *waiting):

@@ -4,12 +4,12 @@
 local DUE_AT_ONCE = 500
 
 -- Those that came back before and stand before one that lapses now have to be moved. Where they are many it is waited
--- until that is worth it, at most a second: else leases that lapse one by one would move thousands each time. Returns
--- how many may lapse at once now. O(log n).
+-- until as many lapse together as are worth it, at most a second: else leases that lapse one by one would move thousands
+-- each time. Returns how many may lapse at once now. O(log n).
 local MANY_MOVED, MOVED_FOR_A_MS, MOVED_FOR_ONE, MOST_LAPSED = 500, 20, 10, 2000
 local function lapsing(S)
   if S.returned < MANY_MOVED then return DUE_AT_ONCE end
-  local last, oldest = 0, nil
+  local last, oldest, overdue = 0, nil, redis.call('ZCOUNT', K.leases, '-inf', S.now)
   local function look_at(key, ticket_of)
     local latest = redis.call('ZREVRANGEBYSCORE', key, S.now, '-inf', 'LIMIT', 0, 1)[1]
     if not latest then return end
@@ -19,13 +19,18 @@ local function lapsing(S)
   look_at(K.leases, function(ticket) return ticket end)
   if S.n_bundled > 0 then
     look_at(K.bundle_at, function(step) return redis.call('ZSCORE', K.bundle_from, step) end)
+    -- Of as many leases each as bundles have on average.
+    local share = redis.call('ZCOUNT', K.bundle_at, '-inf', S.now) / redis.call('ZCARD', K.bundle_at)
+    overdue = overdue + S.n_bundled * share
   end
   if not oldest then return 0 end
   local before = redis.call('ZCOUNT', K.returned, '-inf', '(' .. text_of(last))
   if before < MANY_MOVED then return DUE_AT_ONCE end
+  local most = math.max(DUE_AT_ONCE, math.min(math.floor(before / MOVED_FOR_ONE), MOST_LAPSED))
+  if overdue >= most then return most end
   S.lapse_at = oldest + math.min(math.floor(before / MOVED_FOR_A_MS), LONGEST_WAIT_MS)
   if S.lapse_at > S.now then return 0 end
-  return math.max(DUE_AT_ONCE, math.min(math.floor(before / MOVED_FOR_ONE), MOST_LAPSED))
+  return most
 end
 
 -- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of
