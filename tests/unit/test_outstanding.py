@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.consuming import Credit
+from headwayd.domain.leases import LeaseRuns, Run, all_leases
 from headwayd.domain.model import Delivery
 from headwayd.engine.consuming.outstanding import Outstanding, Room, size_of
 
@@ -178,3 +184,119 @@ def test_of_a_stream_that_always_holds_something_nothing_is_kept_that_is_settled
     assert len(held) == 50
     held.lapse(399.0)
     assert len(held) == 0
+
+
+def step(number: int, first: int, count: int) -> FirstDeliveries:
+    """What one step leased."""
+    nonce = number.to_bytes(16) + b"\0\0\0\1"
+    return FirstDeliveries(
+        generation="00" * 8,
+        tickets=range(first, first + count),
+        payloads=[b"x" * (ticket % 5) for ticket in range(first, first + count)],
+        leases=LeaseRuns([Run(bytes(8), nonce, range(first, first + count))]),
+        put_at_ms=[0] * count,
+        lease_expires_at_ms=0,
+        now_ms=0,
+    )
+
+
+def holding_a_run() -> tuple[Outstanding, LeaseRuns]:
+    """Twelve leases of 0 to 4 bytes each."""
+    held, run = Outstanding(Credit(20, 100)), step(0, 0, 12)
+    held.add(run, 100.0)
+    return held, run.leases
+
+
+def test_from_the_middle_of_a_run_only_that_is_settled() -> None:
+    held, leases = holding_a_run()
+    held.end_all(leases[3:5])
+    assert held.leases == [*leases[:3], *leases[5:]]
+    assert held.room() == Room(10, 86, is_strict=True)
+
+
+def test_leases_of_a_run_that_are_settled_twice_free_their_room_once() -> None:
+    held, leases = holding_a_run()
+    twice = all_leases([leases[:3], leases[:3]])
+    assert held.room(leases[:3]) == held.room(twice) == Room(11, 82, is_strict=True)
+    held.end_all(twice)
+    assert held.leases == list(leases[3:])
+    held.end_all(leases)
+    assert (len(held), held.leases, held.lapses_at) == (0, [], float("inf"))
+
+
+BIASED = st.sampled_from([True, True, True, False])
+
+
+class RunsAndLeases(RuleBasedStateMachine):
+    """However leases come and go, kept as runs they count as they do one by one."""
+
+    @initialize(most_bytes=st.sampled_from([0, 30, 1_000]))
+    def begin(self, most_bytes: int) -> None:
+        credit = Credit(60, most_bytes)
+        self.as_runs, self.one_by_one = Outstanding(credit), Outstanding(credit)
+        self.steps: list[FirstDeliveries] = []
+        self.now = 0.0
+
+    def part(self, at: int, start: int, count: int) -> LeaseRuns:
+        leases = self.steps[at % len(self.steps)].leases
+        start %= len(leases)
+        return leases[start : start + count]
+
+    @rule(count=st.integers(1, 20), lasts=st.integers(1, 9), is_alike=BIASED)
+    def lease(self, count: int, lasts: int, is_alike: bool) -> None:
+        tickets = sum(map(len, self.steps))
+        new = step(len(self.steps), tickets, count)
+        self.steps.append(new)
+        self.as_runs.add(new if is_alike else list(new), self.now + lasts)
+        self.one_by_one.add(list(new), self.now + lasts)
+
+    @rule(at=st.integers(0), lasts=st.integers(1, 9), is_alike=st.booleans())
+    def tell_again(self, at: int, lasts: int, is_alike: bool) -> None:
+        if self.steps:
+            again = self.steps[at % len(self.steps)]
+            self.as_runs.add(again if is_alike else list(again), self.now + lasts)
+            self.one_by_one.add(list(again), self.now + lasts)
+
+    @rule(
+        parts=st.lists(st.tuples(st.integers(0), st.sampled_from([0, 0, 0, 3]), st.integers(1, 20)), max_size=3),
+        is_read=BIASED.map(lambda is_usual: not is_usual),
+        settles=BIASED,
+    )
+    def ack(self, parts: list[tuple[int, int, int]], is_read: bool, settles: bool) -> None:
+        if not self.steps:
+            return
+        leases: Sequence[str] = all_leases([self.part(*part) for part in parts])
+        if is_read:
+            leases = [*leases, "unknown"]
+        assert self.as_runs.room(leases) == self.one_by_one.room(list(leases))
+        if settles:
+            self.as_runs.end_all(leases)
+            for lease in leases:
+                self.one_by_one.end(lease)
+
+    @rule(at=st.integers(0), start=st.integers(0), lasts=st.integers(1, 9), is_extended=st.booleans())
+    def one(self, at: int, start: int, lasts: int, is_extended: bool) -> None:
+        if self.steps:
+            [lease] = self.part(at, start, 1)
+            for held in (self.as_runs, self.one_by_one):
+                if is_extended:
+                    held.extend(lease, self.now + lasts)
+                else:
+                    held.end(lease)
+
+    @rule(passes=st.integers(1, 4))
+    def lapse(self, passes: int) -> None:
+        self.now += passes
+        for held in (self.as_runs, self.one_by_one):
+            held.lapse(self.now)
+
+    @invariant()
+    def are_alike(self) -> None:
+        if hasattr(self, "steps"):
+            assert set(self.as_runs.leases) == set(self.one_by_one.leases)
+            assert len(self.as_runs) == len(self.as_runs.leases) == len(self.one_by_one)
+            assert self.as_runs.room() == self.one_by_one.room()
+
+
+TestRunsAndLeases = RunsAndLeases.TestCase
+TestRunsAndLeases.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)

@@ -101,6 +101,37 @@ async def test_acks_that_come_one_by_one_are_all_answered_in_order(line: Line) -
     assert (await line.counts()).acked == 500
 
 
+async def test_whole_batches_are_acked_in_any_order_and_each_once(line: Line) -> None:
+    await line.create()
+    for start in range(0, 400, 100):
+        await line.put(*(b"%d" % number for number in range(start, start + 100)))
+    async with Consuming(line, 100) as stream:
+        one = await stream.tokens(100)
+        made_up = one[50][:-1] + ("A" if one[50][-1] != "A" else "B")
+        among, twice = [*one[40:50], made_up, *one[50:60]], [*one[20:30], *one[20:30]]
+        asked = [one[:20], one[:20], among, twice, one[80:50:-1], one[30:40], one[80:]]
+        for part in asked:
+            await stream.ack(*part)
+        results = await stream.results(sum(map(len, asked)))
+        assert [result.lease for result in results] == [lease for part in asked for lease in part]
+        settled: set[str] = set()
+        for result in results:
+            expected = STALE if result.lease == made_up else ALREADY_ACKED if result.lease in settled else ACKED
+            assert result.settled == expected
+            settled.add(result.lease)
+        assert settled == {*one, made_up}
+        two = (await stream.tokens(200))[100:]
+        assert len(set(two)) == len(two) == 100
+        assert (await line.counts()).leased == 100
+        for part in (two[50:], two[:50]):
+            await stream.ack(*part)
+        await stream.tokens(300)
+        assert (await line.counts()).leased == 100
+    await eventually(lambda: leased(line, 0))
+    counts = await line.counts()
+    assert (counts.acked, counts.length) == (200, 200)
+
+
 async def test_a_stream_that_waits_is_told_its_place_and_how_it_moves(line: Line) -> None:
     await line.create(limit=7)
     async with Standing(line) as first, Consuming(line, 10) as stream:

@@ -294,7 +294,38 @@ async def both_ways(side: Side) -> None:
     [first, *_] = await stream("Consume", [start])
     assert len(first.deliveries) == 2
     await stream("Consume", [start, pb.ConsumeRequest(ack=pb.AckRequest(leases=["made up"]))])
+    await side.queue("Put", put(*(Message(payload=b"more") for _ in range(60))))
+    [held] = await side.queue("Get", pb.GetRequest(queue="jobs", max_messages=40))
+    acks = [ack for ways in in_many_ways([one.lease for one in held.deliveries]) for ack in ways]
+    steps = [pb.ConsumeRequest(ack=ack) for ack in acks]
+    start.start.credit.messages = 1
+    assert len(await stream("Consume", [start, *steps])) == 1 + len(steps)
     await stream("Consume", [pb.ConsumeRequest(credit=pb.Credit(messages=1))])
+
+
+def in_many_ways(leases: list[str]) -> list[list[pb.AckRequest]]:
+    """Leases that follow each other acked as they came, again, among others, and in other orders."""
+    one, two, three, four = (leases[at : at + 10] for at in range(0, 40, 10))
+    other = two[4][:-1] + ("A" if two[4][-1] != "A" else "B")
+    parts = [one, one, [*two[:4], other, *two[5:]], two, three[::-1], [*four[:5], "none", *four[5:]], [*four, *four]]
+    return [
+        [pb.AckRequest(leases=part), pb.AckRequest(queue="jobs", leases=part[:9], result=b"done")] for part in parts
+    ]
+
+
+async def test_runs_of_leases_are_acked_alike(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        await side.queue("Create", pb.CreateRequest(queue="jobs"))
+        for call in ("Ack", "Get"):
+            await side.queue("Put", put(*(Message(payload=b"%d" % number) for number in range(60))))
+            [held] = await side.queue("Get", pb.GetRequest(queue="jobs", max_messages=40))
+            for ways in in_many_ways([one.lease for one in held.deliveries]):
+                for ack in ways:
+                    ack.queue = "jobs"
+                    get = pb.GetRequest(queue="jobs", max_messages=1, ack=ack.leases, consumer="worker")
+                    await side.queue(call, ack if call == "Ack" else get)
+        await side.queue("Describe", pb.DescribeRequest(queue="jobs"))
+    assert_alike(sides)
 
 
 async def test_streams_of_requests_are_answered_alike(sides: tuple[Side, Side]) -> None:

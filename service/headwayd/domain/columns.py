@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import overload
 
 from headwayd.domain.joined import made_id
+from headwayd.domain.leases import LeaseRuns
 from headwayd.domain.model import Delivery, Settled, Settlement
 
 
@@ -28,7 +29,7 @@ class FirstDeliveries(Sequence[Delivery]):
         generation: str,
         tickets: range,
         payloads: Sequence[bytes],
-        leases: Sequence[str],
+        leases: LeaseRuns,
         put_at_ms: Sequence[int],
         lease_expires_at_ms: int,
         now_ms: int,

@@ -15,12 +15,11 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import message_pb2, queue_service_pb2
-from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, NUMBER, WITH_LENGTH, number_at, tag_of
+from headwayd.rpc.wire_format import first_field, number_at, tag_of
 
 MANY = 6  # messages; fewer are cheaper to look at one by one
 _MOST_CUT = 10_000  # messages; a request with more of them is refused as a rule, and not worth the time before that
 _MOST_AT_A_STROKE = 1_000  # messages; for more that is kept would be too large
-_MOST_BEFORE = 8  # fields before the messages; a request has fewer, and who sends more is to cost no time either
 _PAYLOAD = tag_of(message_pb2.Message.DESCRIPTOR, "payload")[0]
 
 # The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
@@ -90,7 +89,7 @@ def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest 
     payload: they are compared column by column.
     """
     try:
-        start = _first_message(raw, tag)
+        start = first_field(raw, tag)
         length, at = number_at(raw, start + 1)
         size, payload_at = number_at(raw, at + 1)
     except (IndexError, ValueError):
@@ -127,19 +126,3 @@ def _cutter(before: int, size: int, count: int) -> Struct:
     """Cuts them at a stroke, in a fifth of the time that slices take. Who sends many batches sends most of one shape;
     where each has another, to make this takes as long as slices would."""
     return Struct(f"{before}x{size}s" * count)
-
-
-def _first_message(raw: bytes, tag: int) -> int:
-    """Where the first field with this tag is. Raises IndexError if there is none, ValueError where something stands
-    before it that no request has."""
-    at = 0
-    for _ in range(_MOST_BEFORE):
-        if raw[at] == tag:
-            return at
-        follows = raw[at] & 7
-        if raw[at] > HIGHEST_OF_A_BYTE or follows not in (NUMBER, WITH_LENGTH):
-            break
-        number, at = number_at(raw, at + 1)
-        if follows == WITH_LENGTH:
-            at += number
-    raise ValueError("no request of the schema")

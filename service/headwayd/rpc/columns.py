@@ -7,13 +7,15 @@ common is made once, and what counts up from one to the next is found in tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import groupby
+from struct import Struct
 
 from google.protobuf.descriptor import Descriptor
 
 from headway.v1 import message_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.leases import LENGTH, LeaseRuns, blocks, joined, repeated
 from headwayd.rpc.spans import set_duration, set_timestamp
 from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, tag_of, varint
 
@@ -27,8 +29,8 @@ _ACKED = tag_of(_RESULT, "settled") + varint(message_pb2.SETTLED_ACKED)
 _DIGITS = {count: [b"%0*d" % (count, number) for number in range(10**count)] for count in (1, 2, 3)}
 _MOST_DIGITS = max(_DIGITS)
 # The lowest seven bits of a number, where it has no more, and where it has.
-_ONLY_BITS, _LOW_BITS = [bytes([bits]) for bits in range(128)], [bytes([bits | 128]) for bits in range(128)]
-_COLUMNS = 11
+_ONLY_BITS, _LOW_BITS = bytes(range(128)), bytes(range(128, 256))
+_COLUMNS = 7
 
 
 def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> bytes | None:
@@ -38,15 +40,13 @@ def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> 
     """
     tickets, count = deliveries.tickets, len(deliveries)
     least, most = tickets[0], tickets[-1]
-    digit_count, ticket_length, lease_length = len(str(least)), len(varint(least)), len(deliveries.leases[0])
-    is_unlike = digit_count != len(str(most)) or ticket_length != len(varint(most))
-    if is_unlike or lease_length > HIGHEST_OF_A_BYTE:
+    digit_count, ticket_length = len(str(least)), len(varint(least))
+    if digit_count != len(str(most)) or ticket_length != len(varint(most)):
         return None
     made = f"~{deliveries.generation}-".encode()
     made = _ID_TAG + varint(len(made) + digit_count) + made
-    lease_head = _LEASE_TAG + varint(lease_length)
-    ticket_head = _lease_times(deliveries) + _TICKET_TAG
-    own_length = len(lease_head) + lease_length + len(ticket_head) + ticket_length
+    lease_times = _lease_times(deliveries)
+    own_length = len(_LEASE_TAG) + 1 + LENGTH + len(lease_times) + len(_TICKET_TAG) + ticket_length
     id_length, tag = len(made) + digit_count, tag_of(of, name)
 
     def payload_head(size: int) -> bytes:
@@ -67,16 +67,13 @@ def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> 
         times += [own] * len(part)
         heads += _for_each(part, partial(head, times_length=len(own)))
 
-    entries: list[bytes] = [lease_head] * (_COLUMNS * count)
+    entries = [b""] * (_COLUMNS * count)
     entries[0::_COLUMNS] = heads
     entries[1::_COLUMNS], entries[2::_COLUMNS] = _decimals(tickets, made)
     entries[3::_COLUMNS] = _for_each(sizes, payload_head)
     entries[4::_COLUMNS] = deliveries.payloads
-    # The next one is the head of a lease already.
-    entries[6::_COLUMNS] = map(str.encode, deliveries.leases)
-    entries[7::_COLUMNS] = [ticket_head] * count
-    entries[8::_COLUMNS], entries[9::_COLUMNS] = _varints(tickets)
-    entries[10::_COLUMNS] = times
+    entries[5::_COLUMNS] = _numbers(deliveries.leases, lease_times + _TICKET_TAG)
+    entries[6::_COLUMNS] = times
     return b"".join(entries)
 
 
@@ -84,6 +81,28 @@ def _for_each(sizes: Sequence[int], make: Callable[[int], bytes]) -> list[bytes]
     """What `make` makes of each. Most often they are all the same."""
     made = {size: make(size) for size in set(sizes)}
     return list(made.values()) * len(sizes) if len(made) == 1 else list(map(made.__getitem__, sizes))
+
+
+def _numbers(leases: LeaseRuns, ticket_tag: bytes) -> list[bytes]:
+    """Lease and ticket of each."""
+    lease_head = _LEASE_TAG + varint(LENGTH)
+    numbers: list[bytes] = []
+    for run in leases.runs:
+        ticket = run.tickets.start
+        for token, count, differing in blocks(run, most=128):
+            template, low = lease_head + token + ticket_tag, ticket % 128
+            lows = (_LOW_BITS if ticket > HIGHEST_OF_A_BYTE else _ONLY_BITS)[low : low + count]
+            columns = [(len(template), lows), *((len(lease_head) + at, column) for at, column in differing)]
+            made = repeated(template + varint(ticket), count, columns)
+            numbers += _pieces(len(made) // count, count).unpack(made)
+            ticket += count
+    return numbers
+
+
+@lru_cache(maxsize=512)
+def _pieces(size: int, count: int) -> Struct:
+    """Cuts so many pieces of this size at a stroke."""
+    return Struct(f"{size}s" * count)
 
 
 def _decimals(tickets: range, before: bytes) -> tuple[list[bytes], list[bytes]]:
@@ -95,16 +114,6 @@ def _decimals(tickets: range, before: bytes) -> tuple[list[bytes], list[bytes]]:
     for high, low, count in _blocks(tickets, 10**last):
         heads += [before + str(high).encode() if digit_count > last else before] * count
         tails += _DIGITS[last][low : low + count]
-    return heads, tails
-
-
-def _varints(tickets: range) -> tuple[list[bytes], list[bytes]]:
-    """The same as numbers of the format: the lowest bits of each, and the others."""
-    heads: list[bytes] = []
-    tails: list[bytes] = []
-    for high, low, count in _blocks(tickets, 128):
-        heads += (_LOW_BITS if high else _ONLY_BITS)[low : low + count]
-        tails += [varint(high) if high else b""] * count
     return heads, tails
 
 
@@ -138,13 +147,15 @@ def first_acks(of: Descriptor, name: str, acks: FirstAcks) -> bytes | None:
     There must be a result.
     """
     leases = acks.leases
-    length = len(leases[0])
+    length = LENGTH if type(leases) is LeaseRuns else len(leases[0])
     before = _RESULT_LEASE_TAG + varint(length)
     before = tag_of(of, name) + varint(len(before) + length + len(_ACKED)) + before
+    between = _ACKED + before
+    if type(leases) is LeaseRuns:
+        return before + b"".join([joined(run, between) for run in leases.runs]).removesuffix(before)
     if length > HIGHEST_OF_A_BYTE or not _are_alike(leases, length):
         return None
-    between = (_ACKED + before).decode("latin-1")
-    return before + between.join(leases).encode("latin-1") + _ACKED
+    return before + between.decode("latin-1").join(leases).encode("latin-1") + _ACKED
 
 
 def _are_alike(leases: Sequence[str], length: int) -> bool:

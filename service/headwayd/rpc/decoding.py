@@ -3,7 +3,7 @@
 gRPC itself answers UNKNOWN with the name of a Python class if a deserializer raises. So ours returns an `Undecodable`
 instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size; so does
 each that is `counted` whatever its size. One with many messages that are nothing but payloads of one size is not read
-message by message, and comes as a `BareRequest`.
+message by message, and comes as a `BareRequest`; one that acks runs of leases not lease by lease (`lease_runs`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
 from headwayd.domain.footprint import MESSAGE_BYTES
 from headwayd.rpc.bare_messages import BareRequest, bare_request
+from headwayd.rpc.lease_runs import AckStep, RunsRequest, cut_of
 from headwayd.rpc.room import LARGE_BYTES, Large
 from headwayd.rpc.wire_format import tag_of
 
 Request = TypeVar("Request", bound=ProtoMessage)
+Cut = BareRequest | RunsRequest | AckStep  # out of the bytes of a request
 
 WHOLE_REQUEST = "request"  # the path of a violation that belongs to no single field
 _LENGTH_DELIMITED = 2
@@ -43,21 +45,22 @@ class Undecodable:
 
 def decoder(
     message_class: type[Request], *, max_bytes: int, counted: bool = False
-) -> Callable[[bytes], Request | BareRequest | Large | Undecodable]:
+) -> Callable[[bytes], Request | Cut | Large | Undecodable]:
     """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
     messages = message_class.DESCRIPTOR.fields_by_name.get("messages")
     has_messages = messages is not None and messages.is_repeated
     tag = tag_of(cast(Descriptor, message_class.DESCRIPTOR), "messages")[0] if has_messages else 0
+    cut_runs = cut_of(message_class)
     large_bytes = 0 if counted else LARGE_BYTES
 
-    def decode(raw: bytes) -> Request | BareRequest | Large | Undecodable:
+    def decode(raw: bytes) -> Request | Cut | Large | Undecodable:
         size = len(raw)
         if size > max_bytes:
             return Undecodable(_too_large(size, max_bytes))
-        request: Request | BareRequest | None = None
+        request: Request | Cut | None = None if cut_runs is None else cut_runs(raw)
         count = 0
-        if has_messages and size >= _LEAST_CUT_BYTES and (request := bare_request(raw, message_class, tag)):
-            count = len(request.payloads)
+        if has_messages and size >= _LEAST_CUT_BYTES and (bare := bare_request(raw, message_class, tag)):
+            request, count = bare, len(bare.payloads)
         if request is None:
             try:
                 request = message_class.FromString(raw)

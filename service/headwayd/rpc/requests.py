@@ -148,7 +148,7 @@ def place(text: str, path: str, checks: Checks) -> str:
     return text
 
 
-def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> tuple[str, ...]:
+def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> Sequence[str]:
     """The leases that Ack settles."""
     checks = Checks(limits)
     leases = checks.leases("leases", request.leases)
@@ -161,7 +161,7 @@ def acked_leases(request: queue_service_pb2.AckRequest, limits: Limits) -> tuple
 def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> DelayOrder:
     """What Delay asks for."""
     checks = Checks(limits)
-    leases: tuple[str, ...] = ()
+    leases: Sequence[str] = ()
     message_ids: tuple[str, ...] = ()
     if checks.batch_size("leases", len(request.leases) + len(request.message_ids)):
         leases = checks.leases("leases", request.leases, may_be_empty=True)
@@ -187,7 +187,7 @@ def delay_order(request: queue_service_pb2.DelayRequest, limits: Limits) -> Dela
     return order
 
 
-def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple[tuple[str, ...], int, Progress | None]:
+def extension(request: queue_service_pb2.ExtendRequest, limits: Limits) -> tuple[Sequence[str], int, Progress | None]:
     """The leases that Extend keeps alive, for how many milliseconds (0 is the queue's policy), and how far the work has
     come (None: nothing is told)."""
     checks = Checks(limits)

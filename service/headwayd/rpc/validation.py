@@ -10,6 +10,7 @@ from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, TooLarge, Violation
+from headwayd.domain.leases import LeaseRuns
 from headwayd.domain.limits import DAY_MS, HOUR_MS, MAX_ID_BYTES, MINUTE_MS, SECOND_MS, Limits
 
 MAX_LEASE_TOKEN_BYTES = 256  # ours are shorter; anything else gets the answer GONE
@@ -81,10 +82,12 @@ class Checks:
             self.invalid(field, "is empty")
         return 0 < size <= limit
 
-    def leases(self, field: str, leases: Sequence[str], *, may_be_empty: bool = False) -> tuple[str, ...]:
+    def leases(self, field: str, leases: Sequence[str], *, may_be_empty: bool = False) -> Sequence[str]:
         """Lease tokens. Any text will do, one that is no token gets its answer item by item."""
         if not self.batch_size(field, len(leases), may_be_empty=may_be_empty):
             return ()
+        if type(leases) is LeaseRuns:  # it has nothing but tokens
+            return leases
         named = tuple(leases)  # each is made anew whenever a request is asked for it
         if max(map(len, named)) * 4 > MAX_LEASE_TOKEN_BYTES:
             for index, lease in enumerate(named):

@@ -11,6 +11,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 NUMBER, WITH_LENGTH = 0, 2  # what follows a tag: a number, or a length and as many bytes
 HIGHEST_OF_A_BYTE = 0x7F  # numbers, and so lengths, up to this are one byte
 _LONGEST_NUMBER = 10  # bytes
+_MOST_BEFORE = 8  # fields before the one looked for; a request has fewer, and who sends more is to cost no time either
 _NUMBERS = {FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_ENUM}  # of the types that are written here
 
 
@@ -36,6 +37,22 @@ def number_at(raw: bytes, at: int) -> tuple[int, int]:
         if byte <= HIGHEST_OF_A_BYTE:
             return number, at
     raise ValueError("no number of the format")
+
+
+def first_field(raw: bytes, tag: int) -> int:
+    """Where the first field with this tag is. Raises IndexError if there is none, ValueError where something stands
+    before it that no request has."""
+    at = 0
+    for _ in range(_MOST_BEFORE):
+        if raw[at] == tag:
+            return at
+        follows = raw[at] & 7
+        if raw[at] > HIGHEST_OF_A_BYTE or follows not in (NUMBER, WITH_LENGTH):
+            break
+        number, at = number_at(raw, at + 1)
+        if follows == WITH_LENGTH:
+            at += number
+    raise ValueError("no request of the schema")
 
 
 def tag(field: int, follows: int) -> bytes:

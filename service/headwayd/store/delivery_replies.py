@@ -8,6 +8,7 @@ from typing import Any
 
 from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.joined import made_id
+from headwayd.domain.leases import LeaseRuns, Run, nonce_of
 from headwayd.domain.model import Delivery
 from headwayd.store import frames, tokens
 from headwayd.store.replies import WORTH_COLUMNS, text
@@ -27,6 +28,7 @@ def deliveries_of_each(
     """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
     its leases. Who is before has got all of them, or nobody behind has got any."""
     now, generation, at = int(reply[1]), text(reply[2]), 0
+    name = bytes.fromhex(generation)
     if first := reply[start]:
         deadline, stored = reply[start + 1], reply[start + 3 :]
         tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
@@ -44,7 +46,7 @@ def deliveries_of_each(
                 generation=generation,
                 tickets=tickets[part],
                 payloads=payloads,
-                leases=tokens.encode_run(reply[2], tickets[part.start], len(payloads), random, FirstDeliveries.attempt),
+                leases=LeaseRuns([Run(name, nonce_of(random, FirstDeliveries.attempt), tickets[part])]),
                 put_at_ms=put_at_ms[part],
                 lease_expires_at_ms=deadline,
                 now_ms=now,

@@ -8,6 +8,7 @@ from typing import Any
 
 from headwayd.domain.bare import BareMessages
 from headwayd.domain.errors import FieldInvalid, QueueDrained, Violation
+from headwayd.domain.leases import all_leases
 from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
 from headwayd.domain.model import (
     DelayOrder,
@@ -119,7 +120,7 @@ class MessageSteps(Asking):
         none has a number in line, or all have, and are in the order of these. Who is before gets all that it asks for
         first. None can guess another's leases."""
         first, *others = asks
-        acks = [lease for ask in asks for lease in ask.order.ack]
+        acks = all_leases([ask.order.ack for ask in asks])
         randoms = secrets.token_bytes(tokens.RANDOM_BYTES * len(asks))
         reply = await self._get(first.order, first.waiter or _NOBODY, others, acks, randoms, budget_s=budget_s)
         queue = first.order.queue

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
+from headwayd.domain.leases import all_leases
 from headwayd.domain.model import Delivery, GetOrder, Policy, Settlement
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.ports import GetStep, Wait
@@ -46,7 +47,7 @@ def get_step(reply: Sequence[Any], leases: Sequence[str]) -> GetStep:
 
 def get_steps(reply: Sequence[Any], orders: Sequence[GetOrder], randoms: bytes) -> list[GetStep]:
     """The same for several who asked: each one's own. `randoms` has the random parts of their new leases."""
-    leases = [lease for order in orders for lease in order.ack]
+    leases = all_leases([order.ack for order in orders])
     settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
     secrets = [randoms[at : at + tokens.RANDOM_BYTES] for at in range(0, len(randoms), tokens.RANDOM_BYTES)]
     shares = zip((order.max_messages for order in orders), secrets, strict=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
+OUTSTANDING = "tests/unit/test_outstanding.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
     # Who may settle what.
     Mutant(
@@ -275,9 +277,59 @@ MUTANTS: tuple[Mutant, ...] = (
         name="leases-acked-by-their-first-and-last",
         defect="Of leases that are acked together only the first and the last are looked at: what is between may be"
         " another lease, or none, and a message is acked that nobody named.",
-        file="store/tokens.py",
-        old="expected == list(tokens)",
-        new="expected[-1] == tokens[-1]",
+        file="domain/leases.py",
+        old="texts(run) == list(tokens)",
+        new="texts(run)[-1] == tokens[-1]",
         test="tests/unit/test_columns.py::test_tokens_of_many_steps_are_those_of_each",
+    ),
+    Mutant(
+        name="runs-known-by-their-ends",
+        defect="Of leases in the bytes of a request only the first and the last of a run are looked at: a message is"
+        " acked that nobody named.",
+        file="rpc/lease_runs.py",
+        old="is_sent = raw[start + len(before) : stop] + before == joined(run, before)",
+        new="is_sent = True",
+        test="tests/unit/rpc/test_lease_runs.py::test_one_that_is_another_hides_in_no_run",
+    ),
+    Mutant(
+        name="tickets-beyond-all",
+        defect="Leases with tickets that no number of the scripts can tell apart are taken for a run.",
+        file="rpc/lease_runs.py",
+        old="if not is_sent or run.tickets[-1] > LARGEST_TICKET:",
+        new="if not is_sent:",
+        test="tests/unit/rpc/test_lease_runs.py::test_what_is_no_run_is_left_to_the_schema",
+    ),
+    Mutant(
+        name="middle-of-a-run-cut-off-its-start",
+        defect="Leases from the middle of a run are acked, and those at its start count as settled.",
+        file="engine/consuming/outstanding.py",
+        old="is_start = other.start == own.tickets.start and",
+        new="is_start = other.start >= own.tickets.start and",
+        test=OUTSTANDING + "test_from_the_middle_of_a_run_only_that_is_settled",
+    ),
+    Mutant(
+        name="same-run-frees-room-twice",
+        defect="Leases that are acked twice in a row make room for twice as many: the credit is exceeded.",
+        file="engine/consuming/outstanding.py",
+        old="count is None or run.nonce in starts:",
+        new="count is None:",
+        test=OUTSTANDING + "test_leases_of_a_run_that_are_settled_twice_free_their_room_once",
+    ),
+    Mutant(
+        name="extended-within-its-run",
+        defect="A lease that is extended lapses with the run that it came in.",
+        file="engine/consuming/outstanding.py",
+        old="""        self._take_apart([lease])
+        size = self._held[lease] if""",
+        new="""        size = self._held[lease] if""",
+        test=OUTSTANDING + "TestRunsAndLeases",
+    ),
+    Mutant(
+        name="run-told-again-counts-twice",
+        defect="Leases that a repeated step tells once more take room once more.",
+        file="engine/consuming/outstanding.py",
+        old="or any(run.nonce in self._runs for run in leases.runs):",
+        new="or False:",
+        test=OUTSTANDING + "TestRunsAndLeases",
     ),
 )

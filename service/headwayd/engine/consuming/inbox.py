@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 
 from headwayd.domain.consuming import AckOrder, ConsumeStep
+from headwayd.domain.leases import all_leases
 from headwayd.engine.read_ahead import ReadAhead
 
 _MOST_UNDONE = 16  # steps; then the consumer is held back
@@ -19,10 +20,11 @@ class Inbox(ReadAhead[ConsumeStep]):
     def take_more(self, ack: AckOrder, most: int) -> AckOrder:
         """This ack together with those right behind it, at most so many leases in all. Those with a result of their
         own stay."""
-        leases = list(ack.leases)
+        parts, count = [ack.leases], len(ack.leases)
         while isinstance(behind := self.peek(), AckOrder) and not behind.result:
-            if len(leases) + len(behind.leases) > most:
+            count += len(behind.leases)
+            if count > most:
                 break
-            leases.extend(behind.leases)
+            parts.append(behind.leases)
             self.take()
-        return AckOrder(leases)
+        return AckOrder(all_leases(parts))

@@ -1,5 +1,8 @@
 """What is leased to one stream and not settled, against the credit that its consumer gave.
 
+Most leases come in runs, and are acked as they came. So runs are held as they are, and what is acked of them from their
+start on is cut off. One of which anything else is asked is taken to pieces, and its leases are held one by one.
+
 Times are by the clock of this process. A lease ends here no earlier than in the store, so the credit is never exceeded.
 """
 
@@ -13,6 +16,7 @@ from itertools import repeat
 
 from headwayd.domain.columns import FirstDeliveries, leases_of
 from headwayd.domain.consuming import Credit
+from headwayd.domain.leases import LeaseRuns, Run, nonces_of, texts
 from headwayd.domain.model import Delivery
 
 OWN_ID_MARK = "~"  # ids made by the service are no part of a message's size
@@ -36,13 +40,40 @@ def size_of(delivery: Delivery) -> int:
     return len(delivery.payload) + len(delivery.headers) + given_id
 
 
+class _HeldRun:
+    """A run of leases, and how many bytes the message of each has."""
+
+    __slots__ = ("run", "sizes")
+
+    def __init__(self, run: Run, sizes: Sequence[int]) -> None:
+        self.run = run
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.run.tickets)
+
+    def before(self, run: Run) -> int | None:
+        """How many leases it has from its start to the end of this run, if that begins with it; None if it does not,
+        or goes on behind it."""
+        own, other = self.run, run.tickets
+        is_start = other.start == own.tickets.start and other.stop <= own.tickets.stop
+        return len(other) if is_start and own.generation == run.generation else None
+
+    def cut(self, count: int) -> None:
+        """Holds so many less, from the first on."""
+        self.run = self.run._replace(tickets=self.run.tickets[count:])
+        self.sizes = self.sizes[count:]
+
+
 class Outstanding:
     """The leases of one stream. `freed` grows whenever there may be more room than before."""
 
     def __init__(self, credit: Credit) -> None:
         self.credit = credit
-        self._held: dict[str, int] = {}  # lease: its bytes
-        self._bytes = 0
+        self._runs: dict[bytes, _HeldRun] = {}  # by their nonces
+        self._held: dict[str, int] = {}  # all other leases: their bytes
+        self._count = 0  # leases of runs
+        self._bytes = 0  # of all
         self._moved: dict[str, float] = {}  # when those lapse that have been extended since they were leased
         self._lapsed: dict[str, int] = {}  # those that its consumer may still take up again
         self._lapses: list[tuple[float, int, Sequence[str]]] = []  # when, and which, but for those moved meanwhile
@@ -51,12 +82,12 @@ class Outstanding:
         self.freed = 0
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._held) + self._count
 
     @property
     def leases(self) -> list[str]:
         """All of them."""
-        return list(self._held)
+        return [*self._held, *itertools.chain.from_iterable(texts(one.run) for one in self._runs.values())]
 
     @property
     def lapses_at(self) -> float:
@@ -68,10 +99,16 @@ class Outstanding:
         self.credit = credit
         self.freed += 1
 
-    def room(self, ending: Iterable[str] = ()) -> Room | None:
+    def room(self, ending: Sequence[str] = ()) -> Room | None:
         """How much more may be leased once the leases in `ending` are settled; None if that is nothing."""
-        ended = self._held.keys() & ending
-        count, size = len(self._held) - len(ended), self._bytes - sum(map(self._held.__getitem__, ended))
+        count, size = len(self), self._bytes
+        if (starts := self._starts(ending)) is not None:
+            count -= len(ending)
+            size -= sum(sum(held.sizes[:part]) for held, part in starts)
+        elif ending:
+            self._take_apart(ending)
+            ended = self._held.keys() & ending
+            count, size = count - len(ended), size - sum(map(self._held.__getitem__, ended))
         messages, most = self.credit.messages - count, self.credit.bytes
         if messages <= 0:
             return None
@@ -82,14 +119,45 @@ class Outstanding:
     def add(self, deliveries: Sequence[Delivery], lapses_at: float) -> None:
         """Leased to the stream just now."""
         leases = leases_of(deliveries)
-        if type(deliveries) is FirstDeliveries and self._held.keys().isdisjoint(leases):
+        if type(leases) is not LeaseRuns or self._held or any(run.nonce in self._runs for run in leases.runs):
+            self._take_apart(leases)
+            leases = list(leases)
+        if type(deliveries) is FirstDeliveries and (not self._held or self._held.keys().isdisjoint(leases)):
             sizes = list(map(len, deliveries.payloads))
             self._bytes += sum(sizes)
-            self._held.update(zip(leases, sizes, strict=False))
+            if type(leases) is LeaseRuns:
+                [run] = leases.runs
+                self._runs[run.nonce] = _HeldRun(run, sizes)
+                self._count += len(run.tickets)
+            else:
+                self._held.update(zip(leases, sizes, strict=True))
         else:
             for delivery in deliveries:
                 self._hold(delivery.lease, size_of(delivery), lapses_at)
         self._note_lapse(lapses_at, leases)
+
+    def _starts(self, leases: Sequence[str]) -> list[tuple[_HeldRun, int]] | None:
+        """The runs that begin with these, and how many of the leases of each they are; None where that is not all that
+        they are."""
+        if type(leases) is not LeaseRuns:
+            return None
+        starts: dict[bytes, tuple[_HeldRun, int]] = {}
+        for run in leases.runs:
+            held = self._runs.get(run.nonce)
+            count = None if held is None else held.before(run)
+            if held is None or count is None or run.nonce in starts:
+                return None
+            starts[run.nonce] = held, count
+        return list(starts.values())
+
+    def _take_apart(self, leases: Iterable[str]) -> None:
+        """From now on the runs that have any of these are held lease by lease."""
+        if not self._runs:
+            return
+        for nonce in nonces_of(leases) & self._runs.keys():
+            held = self._runs.pop(nonce)
+            self._count -= len(held)
+            self._held.update(zip(texts(held.run), held.sizes, strict=True))
 
     def _hold(self, lease: str, size: int, lapses_at: float) -> None:
         if lease in self._held:
@@ -100,23 +168,28 @@ class Outstanding:
     def _note_lapse(self, at: float, leases: Sequence[str]) -> None:
         heapq.heappush(self._lapses, (at, next(self._numbers), leases))
         self._noted += len(leases)
-        if self._noted > _NOTED_FOR_EACH * len(self._held) + _NOTED_BESIDE:
+        if self._noted > _NOTED_FOR_EACH * len(self) + _NOTED_BESIDE:
             self._forget_settled()
 
     def _forget_settled(self) -> None:
         """Of those whose lapse is noted only what is held stays so."""
-        held, moved = self._held, self._moved
-        still = [
-            (at, number, [lease for lease in leases if lease in held and lease not in moved])
-            for at, number, leases in self._lapses
-        ]
+        still = [(at, number, self._still_due(leases)) for at, number, leases in self._lapses]
         together: dict[float, list[str]] = {}
-        for lease, at in moved.items():
+        for lease, at in self._moved.items():
             together.setdefault(at, []).append(lease)
         self._lapses = [one for one in still if one[2]]
         self._lapses += [(at, next(self._numbers), leases) for at, leases in together.items()]
         heapq.heapify(self._lapses)
-        self._noted = len(held)
+        self._noted = len(self)
+
+    def _still_due(self, leases: Sequence[str]) -> Sequence[str]:
+        """Those of some that were noted together that are held, and have not been extended."""
+        if type(leases) is LeaseRuns:
+            whole = [self._runs[run.nonce].run for run in leases.runs if run.nonce in self._runs]
+            if whole or not self._held:
+                return LeaseRuns(whole)
+        held, moved = self._held, self._moved
+        return [lease for lease in leases if lease in held and lease not in moved]
 
     def _forget_all(self) -> None:
         """The same where nothing is held."""
@@ -125,29 +198,40 @@ class Outstanding:
 
     def end(self, lease: str) -> None:
         """Settled, or known to be no lease any more."""
+        self._take_apart([lease])
         held = self._held.pop(lease, None)
         self._lapsed.pop(lease, None)
         self._moved.pop(lease, None)
         if held is not None:
             self._bytes -= held
             self.freed += 1
-        if not self._held:
+        if not len(self):
             self._forget_all()
 
     def end_all(self, leases: Sequence[str]) -> None:
         """The same for many."""
-        if self._lapsed or self._moved:
+        before = len(self)
+        if (starts := self._starts(leases)) is not None:
+            for held, count in starts:
+                self._bytes -= sum(held.sizes[:count])
+                self._count -= count
+                held.cut(count)
+                if not len(held):
+                    del self._runs[held.run.nonce]
+        elif self._lapsed or self._moved:
             for lease in leases:
                 self.end(lease)
             return
-        before = len(self._held)
-        self._bytes -= sum(map(self._held.pop, leases, repeat(0)))
-        self.freed += before - len(self._held)
-        if not self._held:
+        else:
+            self._take_apart(leases)
+            self._bytes -= sum(map(self._held.pop, leases, repeat(0)))
+        self.freed += before - len(self)
+        if not len(self):
             self._forget_all()
 
     def extend(self, lease: str, lapses_at: float) -> None:
         """Runs on. One that had lapsed counts again; one that is not this stream's is left alone."""
+        self._take_apart([lease])
         size = self._held[lease] if lease in self._held else self._lapsed.pop(lease, None)
         if size is not None:
             self._hold(lease, size, lapses_at)
@@ -159,6 +243,7 @@ class Outstanding:
         while self._lapses and self._lapses[0][0] <= now:
             noted_at, _, leases = heapq.heappop(self._lapses)
             self._noted -= len(leases)
+            self._take_apart(leases)
             for lease in leases:
                 if lease in self._held and self._moved.get(lease, noted_at) <= now:
                     size = self._held[lease]
