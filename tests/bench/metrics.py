@@ -21,6 +21,7 @@ import uvloop
 from bench.rig import Bench, cpu_s, started
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
+from headwayd.domain.leases import encode_run
 from headwayd.domain.model import Delivery, GetOrder, NewMessage, PutCode, PutOutcome, Settled, Settlement
 from headwayd.engine.counting.counted_store import counted
 from headwayd.engine.counting.counts import Counts
@@ -39,7 +40,7 @@ class _Idle:
     """A store whose steps are made before."""
 
     def __init__(self, count: int) -> None:
-        names = [f"lease-{number}" for number in range(count)]
+        names = encode_run(b"00" * 8, 1, count, bytes(16), 1)
         self.put_step = PutStep(outcomes=[PutOutcome(PutCode.QUEUED, name, 1, 1) for name in names])
         deliveries = [Delivery(name, b"", b"", name, 0, 1, 1, 0, 20) for name in names]
         self.get_step = GetStep(deliveries=deliveries, settled=())

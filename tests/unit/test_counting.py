@@ -9,8 +9,10 @@ from typing import Any, cast
 import pytest
 
 from headwayd.config.settings import Settings
+from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.histograms import Histogram
+from headwayd.domain.leases import LeaseRuns, Run
 from headwayd.domain.model import Counts as QueueTotals
 from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
 from headwayd.domain.places import LineNumbers
@@ -131,6 +133,41 @@ async def test_only_work_that_began_here_and_was_acked_here_has_a_duration() -> 
     found = counts.of("q")
     assert found.settled == {"acked": 4, "stale": 2}  # of both calls
     assert sum(found.work.counts) == 1
+
+
+async def test_leases_of_a_run_are_counted_as_those_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    def leased(number: int) -> FirstDeliveries:
+        run = Run(bytes(8), bytes([number]) * 16 + b"\0\0\0\1", range(1, 101))
+        return FirstDeliveries(
+            generation="00" * 8,
+            tickets=range(1, 101),
+            payloads=[b""] * 100,
+            leases=LeaseRuns([run]),
+            put_at_ms=[1_000] * 60 + [0] * 40,
+            lease_expires_at_ms=0,
+            now_ms=1_020,
+        )
+
+    monkeypatch.setattr(counted_store, "_MOST_LEASES", 250)
+    for is_alike in (True, False):
+        fake, store, counts = await counted_fake()
+        for number in (1, 2, 3, 3):  # the last is asked for again; the first is forgotten
+            given = leased(number)
+            fake.step = GetStep(deliveries=given if is_alike else list(given), settled=())
+            await store.get(GetOrder("q"), budget_s=1)
+        found = counts.of("q")
+        assert (found.delivered, sum(found.wait.counts)) == (300, 180)
+        for number, part in ((1, slice(0, 100)), (2, slice(0, 60)), (2, slice(60, 100)), (3, slice(5, 35))):
+            acks = FirstAcks(leased(number).leases[part])
+            fake.settled = acks if is_alike else list(acks)
+            await store.ack("q", ["any"], budget_s=1)
+        fake.settled = [Settlement(lease, Settled.STALE) for lease in leased(3).leases[:5]]
+        await store.ack("q", ["any"], budget_s=1)
+        fake.settled = [Settlement(lease, Settled.RELEASED) for lease in leased(3).leases[35:]]
+        await store.release("q", ["any"], budget_s=1)
+        assert (found.settled, sum(found.work.counts)) == ({"acked": 230, "stale": 5}, 130)
+        [(_, left)] = cast(Any, store)._leased_at.values()
+        assert left == 5
 
 
 async def test_leases_that_nobody_settles_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

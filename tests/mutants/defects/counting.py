@@ -37,9 +37,17 @@ MUTANTS: tuple[Mutant, ...] = (
         name="same-leases-counted-twice",
         defect="A Get that is repeated with its attempt id counts what it leased a second time.",
         file="engine/counting/counted_store.py",
-        old="if lease in leased_at:",
+        old="if step in leased_at:",
         new="if False:",
         test=_UNIT + "test_the_same_leases_asked_for_again_are_counted_once",
+    ),
+    Mutant(
+        name="stale-lease-ends-another",
+        defect="A lease that had ended before ends another of its step, whose work is then not counted.",
+        file="engine/counting/counted_store.py",
+        old="                    if how in _ENDED:\n",
+        new="                    if how:\n",
+        test=_UNIT + "test_leases_of_a_run_are_counted_as_those_of_any",
     ),
     Mutant(
         name="stale-state-told-without-the-store",

@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import QueueDrained
 from headwayd.domain.joined import Joined
+from headwayd.domain.leases import step_of, steps_of
 from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, PutCode, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.counting.counts import Counts, QueueCounts, add
 from headwayd.engine.ports import GetAsk, GetStep, PutStep, Store
 
-# Leases of which it is remembered when they began: their acks tell how long the work took. About 200 bytes each.
+# Leases of which it is remembered when they began: their acks tell how long the work took. About 300 bytes for those of
+# one step.
 _MOST_LEASES = 50_000
+_ENDED = {Settled.ACKED, Settled.RELEASED, Settled.DELAYED, Settled.DEAD}  # just now
 _HOW = {one: one.name.lower() for one in Settled}
 _ACKED = _HOW[Settled.ACKED]
 CALL_GONE, STREAM_ENDED = "call_gone", "stream_ended"
@@ -35,7 +37,8 @@ class _CountedStore:
     def __init__(self, store: Store, counts: Counts) -> None:
         self._store = store
         self._counts = counts
-        self._leased_at: dict[str, float] = {}  # in the order of time
+        self._leased_at: dict[str, tuple[float, int]] = {}  # by step, in the order of time; how many have not ended
+        self._lease_count = 0  # of all steps
         self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Any:
@@ -97,7 +100,8 @@ class _CountedStore:
         """See Store."""
         settled = await self._store.release(queue, leases, budget_s=budget_s, owned=owned)
         for one in settled:
-            self._leased_at.pop(one.lease, None)
+            if one.settled in _ENDED:
+                self._ended(step_of(one.lease))
         released = sum(one.settled is Settled.RELEASED for one in settled)
         if released:
             add(self._counts.released, STREAM_ENDED if owned else CALL_GONE, released)
@@ -106,21 +110,23 @@ class _CountedStore:
     # These loops take a good part of what counting costs: so what messages of a step have in common is worked out once.
 
     def _note_delivered(self, counts: QueueCounts, deliveries: Sequence[Delivery]) -> None:
-        leased_at, wait, now = self._leased_at, counts.wait, self._loop.time()
-        if type(deliveries) is FirstDeliveries and leased_at.keys().isdisjoint(deliveries.leases):
-            leased_at.update(zip(deliveries.leases, repeat(now), strict=False))
-            counts.delivered += len(deliveries)
-            for put_at_ms, count in Counter(deliveries.put_at_ms).items():
-                if put_at_ms:
-                    wait.note(deliveries.waited_ms(put_at_ms) / 1_000, count)
-            self._forget_leases()
+        leased_at, wait = self._leased_at, counts.wait
+        if type(deliveries) is FirstDeliveries:
+            if leased_at.keys().isdisjoint(steps := steps_of(deliveries.leases)):
+                self._begin(steps)
+                counts.delivered += len(deliveries)
+                for put_at_ms, count in Counter(deliveries.put_at_ms).items():
+                    if put_at_ms:
+                        wait.note(deliveries.waited_ms(put_at_ms) / 1_000, count)
             return
         bounds, buckets = wait.bounds, wait.counts
         at, waited_before_ms = 0, -1
+        begun: dict[str, int] = {}
         for _, _, _, lease, _, attempt, _, _, waited_ms in deliveries:
-            if lease in leased_at:  # the same attempt to get, asked again
+            step = step_of(lease)
+            if step in leased_at:  # the same attempt to get, asked again
                 continue
-            leased_at[lease] = now
+            begun[step] = begun.get(step, 0) + 1
             counts.delivered += 1
             if attempt > 1:
                 counts.redelivered += 1
@@ -129,37 +135,46 @@ class _CountedStore:
                     at, waited_before_ms = bisect_left(bounds, waited_ms / 1_000), waited_ms
                 buckets[at] += 1
                 wait.total += waited_ms / 1_000
-        self._forget_leases()
+        self._begin(begun)
 
-    def _forget_leases(self) -> None:
-        leased_at = self._leased_at
-        while len(leased_at) > _MOST_LEASES:
-            del leased_at[next(iter(leased_at))]
+    def _begin(self, steps: Mapping[str, int]) -> None:
+        leased_at, now = self._leased_at, self._loop.time()
+        for step, count in steps.items():
+            leased_at[step] = now, count
+            self._lease_count += count
+        while self._lease_count > _MOST_LEASES:
+            _, left = leased_at.pop(next(iter(leased_at)))
+            self._lease_count -= left
+
+    def _ended(self, step: str, count: int = 1) -> float | None:
+        """So many more leases of a step have ended. When they began; None if that is not known."""
+        began, left = self._leased_at.get(step, (None, 0))
+        if began is None:
+            return None
+        self._lease_count -= min(count, left)
+        if left > count:
+            self._leased_at[step] = began, left - count
+        else:
+            del self._leased_at[step]
+        return began
 
     def _note_settled(self, counts: QueueCounts, settled: Sequence[Settlement]) -> None:
-        ended, work, now = self._leased_at.pop, counts.work, self._loop.time()
+        work, now = counts.work, self._loop.time()
         if type(settled) is FirstAcks:
-            for began, count in Counter([ended(lease, None) for lease in settled.leases]).items():
-                if began is not None:
-                    work.note(now - began, count)
             add(counts.settled, _ACKED, len(settled))
-            return
-        bounds, buckets = work.bounds, work.counts
-        acked = at = 0
-        began_before = span = -1.0
-        for lease, how, _, _, _ in settled:
-            if how is not Settled.ACKED:
-                if how is not Settled.EXTENDED:
+            acked = steps_of(settled.leases)
+        else:
+            acked = Counter()
+            for lease, how, _, _, _ in settled:
+                if how is Settled.ACKED:
+                    acked[step_of(lease)] += 1
+                elif how is not Settled.EXTENDED:
                     add(counts.settled, _HOW[how])
-                    ended(lease, None)
-                continue
-            acked += 1
-            began = ended(lease, None)
+                    if how in _ENDED:
+                        self._ended(step_of(lease))
+            if acked:
+                add(counts.settled, _ACKED, acked.total())
+        for step, count in acked.items():
+            began = self._ended(step, count)
             if began is not None:
-                if began != began_before:
-                    span = now - began
-                    at, began_before = bisect_left(bounds, span), began
-                buckets[at] += 1
-                work.total += span
-        if acked:
-            add(counts.settled, _ACKED, acked)
+                work.note(now - began, count)
