@@ -52,6 +52,21 @@ def told_one_by_one(rows: Sequence[Row]) -> list[Any]:
     return [b"OK", b"%d" % NOW, GENERATION, b"", b"", RANDOM, 0, *(value for row in rows for value in row)]
 
 
+@pytest.mark.parametrize("count", [8, 15, 16, 300])
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 2_048])
+def test_deliveries_in_one_piece_are_those_made_one_by_one(count: int, size: int) -> None:
+    rows = [(*row[:5], (b"%05d" % row[0] * size)[:size]) for row in consecutive(count, 7)]
+    heads = {0: b"\xa0", 1: b"\xa1", 31: b"\xbf", 32: b"\xd9\x20", 255: b"\xd9\xff"}  # as MessagePack has them
+    head = heads.get(size, b"\xda" + size.to_bytes(2))
+    packed = (bytes([0x90 | count]) if count < 16 else b"\xdc" + count.to_bytes(2)) + b"".join(
+        head + row[5] for row in rows
+    )
+    told = told_by(rows)
+    in_a_piece = delivery_replies.deliveries([*told[:6], -told[6], *told[7:9], count, size, packed], 6)
+    assert isinstance(in_a_piece, FirstDeliveries)
+    assert list(in_a_piece) == one_by_one(rows)
+
+
 def one_by_one(rows: Sequence[Row]) -> Sequence[Delivery]:
     return delivery_replies.deliveries(told_one_by_one(rows), 6)
 

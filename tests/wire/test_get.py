@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from harness import eventually, refused
 from headway.v1 import queue_service_pb2
-from wire.calls import NOT_FOUND, SLACK_S, Keys, Line, leases, message, now_ms, payloads, span
+from wire.calls import ACKED, NOT_FOUND, SLACK_S, Keys, Line, Message, leases, message, now_ms, payloads, span
 from wire.conditions import consumers_wait
 
 
@@ -31,6 +32,39 @@ async def test_messages_are_leased_from_the_head_on(line: Line) -> None:
     assert payloads((await line.get(2)).deliveries) == [b"0", b"1"]
     assert payloads((await line.get(10)).deliveries) == [b"2", b"3", b"4"]
     assert (await line.counts()).leased == 5
+
+
+FRAME = 24  # bytes of an element that is more than a payload, beside id, headers and payload
+# What is not like the others; where it can be it has their size in the store.
+ODD: dict[str, Callable[[int], Message | None]] = {
+    "none": lambda _: None,
+    "size": lambda _: Message(payload=b"another"),
+    "magic": lambda size: Message(payload=b"\xf5HW\x01".ljust(size - FRAME)),
+    "magic within": lambda size: Message(payload=b"more than \xf5HW\x01".ljust(size)),
+    "header": lambda size: Message(payload=b"x" * (size - FRAME - 8), headers={"a": "b"}),
+    "id": lambda size: Message(payload=b"x" * (size - FRAME - 5), id="an id"),
+}
+
+
+@pytest.mark.parametrize("size", [0, 3, 31, 32, 255, 256, 2_048, 2_049, 70_000])
+@pytest.mark.parametrize("odd", ODD)
+async def test_messages_of_any_size_come_whole_and_in_order(line: Line, size: int, odd: str) -> None:
+    await line.create()
+    sent = [Message(payload=(b"%03d" % number * size)[:size]) for number in range(30)]
+    if (other := ODD[odd](size)) is not None:
+        sent[4] = other
+    for start in range(0, 30, 10):
+        await line.put(*sent[start : start + 10])
+    taken = [*await line.take(12), *await line.take(1), *await line.take(17)]
+    assert payloads(taken) == [one.payload for one in sent]
+    assert [dict(one.message.headers) for one in taken] == [dict(one.headers) for one in sent]
+    assert [one.ticket for one in taken] == list(range(1, 31))
+    for one, was in zip(taken, sent, strict=True):
+        assert one.message.id == was.id if was.id else one.message.id.endswith(f"-{one.ticket}")
+        assert one.put_at.ToMilliseconds() + one.waited.ToMilliseconds() == pytest.approx(
+            taken[0].put_at.ToMilliseconds() + taken[0].waited.ToMilliseconds(), abs=SLACK_S * 1_000
+        )
+    assert set(await line.ack(*leases(taken))) == {ACKED}
 
 
 async def test_without_a_number_one_message_is_leased(line: Line) -> None:

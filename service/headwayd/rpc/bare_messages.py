@@ -6,20 +6,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import repeat
-from struct import Struct
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 
 from headway.v1 import message_pb2, queue_service_pb2
+from headwayd.domain.pieces import cut
 from headwayd.rpc.wire_format import first_field, number_at, tag_of
 
 MANY = 6  # messages; fewer are cheaper to look at one by one
 _MOST_CUT = 10_000  # messages; a request with more of them is refused as a rule, and not worth the time before that
-_MOST_AT_A_STROKE = 1_000  # messages; for more that is kept would be too large
 _PAYLOAD = tag_of(message_pb2.Message.DESCRIPTOR, "payload")[0]
 
 # The bytes around a payload in a message that has nothing else: a tag, and the length in 7 bits a byte.
@@ -110,19 +108,4 @@ def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest 
         return None
     if rest.messages:
         return None
-    return BareRequest(raw, rest, _cut(raw, start, payload_at - start, size, count), size)
-
-
-def _cut(raw: bytes, start: int, before: int, size: int, count: int) -> Sequence[bytes]:
-    """What has `size` bytes behind each of `count` times `before` others."""
-    if count <= _MOST_AT_A_STROKE:
-        return [*_cutter(before, size, count).unpack_from(raw, start)]
-    stride = before + size
-    return [raw[at : at + size] for at in range(start + before, start + count * stride, stride)]
-
-
-@lru_cache(maxsize=32)
-def _cutter(before: int, size: int, count: int) -> Struct:
-    """Cuts them at a stroke, in a fifth of the time that slices take. Who sends many batches sends most of one shape;
-    where each has another, to make this takes as long as slices would."""
-    return Struct(f"{before}x{size}s" * count)
+    return BareRequest(raw, rest, cut(raw, start, count=count, size=size, before=payload_at - start), size)

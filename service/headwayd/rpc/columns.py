@@ -7,15 +7,15 @@ common is made once, and what counts up from one to the next is found in tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import groupby
-from struct import Struct
 
 from google.protobuf.descriptor import Descriptor
 
 from headway.v1 import message_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.leases import LENGTH, LeaseRuns, blocks, joined, repeated
+from headwayd.domain.pieces import cut
 from headwayd.rpc.spans import set_duration, set_timestamp
 from headwayd.rpc.wire_format import HIGHEST_OF_A_BYTE, tag_of, varint
 
@@ -94,15 +94,9 @@ def _numbers(leases: LeaseRuns, ticket_tag: bytes) -> list[bytes]:
             lows = (_LOW_BITS if ticket > HIGHEST_OF_A_BYTE else _ONLY_BITS)[low : low + count]
             columns = [(len(template), lows), *((len(lease_head) + at, column) for at, column in differing)]
             made = repeated(template + varint(ticket), count, columns)
-            numbers += _pieces(len(made) // count, count).unpack(made)
+            numbers += cut(made, 0, count=count, size=len(made) // count)
             ticket += count
     return numbers
-
-
-@lru_cache(maxsize=512)
-def _pieces(size: int, count: int) -> Struct:
-    """Cuts so many pieces of this size at a stroke."""
-    return Struct(f"{size}s" * count)
 
 
 def _decimals(tickets: range, before: bytes) -> tuple[list[bytes], list[bytes]]:

@@ -10,15 +10,17 @@ from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.joined import made_id
 from headwayd.domain.leases import LeaseRuns, Run, nonce_of
 from headwayd.domain.model import Delivery
+from headwayd.domain.pieces import cut
 from headwayd.store import frames, tokens
 from headwayd.store.replies import WORTH_COLUMNS, text
 
+_ALL = 1 << 30  # messages: more than any step gives
 _Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
 
 
 def deliveries(reply: Sequence[Any], start: int) -> Sequence[Delivery]:
     """The messages of get.lua's reply, which is given from its status on; they begin at `start`."""
-    [given] = deliveries_of_each(reply, start, [(len(reply), reply[5])])
+    [given] = deliveries_of_each(reply, start, [(_ALL, reply[5])])
     return given
 
 
@@ -29,11 +31,14 @@ def deliveries_of_each(
     its leases. Who is before has got all of them, or nobody behind has got any."""
     now, generation, at = int(reply[1]), text(reply[2]), 0
     name = bytes.fromhex(generation)
-    if first := reply[start]:
-        deadline, stored = reply[start + 1], reply[start + 3 :]
-        tickets, put_at_ms = range(first, first + len(stored)), _repeated(reply[start + 2])
-    else:
-        deadline, stored, tickets, put_at_ms = 0, (), range(0), []
+    first, deadline = reply[start], 0
+    is_in_a_piece = first < 0
+    tickets, put_at_ms = range(0), list[int]()
+    stored: Sequence[bytes] = ()
+    if first:
+        deadline, put_at_ms = reply[start + 1], _repeated(reply[start + 2])
+        stored = _pieces(*reply[start + 3 :]) if is_in_a_piece else reply[start + 3 :]
+        tickets = range(abs(first), abs(first) + len(stored))
     fields = iter(() if first else reply[start + 1 :])
     each: Iterator[_Row] = zip(fields, fields, fields, fields, fields, fields, strict=True)
     for most, random in shares:
@@ -41,7 +46,7 @@ def deliveries_of_each(
         payloads = stored[part]
         is_worth_columns = len(stored) - at >= WORTH_COLUMNS <= most
         at += most
-        if is_worth_columns and True not in map(bytes.startswith, payloads, repeat(frames.MAGIC)):
+        if is_worth_columns and (is_in_a_piece or True not in map(bytes.startswith, payloads, repeat(frames.MAGIC))):
             yield FirstDeliveries(
                 generation=generation,
                 tickets=tickets[part],
@@ -56,6 +61,13 @@ def deliveries_of_each(
             yield _delivered(reply, random, zip(tickets[part], *alike, payloads, strict=False))
         else:
             yield _delivered(reply, random, islice(each, most))
+
+
+def _pieces(count: int, size: int, packed: bytes) -> Sequence[bytes]:
+    """The elements of an array in MessagePack, each of so many bytes: behind the head of the array each has a head of
+    its own, all of one length."""
+    before = len(packed) // count - size  # that of the array is shorter than two of theirs
+    return cut(packed, len(packed) - count * (before + size), count=count, size=size, before=before)
 
 
 def _delivered(reply: Sequence[Any], random: bytes, rows: Iterable[_Row]) -> list[Delivery]:

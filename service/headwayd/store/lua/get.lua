@@ -26,7 +26,9 @@
 --        their first attempt, then number (from 1 on), status and failures of each of those, then '0' and for each
 --        message:
 --        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
---        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements.
+--        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
+--        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
+--        each has, and an array of them in MessagePack.
 --        Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once. Of several who ask, each is served when those before it

@@ -38,11 +38,12 @@ end
 
 local function elements_of(bundle) return cmsgpack.unpack(redis.call('HGET', K.bundle, 'b' .. bundle.step)) end
 
--- Keeps what was leased in one step, from the ticket `first` on, as a bundle. O(count + log n).
-local function tie(S, step, first, elements, put_when, rest, deadline)
+-- Keeps what was leased in one step, from the ticket `first` on, as a bundle. `packed`: the elements, if they are packed
+-- already. O(count + log n).
+local function tie(S, step, first, elements, packed, put_when, rest, deadline)
   local bundle = { first = first, count = #elements, left = #elements, put_when = put_when,
                    settled = string.rep('\0', math.ceil(#elements / 8)), rest = rest }
-  redis.call('HSET', K.bundle, 'h' .. step, pack_bundle(bundle), 'b' .. step, cmsgpack.pack(elements))
+  redis.call('HSET', K.bundle, 'h' .. step, pack_bundle(bundle), 'b' .. step, packed or cmsgpack.pack(elements))
   redis.call('ZADD', K.bundle_at, deadline, step)
   redis.call('ZADD', K.bundle_from, text_of(first), step)
   add(S, 'n_bundled', #elements)

@@ -11,6 +11,9 @@
 --   counted, counted_bytes   what of these left the line for the first time
 --   leases, kept, bodies     leases of their own, until they are written down all at once
 local CHUNK_OUT = 64
+-- Messages that may be told in one piece: so many at least, and of so many bytes at most. Of larger ones the one that asks
+-- would only copy more.
+local PIECE_LEAST, PIECE_SIZE = 8, 2048
 
 local function new_leasing(asks, most_bytes, must_fit, consumer, reply)
   reply[#reply + 1] = 0
@@ -82,8 +85,8 @@ local function text_of_runs(put_runs)
 end
 
 -- What was leased for the first time, from the ticket `first` on: for each who asks a bundle, or leases of their own.
--- `put_runs` has how many were put when, in order ('count, ms, count, ms, …').
-local function keep_fresh(S, L, first, elements, put_runs, is_named, rest, deadline_text)
+-- `put_runs` has how many were put when, in order ('count, ms, count, ms, …'); `packed`: all elements, if they are packed.
+local function keep_fresh(S, L, first, elements, packed, put_runs, is_named, rest, deadline_text)
   local run, left = 1, put_runs[1]   -- from which run the next is, and how many more are
   each_share(L, #elements, function(random, from, to)
     local count, runs, part = to - from + 1, put_runs, elements
@@ -99,7 +102,7 @@ local function keep_fresh(S, L, first, elements, put_runs, is_named, rest, deadl
     end
     local put_when = #part >= BUNDLE_LEAST and not is_named and text_of_runs(runs)
     if put_when and #put_when < 65536 then
-      tie(S, random, first + from - 1, part, put_when, rest, deadline_text)
+      tie(S, random, first + from - 1, part, packed, put_when, rest, deadline_text)
     else
       local at = 0
       for i = 1, #runs, 2 do
@@ -114,48 +117,94 @@ local function keep_fresh(S, L, first, elements, put_runs, is_named, rest, deadl
   write_leases(L)
 end
 
--- Leases messages from the head of a line without anything in it but elements of which nothing more is known: then their
--- tickets follow each other, and the records of those that were put at the same time differ in nothing but the nonce.
--- Returns whether the next one is more than the reply can hold. O(k + log n).
-local function lease_plain(S, L, most, deadline)
-  local reply, reply_at, most_bytes = L.reply, L.at, L.most_bytes
-  local first, at, taken, bytes, is_cut, is_named = S.head + 1, reply_at + 2, 0, 0, false, false
-  local last, known_put_at, known_to, put_together, put_from = S.head, 0, 0, nil, 1
-  local leased_elements, put_runs = {}, {}
-  reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = first, deadline, ''
-  while taken < most and not is_cut do
+-- Takes what is first in the line, as far as it fits into the reply. Returns the elements, how many bytes they have, how
+-- many each has (-1: not all have as many), and whether the next one does not fit. O(k).
+local function take_first(L, most)
+  local elements, taken, bytes, size = {}, 0, 0, -1
+  local most_bytes, must_fit = L.most_bytes, L.must_fit
+  while taken < most do
     local part = redis.call('RPOP', K.q, math.min(most - taken, CHUNK_OUT))
     for i = 1, #part do
       local element = part[i]
-      if bytes + #element > most_bytes and (L.must_fit or taken > 0) then
+      local own = #element
+      if bytes + own > most_bytes and (must_fit or taken > 0) then
         put_back(part, i)
-        is_cut = true
-        break
+        return elements, bytes, size, true
       end
-      bytes, taken, last = bytes + #element, taken + 1, last + 1
-      local id, put_at = '', 0
-      if string.byte(element) == MAGIC_BYTE then id, put_at = id_of(element) end
-      if id ~= '' then is_named = true end
-      if put_at == 0 then
-        if last >= known_to then known_put_at, known_to = time_of(S, last) end
-        put_at = known_put_at
-      end
-      if put_at ~= put_together then
-        if put_together then put_runs[#put_runs + 1], put_runs[#put_runs + 2] = taken - put_from, put_together end
-        put_together, put_from = put_at, taken
-      end
-      at = at + 1
-      reply[at], leased_elements[taken] = element, element
+      if own ~= size then size = taken == 0 and own or -1 end
+      bytes, taken = bytes + own, taken + 1
+      elements[taken] = element
     end
   end
+  return elements, bytes, size, false
+end
+
+-- When messages of which nothing but that is known were put, as of keep_fresh. O(number of runs), amortised.
+local function put_runs_of(S, first, last)
+  local runs, ticket = {}, first
+  while ticket <= last do
+    local put_at, to = time_of(S, ticket)
+    local count, n = math.min(to, last + 1) - ticket, #runs
+    if runs[n] == put_at then
+      runs[n - 1] = runs[n - 1] + count
+    else
+      runs[n + 1], runs[n + 2] = count, put_at
+    end
+    ticket = ticket + count
+  end
+  return runs
+end
+
+-- The same where some may be frames, which tell it themselves; and whether one has a name. O(k).
+local function put_runs_of_each(S, first, elements)
+  local runs, is_named, known_put_at, known_to = {}, false, 0, 0
+  for i, element in ipairs(elements) do
+    local id, put_at = '', 0
+    if string.byte(element) == MAGIC_BYTE then id, put_at = id_of(element) end
+    if id ~= '' then is_named = true end
+    if put_at == 0 then
+      if first + i - 1 >= known_to then known_put_at, known_to = time_of(S, first + i - 1) end
+      put_at = known_put_at
+    end
+    local n = #runs
+    if runs[n] == put_at then
+      runs[n - 1] = runs[n - 1] + 1
+    else
+      runs[n + 1], runs[n + 2] = 1, put_at
+    end
+  end
+  return runs, is_named
+end
+
+-- Leases messages from the head of a line without anything in it but elements of which nothing more is known: then their
+-- tickets follow each other, and the records of those that were put at the same time differ in nothing but the nonce.
+-- Who asks alone gets several of one size in one piece, as their bundle has them: for the store to tell each by itself
+-- takes as long as to pack them.
+-- Returns whether the next one is more than the reply can hold. O(k + log n).
+local function lease_plain(S, L, most, deadline)
+  local elements, bytes, size, is_cut = take_first(L, most)
+  local reply, at, taken, first = L.reply, L.at, #elements, S.head + 1
+  local last = S.head + taken
   if taken > 0 then
+    local packed = taken >= BUNDLE_LEAST and not L.asks[2] and string.byte(elements[1]) ~= MAGIC_BYTE
+      and cmsgpack.pack(elements) or nil
+    local is_bare = packed and not string.find(packed, MAGIC, 1, true)
+    local put_runs, is_named
+    if is_bare then
+      put_runs, is_named = put_runs_of(S, first, last), false
+    else
+      put_runs, is_named = put_runs_of_each(S, first, elements)
+    end
     set(S, 'head', last)
-    put_runs[#put_runs + 1], put_runs[#put_runs + 2] = taken + 1 - put_from, put_together
-    reply[reply_at + 2], L.tickets = text_of_runs(put_runs), text_of(first) .. '-' .. text_of(last)
-    keep_fresh(S, L, first, leased_elements, put_runs, is_named, fresh_rest(L.consumer), text_of(deadline))
+    L.tickets = text_of(first) .. '-' .. text_of(last)
+    reply[at], reply[at + 1], reply[at + 2] = first, deadline, text_of_runs(put_runs)
+    if is_bare and taken >= PIECE_LEAST and size >= 0 and size <= PIECE_SIZE then
+      reply[at], reply[at + 3], reply[at + 4], reply[at + 5] = -first, taken, size, packed
+    else
+      for i, element in ipairs(elements) do reply[at + 2 + i] = element end
+    end
+    keep_fresh(S, L, first, elements, packed, put_runs, is_named, fresh_rest(L.consumer), text_of(deadline))
     for ticket = first, S.watched_until > S.now and last or 0 do tell(S, 'L', text_of(ticket), 1) end
-  else
-    reply[reply_at], reply[reply_at + 1], reply[reply_at + 2] = 0, nil, nil
   end
   S.size, S.len = S.size - taken, S.len - taken
   L.given, L.taken, L.counted, L.counted_bytes = taken, taken, taken, bytes
