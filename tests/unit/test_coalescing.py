@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -38,13 +38,6 @@ class Steps:
 
     def note_unclaimed(self, key: str, ask: int, answer: str) -> None:
         self.unclaimed.append((key, ask, answer))
-
-
-@pytest.fixture
-async def tasks() -> AsyncIterator[Tasks]:
-    tasks = Tasks()
-    yield tasks
-    await tasks.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import cast
 
 import pytest
@@ -42,13 +42,6 @@ class Overdue:
         if self.left <= 0:
             self.is_done.set()
         return self.left > 0
-
-
-@pytest.fixture
-async def tasks() -> AsyncIterator[Tasks]:
-    tasks = Tasks()
-    yield tasks
-    await tasks.close()
 
 
 def sweeping(store: Overdue, spawn: Callable[[Awaitable[None], str], None]) -> Sweeper:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -25,13 +24,6 @@ def store() -> FakeStore:
     for _ in range(30):
         queue.put()
     return FakeStore(queue)
-
-
-@pytest.fixture
-async def tasks() -> AsyncIterator[Tasks]:
-    own = Tasks()
-    yield own
-    await own.close()
 
 
 @pytest.fixture
