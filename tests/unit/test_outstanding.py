@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.consuming import Credit
@@ -298,5 +298,5 @@ class RunsAndLeases(RuleBasedStateMachine):
             assert self.as_runs.room() == self.one_by_one.room()
 
 
-TestRunsAndLeases = RunsAndLeases.TestCase
-TestRunsAndLeases.settings = settings(max_examples=300, stateful_step_count=25, deadline=None)
+def test_whatever_befalls_leases_of_runs_they_count_as_any() -> None:
+    run_state_machine_as_test(RunsAndLeases, settings=settings(max_examples=300, stateful_step_count=25, deadline=None))

@@ -113,7 +113,7 @@ def _runs(raw: bytes, start: int, end: int, before: bytes) -> LeaseRuns | None:
     most = min((end - start) // _STRIDE // LEAST_LEASES, _MOST_RUNS)
     while start < end:
         first = decoded(raw[start + len(before) : start + _STRIDE])
-        if first is None or len(runs) == most:
+        if first is None or len(runs) == most or not raw.startswith(before, start):
             return None
         run = _longest(raw, start, (end - start) // _STRIDE, first)
         stop = start + len(run.tickets) * _STRIDE

@@ -292,6 +292,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/rpc/test_lease_runs.py::test_one_that_is_another_hides_in_no_run",
     ),
     Mutant(
+        name="length-before-a-run-not-looked-at",
+        defect="Bytes that are no request, by a length before the first lease, ack messages.",
+        file="rpc/lease_runs.py",
+        old=" or not raw.startswith(before, start):",
+        new=":",
+        test="tests/unit/rpc/test_lease_runs.py::test_what_stands_before_a_lease_is_looked_at",
+    ),
+    Mutant(
         name="tickets-beyond-all",
         defect="Leases with tickets that no number of the scripts can tell apart are taken for a run.",
         file="rpc/lease_runs.py",
@@ -322,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="""        self._take_apart([lease])
         size = self._held[lease] if""",
         new="""        size = self._held[lease] if""",
-        test=OUTSTANDING + "TestRunsAndLeases",
+        test=OUTSTANDING + "test_whatever_befalls_leases_of_runs_they_count_as_any",
     ),
     Mutant(
         name="run-told-again-counts-twice",
@@ -330,6 +338,6 @@ MUTANTS: tuple[Mutant, ...] = (
         file="engine/consuming/outstanding.py",
         old="or any(run.nonce in self._runs for run in leases.runs):",
         new="or False:",
-        test=OUTSTANDING + "TestRunsAndLeases",
+        test=OUTSTANDING + "test_whatever_befalls_leases_of_runs_they_count_as_any",
     ),
 )

@@ -36,7 +36,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="credit-exceeded-by-one-plain-message",
         defect="A message of a plain line larger than what is left of the bytes is leased all the same.",
         file=INCLUDE + "leasing.lua",
-        old="(L.must_fit or taken > 0)",
+        old="(must_fit or taken > 0)",
         new="taken > 0",
         test=WIRE + "test_consume_credit.py::test_bytes_are_a_credit_too_and_never_exceeded",
     ),

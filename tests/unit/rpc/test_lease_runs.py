@@ -111,6 +111,22 @@ def test_one_that_is_another_hides_in_no_run() -> None:
             assert found is None or list(found.leases) == named
 
 
+@pytest.mark.parametrize("odd", [b"\x12\x00", b"\x12\x2f", b"\x12\x31", b"\x1a\x30", b"\x0a\x30", b"\x00\x30"])
+@pytest.mark.parametrize("which", [0, 1, 9, 10, 18, 19])
+def test_what_stands_before_a_lease_is_looked_at(which: int, odd: bytes) -> None:
+    """Also before the first one of a run."""
+    raw = AckRequest(leases=[*run(10), *run(10, 500)]).SerializeToString()
+    at = which * (LENGTH + 2)
+    raw = raw[:at] + odd + raw[at + 2 :]
+    found = ACK(raw)
+    try:
+        request = AckRequest.FromString(raw)
+    except DecodeError:
+        assert found is None
+    else:
+        assert found is None or list(found.leases) == list(request.leases)
+
+
 def test_only_requests_that_ack_are_looked_at() -> None:
     assert cut_of(ExtendRequest) is None
     whole = run(9)
