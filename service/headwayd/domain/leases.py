@@ -26,6 +26,7 @@ LARGEST_TICKET = 2**53
 _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"-_", b"+/")
 # Where a token tells the lowest byte of its ticket, and how: by that and the first half byte of the random part.
 _MIDDLE_AT, _MIDDLE_END = 20, 22
+STEP_AT = _MIDDLE_END  # from here on tokens of one step, and attempt, are alike
 _NONCE_AT = 21  # from here on it tells that, and two more bits
 _DIGITS = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}-_"
 _MIDDLES = [[_DIGITS[low >> 2] + _DIGITS[(low & 3) << 4 | half] for low in range(256)] for half in range(16)]
@@ -231,7 +232,7 @@ def nonces_of(leases: Iterable[str]) -> set[bytes]:
 
 def step_of(lease: str) -> str:
     """What the leases of one step, and attempt, have in common, and those of no other."""
-    return lease[_MIDDLE_END:] or lease
+    return lease[STEP_AT:] or lease
 
 
 def steps_of(leases: Sequence[str]) -> Counter[str]:

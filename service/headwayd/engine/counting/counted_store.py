@@ -11,7 +11,7 @@ from typing import Any, cast
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import QueueDrained
 from headwayd.domain.joined import Joined
-from headwayd.domain.leases import step_of, steps_of
+from headwayd.domain.leases import STEP_AT, step_of, steps_of
 from headwayd.domain.model import DelayOrder, Delivery, GetOrder, NewMessage, PutCode, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.counting.counts import Counts, QueueCounts, add
@@ -120,14 +120,15 @@ class _CountedStore:
                         wait.note(deliveries.waited_ms(put_at_ms) / 1_000, count)
             return
         bounds, buckets = wait.bounds, wait.counts
-        at, waited_before_ms = 0, -1
+        delivered = at = 0
+        waited_before_ms = -1
         begun: dict[str, int] = {}
         for _, _, _, lease, _, attempt, _, _, waited_ms in deliveries:
-            step = step_of(lease)
+            step = lease[STEP_AT:] or lease  # as step_of says
             if step in leased_at:  # the same attempt to get, asked again
                 continue
             begun[step] = begun.get(step, 0) + 1
-            counts.delivered += 1
+            delivered += 1
             if attempt > 1:
                 counts.redelivered += 1
             elif waited_ms is not None:
@@ -135,6 +136,7 @@ class _CountedStore:
                     at, waited_before_ms = bisect_left(bounds, waited_ms / 1_000), waited_ms
                 buckets[at] += 1
                 wait.total += waited_ms / 1_000
+        counts.delivered += delivered
         self._begin(begun)
 
     def _begin(self, steps: Mapping[str, int]) -> None:
@@ -160,20 +162,21 @@ class _CountedStore:
 
     def _note_settled(self, counts: QueueCounts, settled: Sequence[Settlement]) -> None:
         work, now = counts.work, self._loop.time()
+        acked: dict[str, int] = {}
         if type(settled) is FirstAcks:
-            add(counts.settled, _ACKED, len(settled))
             acked = steps_of(settled.leases)
         else:
-            acked = Counter()
+            is_acked = Settled.ACKED
             for lease, how, _, _, _ in settled:
-                if how is Settled.ACKED:
-                    acked[step_of(lease)] += 1
+                if how is is_acked:
+                    step = lease[STEP_AT:] or lease  # as step_of says
+                    acked[step] = acked.get(step, 0) + 1
                 elif how is not Settled.EXTENDED:
                     add(counts.settled, _HOW[how])
                     if how in _ENDED:
                         self._ended(step_of(lease))
-            if acked:
-                add(counts.settled, _ACKED, acked.total())
+        if acked:
+            add(counts.settled, _ACKED, sum(acked.values()))
         for step, count in acked.items():
             began = self._ended(step, count)
             if began is not None:
