@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import sys
 from base64 import b64encode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from datetime import timedelta
@@ -202,8 +203,18 @@ async def test_when_a_flood_is_over_nobody_is_refused(open_jobs: OpenJobs, figur
 # -- connections that are opened anew ---------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def only_flood(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """None of the others that ask for this runs meanwhile, in no process of this test run: side by side neither flood
+    is one."""
+    with (tmp_path_factory.getbasetemp().parent / "flood.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # until it is over may take long beside other floods
+@pytest.mark.usefixtures("only_flood")
 async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in_line_keeps_the_place(
     open_jobs: OpenJobs, connect: Connect, figure: Callable[[str, str], None]
 ) -> None:
