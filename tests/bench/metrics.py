@@ -21,7 +21,7 @@ import uvloop
 from bench.rig import Bench, cpu_s, started
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
-from headwayd.domain.leases import encode_run
+from headwayd.domain.leases import Run, nonce_of, texts
 from headwayd.domain.model import Delivery, GetOrder, NewMessage, PutCode, PutOutcome, Settled, Settlement
 from headwayd.engine.counting.counted_store import counted
 from headwayd.engine.counting.counts import Counts
@@ -40,7 +40,7 @@ class _Idle:
     """A store whose steps are made before."""
 
     def __init__(self, count: int) -> None:
-        names = encode_run(b"00" * 8, 1, count, bytes(16), 1)
+        names = texts(Run(bytes(8), nonce_of(bytes(16), 1), range(1, 1 + count)))
         self.put_step = PutStep(outcomes=[PutOutcome(PutCode.QUEUED, name, 1, 1) for name in names])
         deliveries = [Delivery(name, b"", b"", name, 0, 1, 1, 0, 20) for name in names]
         self.get_step = GetStep(deliveries=deliveries, settled=())

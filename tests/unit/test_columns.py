@@ -21,6 +21,7 @@ from headwayd.engine.consuming.outstanding import Outstanding
 from headwayd.rpc.conversion import add_deliveries, add_results, consume_response, get_response
 from headwayd.rpc.encoded import Encoded, as_message, to_bytes
 from headwayd.store import delivery_replies, replies, tokens
+from unit.runs import run_tokens
 
 GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
 DEADLINE = NOW + 30_000
@@ -228,7 +229,7 @@ def test_tokens_of_many_are_those_of_each(leases: list[str]) -> None:
 
 
 def test_leases_of_one_step_are_named_together() -> None:
-    leases = tokens.encode_run(GENERATION, 4, 3, RANDOM, 1)
+    leases = run_tokens(GENERATION, 4, 3, RANDOM, 1)
     nonce = RANDOM + (1).to_bytes(4)
     assert tokens.decode_all(leases) == [GENERATION, nonce, -3, 4]  # they follow each other
     assert tokens.decode_all([leases[0], leases[2], leases[1]]) == [GENERATION, nonce, 3, 4, 6, 5]
@@ -243,7 +244,7 @@ def test_leases_of_one_step_are_named_together() -> None:
 def test_tokens_made_at_once_are_those_made_one_by_one(first: int, count: int, random: bytes, attempt: int) -> None:
     encode = tokens.encoder(GENERATION)
     in_turn = [encode(ticket, random, attempt) for ticket in range(first, first + count)]
-    assert tokens.encode_run(GENERATION, first, count, random, attempt) == in_turn
+    assert run_tokens(GENERATION, first, count, random, attempt) == in_turn
 
 
 @given(
@@ -253,9 +254,7 @@ def test_tokens_made_at_once_are_those_made_one_by_one(first: int, count: int, r
     st.one_of(st.none(), st.integers(0)),
 )
 def test_tokens_of_many_steps_are_those_of_each(steps: list[tuple[int, int, bytes]], odd: int | None) -> None:
-    leases = [
-        lease for first, count, random in steps for lease in tokens.encode_run(GENERATION, first, count, random, 1)
-    ]
+    leases = [lease for first, count, random in steps for lease in run_tokens(GENERATION, first, count, random, 1)]
     if odd is not None and leases:  # one has a character that is another, or none of theirs
         at = odd % len(leases)
         leases[at] = leases[at][: odd % 48] + "A*"[odd % 2] + leases[at][odd % 48 + 1 :]

@@ -12,7 +12,6 @@ from headwayd.config.settings import Settings
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.histograms import Histogram
-from headwayd.domain.leases import LeaseRuns, Run
 from headwayd.domain.model import Counts as QueueTotals
 from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
 from headwayd.domain.places import LineNumbers
@@ -25,6 +24,7 @@ from headwayd.engine.ports import GetStep, Store
 from headwayd.oversight import Oversight
 from headwayd.telemetry.metric_names import QUEUES
 from headwayd.telemetry.reading import of_census
+from unit.runs import first_deliveries
 
 
 def test_a_value_at_a_bound_is_counted_below_it() -> None:
@@ -137,16 +137,7 @@ async def test_only_work_that_began_here_and_was_acked_here_has_a_duration() -> 
 
 async def test_leases_of_a_run_are_counted_as_those_of_any(monkeypatch: pytest.MonkeyPatch) -> None:
     def leased(number: int) -> FirstDeliveries:
-        run = Run(bytes(8), bytes([number]) * 16 + b"\0\0\0\1", range(1, 101))
-        return FirstDeliveries(
-            generation="00" * 8,
-            tickets=range(1, 101),
-            payloads=[b""] * 100,
-            leases=LeaseRuns([run]),
-            put_at_ms=[1_000] * 60 + [0] * 40,
-            lease_expires_at_ms=0,
-            now_ms=1_020,
-        )
+        return first_deliveries(number, range(1, 101), put_at_ms=[1_000] * 60 + [0] * 40)
 
     monkeypatch.setattr(counted_store, "_MOST_LEASES", 250)
     for is_alike in (True, False):

@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.consuming import Credit
-from headwayd.domain.leases import LeaseRuns, Run, all_leases
+from headwayd.domain.leases import LeaseRuns, all_leases
 from headwayd.domain.model import Delivery
 from headwayd.engine.consuming.outstanding import Outstanding, Room, size_of
+from unit.runs import first_deliveries
 
 
 def delivery(lease: str, size: int = 10, *, id_: str = "~g-1", headers: bytes = b"") -> Delivery:
@@ -187,17 +188,9 @@ def test_of_a_stream_that_always_holds_something_nothing_is_kept_that_is_settled
 
 
 def step(number: int, first: int, count: int) -> FirstDeliveries:
-    """What one step leased."""
-    nonce = number.to_bytes(16) + b"\0\0\0\1"
-    return FirstDeliveries(
-        generation="00" * 8,
-        tickets=range(first, first + count),
-        payloads=[b"x" * (ticket % 5) for ticket in range(first, first + count)],
-        leases=LeaseRuns([Run(bytes(8), nonce, range(first, first + count))]),
-        put_at_ms=[0] * count,
-        lease_expires_at_ms=0,
-        now_ms=0,
-    )
+    """What one step leased, of 0 to 4 bytes each."""
+    tickets = range(first, first + count)
+    return first_deliveries(number, tickets, payloads=[b"x" * (ticket % 5) for ticket in tickets])
 
 
 def holding_a_run() -> tuple[Outstanding, LeaseRuns]:

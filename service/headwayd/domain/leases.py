@@ -27,7 +27,6 @@ _TO_URL_SAFE, _FROM_URL_SAFE = bytes.maketrans(b"+/", b"-_"), bytes.maketrans(b"
 # Where a token tells the lowest byte of its ticket, and how: by that and the first half byte of the random part.
 _MIDDLE_AT, _MIDDLE_END = 20, 22
 STEP_AT = _MIDDLE_END  # from here on tokens of one step, and attempt, are alike
-_NONCE_AT = 21  # from here on it tells that, and two more bits
 _DIGITS = f"{string.ascii_uppercase}{string.ascii_lowercase}{string.digits}-_"
 _MIDDLES = [[_DIGITS[low >> 2] + _DIGITS[(low & 3) << 4 | half] for low in range(256)] for half in range(16)]
 # The same by columns: of each half byte the first characters of all, and the second ones.
@@ -49,6 +48,11 @@ class Run(NamedTuple):
     generation: bytes
     nonce: bytes
     tickets: range
+
+    @property
+    def step(self) -> str:
+        """See `step_of`."""
+        return step_of(encoded(self.generation, self.tickets.start, self.nonce).decode())
 
     def follows(self, before: Run) -> bool:
         """Whether it goes on where the other ends."""
@@ -118,12 +122,6 @@ def named(token: str) -> Name | None:
         return decoded(token.encode("ascii"))
     except UnicodeEncodeError:
         return None
-
-
-def encode_run(generation: bytes, first: int, count: int, random: bytes, attempt: int) -> list[str]:
-    """The tokens of leases of one step of this generation (as hex)."""
-    name = bytes.fromhex(generation.decode())
-    return texts(Run(name, nonce_of(random, attempt), range(first, first + count)))
 
 
 Columns = Sequence[tuple[int, bytes]]  # characters of many alike: where they are in each, and those of all
@@ -221,25 +219,16 @@ def all_leases(parts: Sequence[Sequence[str]]) -> Sequence[str]:
     return LeaseRuns(runs)
 
 
-def nonces_of(leases: Iterable[str]) -> set[bytes]:
-    """The nonces of all of them that are tokens."""
-    if type(leases) is LeaseRuns:
-        return {run.nonce for run in leases.runs}
-    # Those of one step have few ends that differ, so few of them are read.
-    of_each_end = {lease[_NONCE_AT:]: lease for lease in leases}
-    return {name.nonce for lease in of_each_end.values() if (name := named(lease)) is not None}
-
-
 def step_of(lease: str) -> str:
     """What the leases of one step, and attempt, have in common, and those of no other."""
     return lease[STEP_AT:] or lease
 
 
-def steps_of(leases: Sequence[str]) -> Counter[str]:
+def steps_of(leases: Iterable[str]) -> Counter[str]:
     """How many of them are of which step."""
     if type(leases) is not LeaseRuns:
         return Counter(map(step_of, leases))
     counted: Counter[str] = Counter()
     for run in leases.runs:
-        counted[step_of(encoded(run.generation, run.tickets.start, run.nonce).decode())] += len(run.tickets)
+        counted[run.step] += len(run.tickets)
     return counted

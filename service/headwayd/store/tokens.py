@@ -9,9 +9,9 @@ from operator import itemgetter
 from typing import cast
 
 from headwayd.domain import leases
-from headwayd.domain.leases import LENGTH, RANDOM_BYTES, LeaseRuns, Name, Run, encode_run, encoder, run_of
+from headwayd.domain.leases import LENGTH, RANDOM_BYTES, LeaseRuns, Name, Run, encoder, run_of
 
-__all__ = ["RANDOM_BYTES", "decode", "decode_all", "encode_run", "encoder"]
+__all__ = ["RANDOM_BYTES", "decode", "decode_all", "encoder"]
 
 _UNKNOWN = Name(b"", 0, b"")
 _OF_A_STEP = itemgetter(0, 2)

@@ -52,8 +52,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="times-of-the-first",
         defect="All messages of a step were put when the first one was.",
         file=INCLUDE + "leasing.lua",
-        old="local count, n = math.min(to, last + 1) - ticket, #runs",
-        new="local count, n = last + 1 - ticket, #runs",
+        old="local count = math.min(to, last + 1) - ticket",
+        new="local count = last + 1 - ticket",
         test=ALIKE,
     ),
     Mutant(

@@ -11,15 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.v1.queue_service_pb2 import AckRequest, ConsumeRequest, ExtendRequest, GetRequest
-from headwayd.domain.leases import LENGTH, LeaseRuns, encode_run
+from headwayd.domain.leases import LENGTH, LeaseRuns
 from headwayd.rpc.lease_runs import LEAST_LEASES, cut_of
+from unit.runs import run_tokens
 
 GENERATION, RANDOM = b"0123456789abcdef", bytes(range(16))
 ACK, GET, CONSUME = (cast("Callable[[bytes], Any]", cut_of(kind)) for kind in (AckRequest, GetRequest, ConsumeRequest))
 
 
 def run(count: int, first: int = 100, *, random: bytes = RANDOM, attempt: int = 1) -> list[str]:
-    return encode_run(GENERATION, first, count, random, attempt)
+    return run_tokens(GENERATION, first, count, random, attempt)
 
 
 @st.composite

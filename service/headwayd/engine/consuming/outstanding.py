@@ -16,7 +16,7 @@ from itertools import repeat
 
 from headwayd.domain.columns import FirstDeliveries, leases_of
 from headwayd.domain.consuming import Credit
-from headwayd.domain.leases import LeaseRuns, Run, nonces_of, texts
+from headwayd.domain.leases import LeaseRuns, Run, steps_of, texts
 from headwayd.domain.model import Delivery
 
 OWN_ID_MARK = "~"  # ids made by the service are no part of a message's size
@@ -57,7 +57,7 @@ class _HeldRun:
         or goes on behind it."""
         own, other = self.run, run.tickets
         is_start = other.start == own.tickets.start and other.stop <= own.tickets.stop
-        return len(other) if is_start and own.generation == run.generation else None
+        return len(other) if is_start and own[:2] == run[:2] else None
 
     def cut(self, count: int) -> None:
         """Holds so many less, from the first on."""
@@ -70,7 +70,7 @@ class Outstanding:
 
     def __init__(self, credit: Credit) -> None:
         self.credit = credit
-        self._runs: dict[bytes, _HeldRun] = {}  # by their nonces
+        self._runs: dict[str, _HeldRun] = {}  # by their steps
         self._held: dict[str, int] = {}  # all other leases: their bytes
         self._count = 0  # leases of runs
         self._bytes = 0  # of all
@@ -104,7 +104,7 @@ class Outstanding:
         count, size = len(self), self._bytes
         if (starts := self._starts(ending)) is not None:
             count -= len(ending)
-            size -= sum(sum(held.sizes[:part]) for held, part in starts)
+            size -= sum(sum(held.sizes[:part]) for held, part in starts.values())
         elif ending:
             self._take_apart(ending)
             ended = self._held.keys() & ending
@@ -119,7 +119,7 @@ class Outstanding:
     def add(self, deliveries: Sequence[Delivery], lapses_at: float) -> None:
         """Leased to the stream just now."""
         leases = leases_of(deliveries)
-        if type(leases) is not LeaseRuns or self._held or any(run.nonce in self._runs for run in leases.runs):
+        if type(leases) is not LeaseRuns or self._held or any(run.step in self._runs for run in leases.runs):
             self._take_apart(leases)
             leases = list(leases)
         if type(deliveries) is FirstDeliveries and (not self._held or self._held.keys().isdisjoint(leases)):
@@ -127,7 +127,7 @@ class Outstanding:
             self._bytes += sum(sizes)
             if type(leases) is LeaseRuns:
                 [run] = leases.runs
-                self._runs[run.nonce] = _HeldRun(run, sizes)
+                self._runs[run.step] = _HeldRun(run, sizes)
                 self._count += len(run.tickets)
             else:
                 self._held.update(zip(leases, sizes, strict=True))
@@ -136,26 +136,27 @@ class Outstanding:
                 self._hold(delivery.lease, size_of(delivery), lapses_at)
         self._note_lapse(lapses_at, leases)
 
-    def _starts(self, leases: Sequence[str]) -> list[tuple[_HeldRun, int]] | None:
-        """The runs that begin with these, and how many of the leases of each they are; None where that is not all that
-        they are."""
+    def _starts(self, leases: Sequence[str]) -> dict[str, tuple[_HeldRun, int]] | None:
+        """The runs that begin with these, by step, and how many of the leases of each they are; None where that is not
+        all that they are."""
         if type(leases) is not LeaseRuns:
             return None
-        starts: dict[bytes, tuple[_HeldRun, int]] = {}
+        starts: dict[str, tuple[_HeldRun, int]] = {}
         for run in leases.runs:
-            held = self._runs.get(run.nonce)
+            step = run.step
+            held = self._runs.get(step)
             count = None if held is None else held.before(run)
-            if held is None or count is None or run.nonce in starts:
+            if held is None or count is None or step in starts:
                 return None
-            starts[run.nonce] = held, count
-        return list(starts.values())
+            starts[step] = held, count
+        return starts
 
     def _take_apart(self, leases: Iterable[str]) -> None:
         """From now on the runs that have any of these are held lease by lease."""
         if not self._runs:
             return
-        for nonce in nonces_of(leases) & self._runs.keys():
-            held = self._runs.pop(nonce)
+        for step in steps_of(leases).keys() & self._runs.keys():
+            held = self._runs.pop(step)
             self._count -= len(held)
             self._held.update(zip(texts(held.run), held.sizes, strict=True))
 
@@ -185,7 +186,7 @@ class Outstanding:
     def _still_due(self, leases: Sequence[str]) -> Sequence[str]:
         """Those of some that were noted together that are held, and have not been extended."""
         if type(leases) is LeaseRuns:
-            whole = [self._runs[run.nonce].run for run in leases.runs if run.nonce in self._runs]
+            whole = [one.run for run in leases.runs if (one := self._runs.get(run.step)) is not None]
             if whole or not self._held:
                 return LeaseRuns(whole)
         held, moved = self._held, self._moved
@@ -212,12 +213,12 @@ class Outstanding:
         """The same for many."""
         before = len(self)
         if (starts := self._starts(leases)) is not None:
-            for held, count in starts:
+            for step, (held, count) in starts.items():
                 self._bytes -= sum(held.sizes[:count])
                 self._count -= count
                 held.cut(count)
                 if not len(held):
-                    del self._runs[held.run.nonce]
+                    del self._runs[step]
         elif self._lapsed or self._moved:
             for lease in leases:
                 self.end(lease)

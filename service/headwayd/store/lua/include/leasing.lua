@@ -139,17 +139,23 @@ local function take_first(L, most)
   return elements, bytes, size, false
 end
 
+-- So many more were put then.
+local function note_run(runs, count, put_at)
+  local n = #runs
+  if runs[n] == put_at then
+    runs[n - 1] = runs[n - 1] + count
+  else
+    runs[n + 1], runs[n + 2] = count, put_at
+  end
+end
+
 -- When messages of which nothing but that is known were put, as of keep_fresh. O(number of runs), amortised.
 local function put_runs_of(S, first, last)
   local runs, ticket = {}, first
   while ticket <= last do
     local put_at, to = time_of(S, ticket)
-    local count, n = math.min(to, last + 1) - ticket, #runs
-    if runs[n] == put_at then
-      runs[n - 1] = runs[n - 1] + count
-    else
-      runs[n + 1], runs[n + 2] = count, put_at
-    end
+    local count = math.min(to, last + 1) - ticket
+    note_run(runs, count, put_at)
     ticket = ticket + count
   end
   return runs
@@ -166,12 +172,7 @@ local function put_runs_of_each(S, first, elements)
       if first + i - 1 >= known_to then known_put_at, known_to = time_of(S, first + i - 1) end
       put_at = known_put_at
     end
-    local n = #runs
-    if runs[n] == put_at then
-      runs[n - 1] = runs[n - 1] + 1
-    else
-      runs[n + 1], runs[n + 2] = 1, put_at
-    end
+    note_run(runs, 1, put_at)
   end
   return runs, is_named
 end
