@@ -17,7 +17,7 @@ from wire.calls import ACKED, Keys, Line, payloads
 from wire.every_call import REQUESTS, short
 
 PREFIX = "__layout__"
-NEWER = 2
+NEWER = 3
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -38,6 +38,8 @@ class ClientsMachine(StoreMachine):
 
     process = "headway/stateful/1/0"
 
+    most_moved: ClassVar[int]  # what the scripts have
+
     def __init__(self) -> None:
         super().__init__()
         self.leases: list[tuple[int, int, str]] = []  # in which life, ticket, token
@@ -68,7 +70,7 @@ class ClientsMachine(StoreMachine):
         self.life += 1
         self.generation = generation
         self.told: list[str] = []  # the made ids that clients heard of, as the model has them
-        self.model = Model(**self.shape, window_ms=self.window_ms, now=self.now)
+        self.model = Model(**self.shape, window_ms=self.window_ms, now=self.now, most_moved=self.most_moved)
 
     # -- what clients do ----------------------------------------------------------------------------------------------
 

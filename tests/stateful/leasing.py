@@ -108,8 +108,7 @@ class Leasing(QueueState):
                 if state == "LIVE":
                     back.append(ticket)
                 results.append("RELEASED")
-        for ticket in back:
-            self._return(ticket)
+        self._return(back)
         return results + [self._postpone(name, mode=mode, ms=ms) for name in names]
 
     def _put_aside(self, ticket: int, message: Msg, wait: int) -> None:

@@ -53,7 +53,9 @@ class QueueState:
     tail: int = 0
     is_closed: bool = False
     messages: dict[int, Msg] = field(default_factory=dict)  # by ticket, while it waits or is leased
-    returned: list[int] = field(default_factory=list)  # at the head, in ticket order
+    most_moved: int = 2_000  # of those that came back, for one more
+    returned: list[int] = field(default_factory=list)  # at the head, the block begun last first, in a block by ticket
+    block_of: dict[int, int] = field(default_factory=dict)  # by ticket
     fresh: list[int] = field(default_factory=list)  # behind them
     leased: dict[int, int] = field(default_factory=dict)  # ticket → deadline
     delayed: dict[int, tuple[int, Msg]] = field(default_factory=dict)  # sequence number → due, message
@@ -124,8 +126,7 @@ class QueueState:
                 self._bury(("ticket", ticket), message, "attempts")
             else:
                 back.append(ticket)
-        for ticket in back:
-            self._return(ticket)
+        self._return(back)
         old = [ticket for ticket in self.line if self._is_over(self.messages[ticket])]
         for ticket in sorted(old, key=lambda t: (self.messages[t].expires_at, str(t))):
             self._leave(ticket)
@@ -165,13 +166,23 @@ class QueueState:
         message.cause = cause
         self.dead.append((ref, message))
 
-    def _return(self, ticket: int) -> None:
-        message = self.messages[ticket]
-        if self._is_over(message):
-            del self.messages[ticket]
-            self._expire(("ticket", ticket), message)
-        else:
-            self.returned = sorted([*self.returned, ticket])
+    def _return(self, tickets: list[int]) -> None:
+        """To the head, in one step."""
+        back = []
+        for ticket in tickets:
+            message = self.messages[ticket]
+            if self._is_over(message):
+                del self.messages[ticket]
+                self._expire(("ticket", ticket), message)
+            else:
+                back.append(ticket)
+        if not back:
+            return
+        block = self.block_of[self.returned[0]] if self.returned else 0
+        before = [ticket for ticket in self.returned if self.block_of[ticket] == block and ticket < max(back)]
+        block += len(before) > self.most_moved
+        self.block_of |= dict.fromkeys(back, block)
+        self.returned = sorted([*self.returned, *back], key=lambda ticket: (-self.block_of[ticket], ticket))
 
     def _join(self, message: Msg) -> int:
         self.tail += 1

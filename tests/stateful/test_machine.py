@@ -19,10 +19,12 @@ from stateful.clients import FOREVER_MS
 from stateful.machines import BUDGET, CLOCK, CLOCK_KEY, EXAMPLES, run_examples
 from stateful.watching import WatchedMachine
 
-# How near to an end of the list an element is taken out at once. In use it is more than any list here is long; so that
-# what happens in long ones is seen, too, the machine also runs with next to nothing.
-NEAR_NOTHING = {"reach": "local NEAR = 2\n"}
-# For each of two variants. By default two variants still do more than 5,000 on each store.
+# How near to an end of the list an element is taken out at once, and how many one that comes back may have moved. In
+# use it is more than any list here is long; so that what happens in long ones is seen, too, the machine also runs with
+# next to nothing of each.
+REACH = "local NEAR = {near}\nlocal MOST_MOVED = {moved}\n"
+MANY = 4_096
+# For each of three variants. By default two variants still do more than 5,000 on each store.
 STEPS_AT_MOST, STEPS_AT_LEAST = 60, 35
 
 
@@ -140,11 +142,14 @@ class QueueMachine(WatchedMachine):
             assert found.endswith(expected or b"")
 
 
-@pytest.fixture(params=[CLOCK, CLOCK | NEAR_NOTHING], ids=["short lines", "as if long"])
+@pytest.fixture(params=[(MANY, MANY), (2, MANY), (MANY, 1)], ids=["short lines", "as if long", "as if many came back"])
 def machine(store_server: StoreServer, request: pytest.FixtureRequest) -> type[QueueMachine]:
+    near, moved = request.param
+
     class OnThisServer(QueueMachine):
         server = store_server
-        replaced = request.param
+        replaced = CLOCK | {"reach": REACH.format(near=near, moved=moved)}
+        most_moved = moved
 
     return OnThisServer
 

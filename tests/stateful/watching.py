@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from headwayd.domain.places import Feed, Happening, LineNumbers, Shape, Whereabouts
+from headwayd.domain.places import Feed, Happening, LineNumbers, Shape, Whereabouts, ticket_of_order
 from stateful.clients import ClientsMachine
 from stateful.machines import BUDGET
 
@@ -17,23 +17,25 @@ class Watched:
 
     def __init__(self, numbers: LineNumbers, shape: Shape) -> None:
         self.numbers = numbers
-        self._returned = set(shape.returned)
+        self._returned = {ticket_of_order(order): order for order in shape.returned}
         self._gaps = set(shape.gaps)
 
     def apply(self, feed: Feed) -> None:
         assert feed.events is not None
         for event in feed.events:
             if event.what is Happening.BACK:
-                self._returned.add(int(event.ref))
+                self._returned[int(event.ref)] = event.order
             elif event.what not in (Happening.PROGRESS, Happening.REPLACED) and event.ref.isdigit():
-                self._returned.discard(int(event.ref))
+                self._returned.pop(int(event.ref), None)
                 self._gaps.add(int(event.ref))
         self.numbers = feed.numbers
         self._gaps = {ticket for ticket in self._gaps if ticket > self.numbers.head}
 
     def line(self) -> list[int]:
         fresh = range(self.numbers.head + 1, self.numbers.tail + 1)
-        return sorted(self._returned) + [ticket for ticket in fresh if ticket not in self._gaps]
+        return sorted(self._returned, key=self._returned.__getitem__) + [
+            ticket for ticket in fresh if ticket not in self._gaps
+        ]
 
 
 class WatchedMachine(ClientsMachine):

@@ -86,10 +86,20 @@ class LineNumbers:
     ack_rate: float
 
 
+# Messages that came back stand at the head in blocks, the one begun last first, and in a block by ticket. They are
+# sorted by a number of each: its ticket, less this for each block behind its own (lua/include/blocks.lua).
+_BLOCK = 2**43
+
+
+def ticket_of_order(order: int) -> int:
+    """Whose number that is."""
+    return order if order >= 0 else order % _BLOCK
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Which tickets stand in line at one instant: those of `returned` (in order, at the head), then all from head + 1
-    to tail that are not in `gaps` (in order)."""
+    """Which tickets stand in line at one instant: at the head those that came back, of which `returned` has what they
+    are sorted by (in order), then all from head + 1 to tail that are not in `gaps` (in order)."""
 
     returned: Sequence[int] = ()
     gaps: Sequence[int] = ()
@@ -109,7 +119,7 @@ class Happening(StrEnum):
     """What can happen to a message, in one letter each as the scripts log it."""
 
     LEASED = "L"  # it left the line at its head; `attempt`
-    BACK = "B"  # it came back to the head
+    BACK = "B"  # it came back to the head, where it is sorted by `order`
     DELAYED = "D"  # it left the line or its lease, and is kept under `to` until `due_at_ms`
     JOINED = "J"  # it is kept under `to` from now on, at the tail: fell due, was replaced while leased, or was redriven
     ENDED = "E"  # `outcome`, and `result` if it is done
@@ -127,6 +137,7 @@ class Event:
     ref: str
     to: str = ""
     attempt: int = 0
+    order: int = 0
     due_at_ms: int = 0
     outcome: Outcome | None = None
     result: bytes = b""

@@ -35,11 +35,11 @@ STALE_SUFFIXES = tuple(
 OWN = {
     "meta": ":x:meta",  # hash: generation, bookkeeping, counters and the policy; see lua/include/meta.lua
     "times": ":x:times",  # list of "ticket:ms": from this ticket on, messages were put at about this time
-    "returned": ":x:returned",  # zset ticket → ticket: messages that came back; they stand at the head, in this order
+    "returned": ":x:returned",  # zset of tickets that came back, in their order at the head; see lua/include/blocks.lua
     "side": ":x:side",  # hash ticket → record: what is known of waiting messages that were leased or delayed before
     "leases": ":x:leases",  # zset ticket → deadline (ms)
     "gaps": ":x:gaps",  # zset ticket → ticket: those behind the head that left the line from its middle
-    "holes": ":x:holes",  # zset ticket → ticket: those whose element still stands there; see lua/include/places.lua
+    "holes": ":x:holes",  # zset of tickets whose element still stands in line, in its order; see lua/include/places.lua
     "expiry": ":x:expiry",  # zset ticket, or 'd' and sequence number → when what waits or is delayed expires (ms)
     "lease": ":x:lease",  # hash ticket → record
     "body": ":x:body",  # hash ticket → element of the line, kept while leased

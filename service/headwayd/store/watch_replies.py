@@ -52,7 +52,7 @@ def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
     numbers = line_numbers(reply[1 : 1 + NUMBERS])
     at = 1 + NUMBERS
     has_shape, count = text(reply[at]) == "1", int(reply[at + 1])
-    returned = [int(ticket) for ticket in reply[at + 2 : at + 2 + count]]
+    returned = [int(order) for order in reply[at + 2 : at + 2 + count]]
     at += 2 + count
     count = int(reply[at])
     gaps = [int(ticket) for ticket in reply[at + 1 : at + 1 + count]]
@@ -99,6 +99,8 @@ def _event(entry: bytes) -> Event:
     match what:
         case Happening.LEASED:
             return Event(what=what, ref=ref, attempt=int(more))
+        case Happening.BACK:
+            return Event(what=what, ref=ref, order=int(more or ref))
         case Happening.DELAYED:
             to, _, due = more.partition(b" ")
             return Event(what=what, ref=ref, to=text(to), due_at_ms=int(due))

@@ -12,7 +12,67 @@ THREADS = (
     "::test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise"
 )
 
+BLOCKS = "tests/integration/test_blocks.py::"
+PLACES_IN_BLOCKS = BLOCKS + "test_places_are_those_of_the_line_whatever_happens"
+
 MUTANTS: tuple[Mutant, ...] = (
+    # Messages that come back while thousands that came back before stand before their place.
+    Mutant(
+        name="all-moved-for-one",
+        defect="Each message that comes back moves all that came back before it, however many these are.",
+        file=INCLUDE + "blocks.lua",
+        old="if before > MOST_MOVED and",
+        new="if false and",
+        test=BLOCKS + "test_giving_back_takes_no_longer_the_more_came_back_before",
+    ),
+    Mutant(
+        name="block-for-each",
+        defect="Each that comes back behind thousands begins a block of its own: they come out the wrong way round.",
+        file=INCLUDE + "blocks.lua",
+        old="math.max(0, math.ceil(-lowest / BLOCK))",
+        new="0",
+        test=BLOCKS + "test_those_that_come_back_behind_thousands_begin_a_block_at_the_head",
+    ),
+    Mutant(
+        name="block-not-told",
+        defect="Who watches takes a message at the head for one that stands behind thousands.",
+        file=INCLUDE + "line.lua",
+        old="tell(S, 'B', ticket, block > 0 and order or nil)",
+        new="tell(S, 'B', ticket)",
+        test=BLOCKS + "test_who_watches_learns_of_blocks_as_they_come",
+    ),
+    Mutant(
+        name="hole-in-another-block",
+        defect="What was withdrawn from one block is taken for one of another.",
+        file=INCLUDE + "places.lua",
+        old="number > S.head and ticket or order_of(S, ticket)",
+        new="ticket",
+        test=PLACES_IN_BLOCKS,
+    ),
+    Mutant(
+        name="holes-counted-by-ticket",
+        defect="A place in a block counts what was withdrawn from those behind it, and not from those before.",
+        file=INCLUDE + "places.lua",
+        old="'(' .. order_of(S, ticket)) or rank",
+        new="'(' .. ticket) or rank",
+        test=PLACES_IN_BLOCKS,
+    ),
+    Mutant(
+        name="blocks-without-layout",
+        defect="A version that knows of no blocks puts messages into the midst of them.",
+        file=INCLUDE + "line.lua",
+        old="  if block > 0 and S.layout ~= BLOCKS then set(S, 'layout', BLOCKS) end\n",
+        new="  if block > 0 then S.layout = BLOCKS end\n",
+        test=BLOCKS + "test_those_that_come_back_behind_thousands_begin_a_block_at_the_head",
+    ),
+    Mutant(
+        name="layout-for-ever",
+        defect="After blocks an older version can never serve the queue again.",
+        file=INCLUDE + "commit.lua",
+        old="if S.layout == BLOCKS and S.returned == 0 then",
+        new="if false then",
+        test=BLOCKS + "test_those_that_come_back_behind_thousands_begin_a_block_at_the_head",
+    ),
     Mutant(
         name="whole-line-searched",
         defect="Every step that writes walks through all messages that wait.",
@@ -57,8 +117,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lapsed-one-by-one",
         defect="Each lease that lapses moves the thousands that came back before it.",
         file=INCLUDE + "due.lua",
-        old="  if S.lapse_at > S.now then return 0 end\n",
-        new="",
+        old="S.lapse_at > S.now and 0 or DUE_AT_ONCE",
+        new="DUE_AT_ONCE",
         test=MANY_END + "test_leases_that_lapse_one_by_one_do_not_move_thousands_each_time",
     ),
     Mutant(

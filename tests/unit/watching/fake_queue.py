@@ -87,7 +87,7 @@ class FakeQueue:
         ref = self.refs[name]
         self.line = sorted([*self.line, int(ref)])
         self.states[name] = Whereabouts.WAITING
-        self._happened(Event(what=Happening.BACK, ref=ref))
+        self._happened(Event(what=Happening.BACK, ref=ref, order=int(ref)))
 
     def end(self, name: str, outcome: Outcome = Outcome.DONE) -> None:
         """Wherever it is."""

@@ -6,9 +6,10 @@ Positions are worked out here, so that the store need not be asked for them howe
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from headwayd.domain.places import Event, Happening, LineNumbers, Shape
+from headwayd.domain.places import Event, Happening, LineNumbers, Shape, ticket_of_order
 
 _FEW = 32  # new gaps: put in one by one; more are sorted in together
 _UNMOVED = (Happening.PROGRESS, Happening.REPLACED)
@@ -28,11 +29,12 @@ class Glance:
 
 
 class Line:
-    """Which tickets wait, in order: `returned`, then head + 1 to tail without the gaps."""
+    """Which tickets wait, in order: those that came back, then head + 1 to tail without the gaps."""
 
     def __init__(self, glance: Glance, shape: Shape) -> None:
         self.glance = glance
-        self._returned = list(shape.returned)
+        self._returned = list(shape.returned)  # what they are sorted by
+        self._orders = {ticket_of_order(order): order for order in self._returned}
         self._gaps = list(shape.gaps)
         self._new_gaps: list[int] = []
 
@@ -45,28 +47,26 @@ class Line:
             if is_gap or ticket > numbers.tail:
                 return 0
             return len(self._returned) + ticket - numbers.head - before
-        before = bisect_left(self._returned, ticket)
-        has_returned = before < len(self._returned) and self._returned[before] == ticket
-        return before + 1 if has_returned else 0
+        order = self._orders.get(ticket)
+        return 0 if order is None else bisect_left(self._returned, order) + 1
 
     @property
-    def returned(self) -> list[int]:
+    def returned(self) -> Collection[int]:
         """Tickets that came back and wait at the head."""
-        return self._returned
+        return self._orders.keys()
 
     def apply(self, event: Event) -> None:
         """Something happened; `move` must follow. Events that the line has seen already change nothing in the end."""
         if event.what in _UNMOVED or not event.ref.isdigit():
             return
         ticket = int(event.ref)
-        at = bisect_left(self._returned, ticket)
-        is_returned = at < len(self._returned) and self._returned[at] == ticket
+        order = self._orders.pop(ticket, None)
+        if order is not None:
+            del self._returned[bisect_left(self._returned, order)]
         if event.what is Happening.BACK:
-            if not is_returned:
-                self._returned.insert(at, ticket)
-        elif is_returned:
-            del self._returned[at]
-        elif ticket > self.glance.numbers.head:
+            self._orders[ticket] = event.order
+            insort(self._returned, event.order)
+        elif order is None and ticket > self.glance.numbers.head:
             self._new_gaps.append(ticket)
 
     def move(self, glance: Glance) -> bool:

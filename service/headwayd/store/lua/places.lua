@@ -3,9 +3,10 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] '1': tell the shape of the line, too; ARGV[4] most tickets of it
 -- ARGV[5…] names of messages
--- Reply: echo, OK, the numbers (include/numbers), '1' if the shape follows, count of returned tickets, these, count of
---        gaps, these, then for each name: state ('waiting' | 'leased' | 'delayed' | 'dead' | 'finished' | 'unknown'),
---        reference, position, attempt, progress, mark, result, last error, due; or why there is no queue.
+-- Reply: echo, OK, the numbers (include/numbers), '1' if the shape follows, count of those that came back, what these are
+--        sorted by (include/blocks), count of gaps, these, then for each name: state ('waiting' | 'leased' | 'delayed' |
+--        'dead' | 'finished' | 'unknown'), reference, position, attempt, progress, mark, result, last error, due; or why
+--        there is no queue.
 -- O(k log n + tickets told).
 -- @include numbers
 local S, status = open()
@@ -18,8 +19,9 @@ put_all(line_numbers(S))
 
 if ARGV[3] == '1' and S.returned + S.n_gaps <= tonumber(ARGV[4]) then
   local returned = {}
-  for _, ticket in ipairs(redis.call('ZRANGE', K.returned, 0, -1)) do
-    if S.n_holes == 0 or not redis.call('ZSCORE', K.holes, ticket) then returned[#returned + 1] = ticket end
+  local both = redis.call('ZRANGE', K.returned, 0, -1, 'WITHSCORES')
+  for i = 1, #both, 2 do
+    if S.n_holes == 0 or not redis.call('ZSCORE', K.holes, both[i]) then returned[#returned + 1] = both[i + 1] end
   end
   local gaps = redis.call('ZRANGE', K.gaps, 0, -1)
   put_all({ '1', #returned })

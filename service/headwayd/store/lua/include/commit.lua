@@ -1,7 +1,7 @@
 -- @include queue consumers
 -- The end of every script that changed something: the state is written back, and whoever waits for it is told.
 
-local LONGEST_WAIT_MS = 1000   -- of a lease whose deadline has come, until it lapses (see due)
+local LONGEST_WAIT_MS = 100   -- of a lease whose deadline has come, until it lapses (see due)
 
 -- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
 local function next_due(S)
@@ -30,6 +30,7 @@ end
 local function commit(S, made_room, me)
   if S.at_commit then S.at_commit(S) end
   if S.log then write_log(S) end
+  if S.layout == BLOCKS and S.returned == 0 then set(S, 'layout', ONE_BLOCK) end
   S.size = redis.call('LLEN', K.q)
   S.len = S.size - S.n_holes
   if S.size ~= S.seen_len then set(S, 'seen_len', S.size) end

@@ -3,10 +3,10 @@
 -- forgotten. Up to and including now, in bounded steps.
 local DUE_AT_ONCE = 500
 
--- Those that came back before and stand before one that lapses now have to be moved. Where they are many it is waited
--- until as many lapse together as are worth it, at most a second: else leases that lapse one by one would move thousands
--- each time. Returns how many may lapse at once now. O(log n).
-local MANY_MOVED, MOVED_FOR_A_MS, MOVED_FOR_ONE, MOST_LAPSED = 500, 20, 10, 2000
+-- Those that came back before and stand before one that lapses now have to be moved, MOST_MOVED of them at most. Where
+-- they are many it is waited until as many lapse together as are worth it, at most LONGEST_WAIT_MS: else leases that lapse
+-- one by one would move them each time. Returns how many may lapse at once now. O(log n).
+local MANY_MOVED, MOVED_FOR_A_MS = 500, 20
 local function lapsing(S)
   if S.returned < MANY_MOVED then return DUE_AT_ONCE end
   local last, oldest, overdue = 0, nil, redis.call('ZCOUNT', K.leases, '-inf', S.now)
@@ -24,13 +24,10 @@ local function lapsing(S)
     overdue = overdue + S.n_bundled * share
   end
   if not oldest then return 0 end
-  local before = redis.call('ZCOUNT', K.returned, '-inf', '(' .. text_of(last))
-  if before < MANY_MOVED then return DUE_AT_ONCE end
-  local most = math.max(DUE_AT_ONCE, math.min(math.floor(before / MOVED_FOR_ONE), MOST_LAPSED))
-  if overdue >= most then return most end
+  local before = place_at_head(S, last)
+  if before < MANY_MOVED or overdue >= DUE_AT_ONCE then return DUE_AT_ONCE end
   S.lapse_at = oldest + math.min(math.floor(before / MOVED_FOR_A_MS), LONGEST_WAIT_MS)
-  if S.lapse_at > S.now then return 0 end
-  return most
+  return S.lapse_at > S.now and 0 or DUE_AT_ONCE
 end
 
 -- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of

@@ -1,9 +1,9 @@
 -- @include names kept
 -- Moves messages into and back into the line, and out of it until later.
 
--- Puts messages back at the head, in ticket order with those that came back before; those whose time is over meanwhile
--- expire. `list` holds {ticket, element, record}.
--- O(k log n + returned messages with smaller tickets).
+-- Puts messages back at the head, in ticket order with those that came back before (see `blocks`); those whose time is
+-- over meanwhile expire. `list` holds {ticket, element, record}.
+-- O(k log n + MOST_MOVED).
 local function return_to_head(S, all)
   local list = {}
   for _, entry in ipairs(all) do
@@ -17,21 +17,20 @@ local function return_to_head(S, all)
   end
   if #list == 0 then return end
   table.sort(list, function(a, b) return a.ticket < b.ticket end)
-  local before = 0
-  if S.returned > 0 then
-    before = redis.call('ZCOUNT', K.returned, '-inf', '(' .. text_of(list[#list].ticket))
-  end
+  local before, block = place_at_head(S, list[#list].ticket)
+  if block > 0 and S.layout ~= BLOCKS then set(S, 'layout', BLOCKS) end
+  local less = block * BLOCK
   local merged = {}
   if before > 0 then
-    local tickets = redis.call('ZRANGE', K.returned, 0, before - 1)
+    local moved = redis.call('ZRANGE', K.returned, 0, before - 1, 'WITHSCORES')
     local elements = redis.call('RPOP', K.q, before)
     local i = 1
-    for at, ticket in ipairs(tickets) do
-      while i <= #list and list[i].ticket < tonumber(ticket) do
+    for at, element in ipairs(elements) do
+      while i <= #list and list[i].ticket - less < tonumber(moved[2 * at]) do
         merged[#merged + 1] = list[i].element
         i = i + 1
       end
-      merged[#merged + 1] = elements[at]
+      merged[#merged + 1] = element
     end
     while i <= #list do
       merged[#merged + 1] = list[i].element
@@ -45,8 +44,9 @@ local function return_to_head(S, all)
   push_head(from_tail)
   for _, entry in ipairs(list) do
     local ticket = text_of(entry.ticket)
-    tell(S, 'B', ticket)
-    members[#members + 1] = ticket
+    local order = block > 0 and text_of(entry.ticket - less) or ticket
+    tell(S, 'B', ticket, block > 0 and order or nil)
+    members[#members + 1] = order
     members[#members + 1] = ticket
     fields[#fields + 1] = ticket
     fields[#fields + 1] = pack_record(entry.record)

@@ -17,7 +17,7 @@
 --
 -- The layout's number grows when what a queue's keys hold changes so that a version that does not know of it would lose
 -- something or tell what is not so. Such a version leaves the queue alone.
-local LAYOUT = 1
+local FIRST_LAYOUT, LAYOUT = 1, 2   -- of a new queue, and the newest that is known
 local CORE = { 'gen', 'turn_to', 'layout', 'head', 'tail', 'seen_len', 'seen_prod', 'seen_cons', 'n_gaps', 'n_holes',
   'n_bundled', 'aged', 'due_said', 'tidy_at', 'expiring', 'standing', 'adopted_at', 'watched_until', 'paused',
   'n_departed', 'tick_at', 'n_accepted', 'put_sum', 'put_sum_at', 'n_acked', 'ack_sum', 'ack_sum_at' }
@@ -34,7 +34,7 @@ local function first_fields(generation)
   local function counters(names)
     for i = FIRST_COUNTER, #names do
       fields[#fields + 1] = names[i]
-      fields[#fields + 1] = names[i] == 'layout' and LAYOUT or '0'
+      fields[#fields + 1] = names[i] == 'layout' and FIRST_LAYOUT or '0'
     end
   end
   counters(CORE)

@@ -1,10 +1,11 @@
--- @include keys lists record reach
+-- @include keys blocks record
 -- Where the messages stand in the list, when some were taken from its middle (withdrawn, expired, postponed, replaced).
 --
 -- A list cannot lose an element from its middle cheaply. So:
 --   x:gaps   the tickets behind the head that are not in line any more: everything behind them moves up by as many.
 --   x:holes  those whose element still stands in the list, because it was far from both ends; also tickets of
---            x:returned. A hole is taken out when the head has come near, long before a foreign client could pop it.
+--            x:returned, which are sorted as they are there. A hole is taken out when the head has come near, long
+--            before a foreign client could pop it.
 -- S.returned counts the elements of returned messages, holes among them; S.n_gaps and S.n_holes are the sets' sizes.
 
 -- Goes over the first `most` elements of the list from the head on, without changing anything. `visit(i, ticket)`, if
@@ -118,7 +119,7 @@ local function position_of(S, ticket)
   local number = tonumber(ticket)
   if number <= S.head then
     local rank = redis.call('ZRANK', K.returned, ticket) + 1
-    return S.n_holes > 0 and rank - redis.call('ZCOUNT', K.holes, '-inf', '(' .. ticket) or rank
+    return S.n_holes > 0 and rank - redis.call('ZCOUNT', K.holes, '-inf', '(' .. order_of(S, ticket)) or rank
   end
   local position = S.returned - returned_holes(S) + number - S.head
   return S.n_gaps > 0 and position - count_between(K.gaps, S.head, number) or position
@@ -167,7 +168,7 @@ local function take_out(S, tickets)
     if is_near then
       near[#near + 1] = indexes[i]
     else
-      redis.call('ZADD', K.holes, ticket, ticket)
+      redis.call('ZADD', K.holes, number > S.head and ticket or order_of(S, ticket), ticket)
       add(S, 'n_holes', 1)
     end
   end

@@ -59,7 +59,7 @@ local function load()
       for i = FIRST_COUNTER, #names do S[names[i]] = 0 end
     end
     S.tail, S.seen_len, S.seen_prod, S.seen_cons, S.n_accepted = S.size, S.size, S.prod, S.cons, S.size
-    S.layout, S.born, S.adopted_at = LAYOUT, S.now, S.now
+    S.layout, S.born, S.adopted_at = FIRST_LAYOUT, S.now, S.now
     S.len, S.returned = S.size, 0
     return S
   end

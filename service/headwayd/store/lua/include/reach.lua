@@ -1,3 +1,8 @@
+-- How far into the list a step reaches. Tests swap this file.
+
 -- Elements this near to an end of the list are taken out of it at once when their message leaves the line from the
--- middle; what stands deeper stays as a hole until the head has come nearer than half of that. Tests swap this file.
+-- middle; what stands deeper stays as a hole until the head has come nearer than half of that.
 local NEAR = 4096
+-- A message that comes back has at most so many moved that came back before it; where it would be more it begins a block
+-- (see `blocks`).
+local MOST_MOVED = 2000
