@@ -36,10 +36,11 @@ test: $(VENV)/.dev-stamp ## everything: verify, lint, types, all tests on every 
 	cd tests && ../$(BIN)/python -m conformance.build
 	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --stores=valkey,redis $(SECOND_TRY) $(ARGS)
 
-check: $(VENV)/.dev-stamp ## the everyday part: lint, types, tests on one store and in Python, without the store's troubles; under two minutes
+EVERYDAY := tests/unit tests/properties tests/wire
+check: $(VENV)/.dev-stamp ## the everyday part: lint, types, layers, what needs no more than a service and a store; under two minutes
 	@$(MAKE) --no-print-directory lint types
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --stores=valkey --languages=python -m "not slow" --ignore=tests/faults $(ARGS)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --stores=valkey -m "not slow and not long" $(EVERYDAY) $(ARGS)
 
 conformance: $(VENV)/.dev-stamp ## every client whose toolchain is here plays the same scenarios; prints the table (ARGS="--languages=go")
 	$(BIN)/python -m pytest tests/conformance $(SIDE_BY_SIDE) --conformance-table $(ARGS)
