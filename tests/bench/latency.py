@@ -2,8 +2,9 @@
 judges nothing.
 
 Open loop, by calls and by streams, from each client that is there (latency_drivers.py): on few cores a client takes
-from the services what it needs itself, so its figures tell of it, too. Beside them the processor time that each process
-took for a message, which says what stands in the way.
+from the services what it needs itself, so its figures tell of it, too. Gets are asked for one message each, and for up
+to ten, as a consumer does who can take more: then one call brings what came while the last one was under way. Beside
+them the processor time that each process took for a message, which says what stands in the way.
 """
 
 from __future__ import annotations
@@ -24,7 +25,31 @@ PEAK_S = 5.0
 RATES = (100, 1_000)
 SHARE_OF_PEAK = 0.7
 US_PER_S = 1_000_000
-WAYS = {False: "calls", True: "streams"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """How messages are put and got."""
+
+    name: str
+    title: str
+    waiters: int
+    most: int = 1
+    streams: bool = False
+
+    @property
+    def note(self) -> str:
+        """Who waits."""
+        if self.streams:
+            return f"a batch for each; one stream consumes, and holds up to {self.waiters}"
+        return f"{self.waiters} Gets wait, each for {'one message' if self.most == 1 else f'up to {self.most}'}"
+
+
+WAYS = (
+    Way("calls", "Put → waiting Get on another service", waiters=16),
+    Way("calls for ten", "Put → waiting Get for up to ten messages on another service", waiters=4, most=10),
+    Way("streams", "Produce → Consume on another service", waiters=16, streams=True),
+)
 
 
 @dataclass(frozen=True)
@@ -54,7 +79,7 @@ async def run(bench: Bench, driver: str, order: Order) -> tuple[Outcome, Work]:
 
 
 class Report:
-    """How late, for calls and for streams, and at what price."""
+    """How late, for each way, and at what price."""
 
     def __init__(self, runs: int) -> None:
         columns = ["messages/s", "client", "messages", "p50, ms", "p99, ms", "p99.9, ms", "longest, ms", "trouble"]
@@ -63,14 +88,7 @@ class Report:
             f" what {Order.at_once} Puts without an answer brought through in {PEAK_S:.0f} s. Median (least–most) of"
             f" {runs} runs."
         )
-        self.late = {
-            False: Table("Put → waiting Get on another service", columns, note.format(f"{Order.waiters} Gets wait")),
-            True: Table(
-                "Produce → Consume on another service",
-                columns,
-                note.format(f"a batch for each; one stream consumes, and holds up to {Order.waiters}"),
-            ),
-        }
+        self.late = {way: Table(way.title, columns, note.format(way.note)) for way in WAYS}
         self.price = Table(
             "Processor time for a message",
             ["messages/s", "client", "service of the Put, µs", "of the Get, µs", "store, µs", "client, µs", "steps"],
@@ -79,18 +97,18 @@ class Report:
             silent=True,
         )  # shown behind the others, not row by row among them
 
-    def add(self, name: str, driver: str, *, streams: bool, runs: Sequence[tuple[Outcome, Work]]) -> None:
+    def add(self, name: str, driver: str, way: Way, runs: Sequence[tuple[Outcome, Work]]) -> None:
         """What some runs told."""
         lates = [outcome.late_ms for outcome, _ in runs]
         shares = [[percentile(late, share) for late in lates] for share in (0.5, 0.99, 0.999)]
         figures = map(spread, [*shares, [max(late) for late in lates]])
         trouble = "; ".join(sorted({outcome.trouble for outcome, _ in runs} - {""})) or "none"
-        self.late[streams].add(name, driver, f"{sum(map(len, lates)):,}", *figures, trouble)
+        self.late[way].add(name, driver, f"{sum(map(len, lates)):,}", *figures, trouble)
         seconds = [(*work.cpu_s, outcome.cpu_s) for outcome, work in runs]
         used = [[one * US_PER_S / len(late) for one in each] for each, late in zip(seconds, lates, strict=True)]
         steps = statistics.median(work.steps / len(outcome.late_ms) for outcome, work in runs)
         prices = (f"{statistics.median(each):,.0f}" for each in zip(*used, strict=True))
-        self.price.add(f"{name}, {WAYS[streams]}", driver, *prices, f"{steps:.2f}")
+        self.price.add(f"{name}, {way.name}", driver, *prices, f"{steps:.2f}")
 
     def add_empty(self, rate: float, *, calls: int, service_s: float, client_s: float) -> None:
         """What calls that do nothing took at this rate."""
@@ -103,19 +121,29 @@ class Report:
         return [*self.late.values(), self.price]
 
 
-async def measure(bench: Bench, driver: str, *, streams: bool, seconds: float, runs: int, report: Report) -> None:
+async def measure(bench: Bench, driver: str, way: Way, *, seconds: float, runs: int, report: Report) -> None:
     """The peak, and all rates in turn, so many times."""
     putting, getting = bench.services
-    flat_out = Order(putting.address, getting.address, f"{WAYS[streams]}-{driver}-peak", 0, PEAK_S, streams=streams)
+    name = f"{way.name.replace(' ', '-')}-{driver}"
+    flat_out = Order(
+        putting.address,
+        getting.address,
+        f"{name}-peak",
+        0,
+        PEAK_S,
+        streams=way.streams,
+        waiters=way.waiters,
+        most=way.most,
+    )
     peak = (await run(bench, driver, flat_out))[0].rate
     rates = {f"{rate:,}": float(rate) for rate in RATES}
     rates[f"{SHARE_OF_PEAK * peak:,.0f} ({SHARE_OF_PEAK:.0%} of {peak:,.0f})"] = SHARE_OF_PEAK * peak
-    done: dict[str, list[tuple[Outcome, Work]]] = {name: [] for name in rates}
-    for n, (name, rate) in itertools.product(range(runs), rates.items()):
-        queue = f"{WAYS[streams]}-{driver}-{rate:.0f}-{n}"
-        done[name].append(await run(bench, driver, replace(flat_out, queue=queue, rate=rate, seconds=seconds)))
-    for name in rates:
-        report.add(name, driver, streams=streams, runs=done[name])
+    done: dict[str, list[tuple[Outcome, Work]]] = {told: [] for told in rates}
+    for n, (told, rate) in itertools.product(range(runs), rates.items()):
+        queue = f"{name}-{rate:.0f}-{n}"
+        done[told].append(await run(bench, driver, replace(flat_out, queue=queue, rate=rate, seconds=seconds)))
+    for told in rates:
+        report.add(told, driver, way, done[told])
 
 
 async def measure_empty(rate: float, *, seconds: float, report: Report) -> None:
@@ -146,8 +174,8 @@ async def main() -> None:
     options = parser.parse_args()
     report = Report(options.runs)
     async with started(2) as bench:
-        for streams, driver in itertools.product(WAYS, options.clients or drivers()):
-            await measure(bench, driver, streams=streams, seconds=options.seconds, runs=options.runs, report=report)
+        for way, driver in itertools.product(WAYS, options.clients or drivers()):
+            await measure(bench, driver, way, seconds=options.seconds, runs=options.runs, report=report)
     for rate in RATES:
         await measure_empty(rate, seconds=options.seconds, report=report)
     print(f"\n{report.price.markdown()}")

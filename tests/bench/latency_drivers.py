@@ -51,6 +51,7 @@ class Order:
     streams: bool = False  # in place of calls: one Produce stream, a batch for each message, and one Consume stream
     at_once: int = 64
     waiters: int = 16  # Gets that wait at a time; of a stream, messages that it may hold
+    most: int = 1  # messages that a Get may bring
     size: int = 100  # bytes of a message
     drain_s: float = 60.0  # so long is waited for what was put and did not come
 
@@ -151,13 +152,14 @@ async def _getting(pipe: Connection, order: Order) -> None:
 
 
 def _wait(stub: Stub, order: Order, came: _Came) -> Callable[[], Awaitable[None]]:
-    """Gets one message after the other, each call with the ack of the one before."""
+    """Gets what there is, a message at least, each call with the acks of the one before."""
 
     async def take() -> None:
         leases: list[str] = []
         while True:
             try:
-                answer = await stub.Get(pb.GetRequest(queue=order.queue, wait=LONG, ack=leases))
+                request = pb.GetRequest(queue=order.queue, max_messages=order.most, wait=LONG, ack=leases)
+                answer = await stub.Get(request)
             except grpc.aio.AioRpcError:
                 came.failed += 1
                 continue

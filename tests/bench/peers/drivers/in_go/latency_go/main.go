@@ -38,6 +38,7 @@ type task struct {
 	DrainS     float64 `json:"drain_s"`
 	AtOnce     int     `json:"at_once"`
 	Waiters    int
+	Most       uint32
 	Size       int
 }
 
@@ -104,11 +105,12 @@ func (d *driver) answered(number int, results []*headwaypb.PutResult, err error)
 	}
 }
 
-// wait gets one message after the other, each call with the ack of the one before.
+// wait gets what there is, a message at least, each call with the acks of the one before.
 func (d *driver) wait(ctx context.Context) {
 	var leases []string
 	for ctx.Err() == nil {
-		answer, err := d.getting.Get(ctx, &headwaypb.GetRequest{Queue: d.Queue, Wait: durationpb.New(long), Ack: leases})
+		request := &headwaypb.GetRequest{Queue: d.Queue, MaxMessages: d.Most, Wait: durationpb.New(long), Ack: leases}
+		answer, err := d.getting.Get(ctx, request)
 		if err == nil {
 			leases = d.came(answer.Deliveries)
 		} else if ctx.Err() == nil {
