@@ -44,7 +44,7 @@ local function return_to_head(S, all)
   push_head(from_tail)
   for _, entry in ipairs(list) do
     local ticket = text_of(entry.ticket)
-    local order = block > 0 and text_of(entry.ticket - less) or ticket
+    local order = text_of(entry.ticket - less)
     tell(S, 'B', ticket, block > 0 and order or nil)
     members[#members + 1] = order
     members[#members + 1] = ticket
