@@ -1,5 +1,5 @@
-"""Who puts and gets for latency.py: a program in Go (peers/drivers/in_go/latency_go), or two processes of Python, one
-that puts and one that gets.
+"""Who puts and gets for latency.py: a program in Go (peers/drivers/in_go/latency_go), by gRPC's client or by bare
+connections of its own, or two processes of Python, one that puts and one that gets.
 
 Each message has an instant at which it should be put, and is late from that instant on, however busy the client or the
 service was then: a stall delays all that it would have delayed in earnest (no coordinated omission). Calls that fail
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -53,6 +53,7 @@ class Order:
     waiters: int = 16  # Gets that wait at a time; of a stream, messages that it may hold
     most: int = 1  # messages that a Get may bring
     size: int = 100  # bytes of a message
+    bare: bool = False  # of the program in Go: by a connection of its own, not by gRPC's client
     drain_s: float = 60.0  # so long is waited for what was put and did not come
 
 
@@ -98,6 +99,11 @@ def by_go(order: Order) -> Outcome:
             processes.stop(process)
         assert process.returncode == 0, processes.tail(log)
     return Outcome(**json.loads(told))
+
+
+def by_bare(order: Order) -> Outcome:
+    """The same process, whose connections speak no more of gRPC than a run needs."""
+    return by_go(replace(order, bare=True))
 
 
 # -- Python: the getting process --------------------------------------------------------------------------------------
@@ -339,4 +345,4 @@ def call_empty(order: Order) -> tuple[int, float]:
     return count, cpu_s
 
 
-DRIVERS: dict[str, Callable[[Order], Outcome]] = {"Go": by_go, "Python": by_python}
+DRIVERS: dict[str, Callable[[Order], Outcome]] = {"Go": by_go, "bare": by_bare, "Python": by_python}

@@ -6,6 +6,8 @@ require (
 	github.com/hibiken/asynq v0.26.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nsqio/go-nsq v1.1.0
+	golang.org/x/net v0.58.0
+	google.golang.org/grpc v1.80.0
 	google.golang.org/protobuf v1.36.11
 	headway.dev/go v0.1.0
 )
@@ -30,13 +32,11 @@ require (
 	github.com/robfig/cron/v3 v3.0.1 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
-	golang.org/x/net v0.58.0 // indirect
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
 	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260120221211-b8f7ae30c516 // indirect
-	google.golang.org/grpc v1.80.0 // indirect
 )
 
 // As NSQ's own go.mod has it; that of a dependency counts for nothing.

@@ -33,6 +33,7 @@ type task struct {
 	GetAddress string `json:"get_address"`
 	Queue      string
 	Streams    bool
+	Bare       bool
 	Rate       float64
 	Seconds    float64
 	DrainS     float64 `json:"drain_s"`
@@ -220,7 +221,10 @@ func (d *driver) stands(count int) bool {
 	return Must(d.getting.Describe(context.Background(), queue)).Queue.Counts.ConsumersWaiting >= uint64(count)
 }
 
-func connect(address string) headwaypb.QueueServiceClient {
+func (d *driver) connect(address string) headwaypb.QueueServiceClient {
+	if d.Bare {
+		return connectBare(address)
+	}
 	return Must(headway.Connect(headway.Config{Addresses: []string{address}})).Queues
 }
 
@@ -234,7 +238,7 @@ func main() {
 	log.SetFlags(0)
 	d := &driver{seen: map[int]bool{}, began: time.Now()}
 	Check(json.Unmarshal([]byte(os.Args[1]), &d.task))
-	d.putting, d.getting = connect(d.PutAddress), connect(d.GetAddress)
+	d.putting, d.getting = d.connect(d.PutAddress), d.connect(d.GetAddress)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	count, get := d.Waiters, d.wait
