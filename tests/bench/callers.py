@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import uvloop
 
+from bench.tables import no_arguments
 from headwayd.access.access import Access
 from headwayd.access.jwks import KeyFile
 from headwayd.access.signed import SignedRules, SignedTokens
@@ -108,4 +109,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     uvloop.run(main())

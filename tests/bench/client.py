@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import headway
+from bench.tables import no_arguments
 from harness import ServiceProcess
 
 RUNS = 5
@@ -163,4 +164,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

@@ -18,6 +18,7 @@ import grpc
 import httpx
 
 from bench.rig import cpu_s
+from bench.tables import no_arguments
 from harness import ServiceProcess, StoreServer
 from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
@@ -125,4 +126,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

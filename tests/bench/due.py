@@ -16,6 +16,7 @@ from datetime import timedelta
 import grpc
 
 from bench.rig import LONG, PREFIX, Bench, cost_of, percentile, span, started
+from bench.tables import no_arguments
 from harness import eventually
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -222,4 +223,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

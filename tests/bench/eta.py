@@ -7,8 +7,8 @@ plays the seeds that the estimator's constants were chosen on instead.
 
 from __future__ import annotations
 
+import argparse
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 
@@ -62,7 +62,9 @@ def cost_us() -> tuple[float, float]:
 
 def main() -> None:
     """Plays all traces with all seeds."""
-    seeds = TUNING_SEEDS if "--tuning" in sys.argv else TEST_SEEDS
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tuning", action="store_true", help="with the seeds for choosing constants, not the tests'")
+    seeds = TUNING_SEEDS if parser.parse_args().tuning else TEST_SEEDS
     print(f"Estimated waits, seeds {', '.join(map(str, seeds))}, {JOBS} jobs each")
     print("the median of |p50 - wait| / wait of each; how many waits were within p90; upward jumps > 20 % of each")
     heads = [f"{name:>8}" for name in NAMES]

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bench.rig import Bench, Stub, cpu_s, started
+from bench.tables import no_arguments
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 
@@ -136,4 +137,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

@@ -19,6 +19,7 @@ import httpx
 import uvloop
 
 from bench.rig import Bench, cpu_s, started
+from bench.tables import no_arguments
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from headwayd.domain.leases import Run, nonce_of, texts
@@ -155,4 +156,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     uvloop.run(main())

@@ -36,7 +36,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from bench import h2load
 from bench.http2_load import Plan, Tally
 from bench.rig import cpu_s, percentile, started
-from bench.tables import spread
+from bench.tables import no_arguments, spread
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from headwayd.rpc.narrowing import CALM_S
@@ -215,4 +215,5 @@ async def _overloaded(settings: dict[str, str], wanted: list[tuple[int, int]], p
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 import redis
 
 from bench.rig import PREFIX, Bench, percentile, started
+from bench.tables import no_arguments
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from headwayd.store.scripts import all_scripts
@@ -102,4 +103,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

@@ -15,6 +15,7 @@ import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from bench.rig import Bench, StoreWork, started
+from bench.tables import no_arguments
 from headway.v1 import admin_service_pb2 as admin_pb
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.admin_service_pb2_grpc import AdminServiceStub
@@ -137,4 +138,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

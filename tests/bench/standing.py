@@ -21,6 +21,7 @@ import grpc.aio
 
 from bench.crowd import Order, crowds
 from bench.rig import Bench, StoreWork, cost_of, percentile, started
+from bench.tables import no_arguments
 from harness import eventually
 from headway.v1 import queue_pb2
 from headway.v1 import queue_service_pb2 as pb
@@ -192,4 +193,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

@@ -64,6 +64,12 @@ def arguments(description: str) -> argparse.ArgumentParser:
     return parser
 
 
+def no_arguments(description: str) -> None:
+    """For a benchmark that has none: tells of itself when asked for `--help`, and does not run with what it does not
+    know."""
+    argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+
+
 def settings() -> dict[str, str]:
     """What services are set to besides, by the environment: `BENCH_SETTINGS="HEADWAY_ACCEPTORS=1"`, several with spaces
     between. Raises ValueError for what is no setting."""

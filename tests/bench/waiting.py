@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from bench.rig import LONG, PREFIX, Bench, Stub, cost_of, percentile, started
+from bench.tables import no_arguments
 from harness import eventually
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -118,4 +119,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())

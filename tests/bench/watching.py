@@ -27,6 +27,7 @@ import psutil
 
 from bench.crowd import FINISHED, LEASED, Crowd, Opened, Order, Told, crowds
 from bench.rig import Bench, StoreWork, Stub, percentile, span, started
+from bench.tables import no_arguments
 from headway.v1 import queue_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -254,4 +255,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    no_arguments(__doc__ or "")
     asyncio.run(main())
