@@ -8,6 +8,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import pytest
 import redis
 
 from harness import StoreServer
@@ -127,6 +128,13 @@ def store_of(store_server: StoreServer, **replaced: str) -> RedisStore:
         call_timeout=timedelta(seconds=5),
         scripts=_built(tuple(replaced.items())),
     )
+
+
+def queue_of(request: pytest.FixtureRequest) -> str:
+    """A queue for a test, and another one when it is tried again: a store that stood still may not have deleted the
+    first."""
+    name, tries = str(request.node.originalname), getattr(request.node, "execution_count", 1)
+    return name if tries == 1 else f"{name}-{tries}"
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from harness import StoreServer
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.model import OnDuplicate, PutCode
 from headwayd.store import keys
-from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at
+from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at, queue_of
 
 OWN_AT_REST = ("meta",)  # of our keys, those that an empty queue keeps
 
@@ -104,7 +104,7 @@ async def test_no_more_ids_are_remembered_than_there_is_room_for(
     store_server: StoreServer, request: pytest.FixtureRequest
 ) -> None:
     limits = "local MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 10\n"
-    async with desk_at(store_server, request.node.originalname, limits=limits) as desk:
+    async with desk_at(store_server, queue_of(request), limits=limits) as desk:
         await desk.create(dedupe_window_ms=HOUR_MS)
         for n in range(40):
             await desk.put(b"x", ids=[f"id-{n}"])

@@ -1,14 +1,14 @@
 """Who asks a benchmark what it does is told so, and starts no load of minutes."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness import access
+from harness import access, processes
 
 BENCH = access.ROOT / "tests" / "bench"
+WITHIN_S = 60.0
 _OF_OTHERS = {"abusers", "echo", "http2_load"}  # processes that a benchmark starts
 NAMES = sorted({path.stem for path in BENCH.glob("*.py") if "__main__" in path.read_text()} - _OF_OTHERS)
 
@@ -16,23 +16,15 @@ NAMES = sorted({path.stem for path in BENCH.glob("*.py") if "__main__" in path.r
 @pytest.mark.long
 @pytest.mark.parametrize("argument", ["--help", "--no-such-argument"])
 def test_each_tells_of_itself_and_refuses_what_it_does_not_know(argument: str, tmp_path: Path) -> None:
-    logs = {name: (tmp_path / name).open("w+") for name in NAMES}
     started = {
-        name: subprocess.Popen(
-            [sys.executable, "-m", f"bench.{name}", argument],
-            cwd=BENCH.parent,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        for name, log in logs.items()
+        name: processes.spawn([sys.executable, "-m", f"bench.{name}", argument], log=tmp_path / name, cwd=BENCH.parent)
+        for name in NAMES
     }
     try:
-        codes = {name: process.wait(60) for name, process in started.items()}
+        codes = {name: process.wait(WITHIN_S) for name, process in started.items()}
     finally:
         for process in started.values():
-            process.kill()
-            process.wait()
-    told = {name: (log.seek(0), log.read())[1] for name, log in logs.items()}
+            processes.stop(process)
     assert len(NAMES) >= 17
     assert codes == dict.fromkeys(NAMES, 0 if argument == "--help" else 2)
-    assert [name for name, text in told.items() if not text.startswith("usage: ")] == []
+    assert [name for name in NAMES if not (tmp_path / name).read_text().startswith("usage: ")] == []
