@@ -16,7 +16,6 @@ import (
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -46,12 +45,12 @@ type bare struct {
 	block   bytes.Buffer
 	headers *hpack.Encoder
 	calls   map[uint32]*bareCall
-	last    uint32 // the newest call
+	next    uint32 // call: a client's have odd numbers
 	window  int    // bytes that may be sent
 	ofNew   int    // the same of a new call
 }
 
-// bareCall is a call on it, of either kind.
+// bareCall is a call on it, of either kind. What a stream has beside SendMsg and RecvMsg no run asks for.
 type bareCall struct {
 	grpc.ClientStream
 	on       *bare
@@ -60,13 +59,13 @@ type bareCall struct {
 	window   int
 	body     []byte // what came of a message
 	messages chan []byte
-	ended    chan struct{}
-	end      error // once it ended
+	end      error // once messages is closed
 }
 
 func connectBare(address string) headwaypb.QueueServiceClient {
 	conn := Must(net.Dial("tcp", address))
-	b := &bare{conn: conn, authority: address, calls: map[uint32]*bareCall{}, window: firstWindow, ofNew: firstWindow}
+	b := &bare{conn: conn, authority: address, calls: map[uint32]*bareCall{}, next: 1}
+	b.window, b.ofNew = firstWindow, firstWindow
 	b.room = sync.NewCond(&b.lock)
 	b.framer = http2.NewFramer(&b.out, bufio.NewReader(conn))
 	b.framer.ReadMetaHeaders = hpack.NewDecoder(1<<12, nil)
@@ -90,12 +89,8 @@ func (b *bare) flush() {
 
 // begin frames the headers of a call, with the lock held.
 func (b *bare) begin(ctx context.Context, method string, behind int) *bareCall {
-	b.last += 2
-	if b.last == 2 {
-		b.last = 1 // a client's calls have odd numbers
-	}
-	call := &bareCall{on: b, ctx: ctx, id: b.last, window: b.ofNew, ended: make(chan struct{})}
-	call.messages = make(chan []byte, behind)
+	call := &bareCall{on: b, ctx: ctx, id: b.next, window: b.ofNew, messages: make(chan []byte, behind)}
+	b.next += 2
 	b.calls[call.id] = call
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method},
@@ -116,26 +111,26 @@ func (b *bare) begin(ctx context.Context, method string, behind int) *bareCall {
 	return call
 }
 
-// say frames a message, with the lock held, once there is room for it.
-func (c *bareCall) say(message any, last bool) error {
+// say frames a message, with the lock held, once there is room for it. Of a call that has ended RecvMsg says why.
+func (c *bareCall) say(message any, last bool) {
 	framed := Must(proto.MarshalOptions{}.MarshalAppend(make([]byte, prefixBytes, 1<<8), message.(proto.Message)))
 	binary.BigEndian.PutUint32(framed[1:], uint32(len(framed)-prefixBytes))
 	for b := c.on; min(b.window, c.window) < len(framed); b.room.Wait() {
 		if b.calls[c.id] == nil {
-			return io.EOF // RecvMsg says why
+			return
 		}
 		b.flush()
 	}
 	c.window -= len(framed)
 	c.on.window -= len(framed)
-	return c.on.framer.WriteData(c.id, last, framed)
+	Check(c.on.framer.WriteData(c.id, last, framed))
 }
 
 // Invoke is a unary call.
 func (b *bare) Invoke(ctx context.Context, method string, request, reply any, _ ...grpc.CallOption) error {
 	b.lock.Lock()
 	call := b.begin(ctx, method, 1)
-	Check(call.say(request, true))
+	call.say(request, true)
 	b.flush()
 	b.lock.Unlock()
 	if err := call.RecvMsg(reply); err == io.EOF {
@@ -143,7 +138,7 @@ func (b *bare) Invoke(ctx context.Context, method string, request, reply any, _ 
 	} else if err != nil {
 		return err
 	}
-	if <-call.ended; call.end != io.EOF {
+	if <-call.messages; call.end != io.EOF {
 		return call.end
 	}
 	return nil
@@ -164,9 +159,9 @@ func (b *bare) NewStream(
 func (c *bareCall) SendMsg(message any) error {
 	c.on.lock.Lock()
 	defer c.on.lock.Unlock()
-	err := c.say(message, false)
+	c.say(message, false)
 	c.on.flush()
-	return err
+	return nil
 }
 
 // RecvMsg waits for the next message; EOF if the call ended well.
@@ -259,7 +254,6 @@ func (b *bare) ended(id uint32, end error) {
 		delete(b.calls, id)
 		call.end = end
 		close(call.messages)
-		close(call.ended)
 		b.room.Broadcast()
 	}
 }
@@ -309,8 +303,3 @@ func (b *bare) set(settings *http2.SettingsFrame) {
 	b.flush()
 	b.room.Broadcast()
 }
-
-// Header, Trailer, CloseSend and Context are what a stream has, too; a run asks for none of them.
-func (c *bareCall) Context() context.Context     { return c.ctx }
-func (c *bareCall) Trailer() metadata.MD         { return nil }
-func (c *bareCall) Header() (metadata.MD, error) { return nil, nil }
