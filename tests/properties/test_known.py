@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headwayd.domain.model import Outcome
@@ -138,6 +138,8 @@ class Desk:
         """Everything that is on its way arrives, and whatever is wanted is asked for."""
         self.newcomers.update(self.later)
         self.later.clear()
+        while self.answers:
+            self.hear_answer()
         for _ in range(5):
             for step in (self.hear_answer, self.hear_read, self.read, self.hear_read, self.ask, self.hear_answer):
                 step()
@@ -145,6 +147,7 @@ class Desk:
         assert not self.known.doubtful
 
 
+@example(2, [*[("put", 0)] * 29, ("join", 0), *[("ask", 0)] * 10])  # many answers on their way when all is to settle
 @settings(max_examples=400, deadline=None)
 @given(
     st.integers(1, 3),
