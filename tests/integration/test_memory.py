@@ -158,6 +158,34 @@ async def test_a_lease_of_an_attempt_that_lives_long_is_found_again(desk: Desk) 
     assert not desk.raw.exists(desk.key("attempts"))
 
 
+@pytest.mark.parametrize("count", [1, 8], ids=["one", "a bundle"])
+@pytest.mark.parametrize("looked_until_ms", [500, 30_000], ids=["at once", "when nothing is known of it"])
+async def test_a_lease_of_an_attempt_that_lapsed_is_the_attempts_no_more_though_it_is_taken_up_again(
+    desk: Desk, count: int, looked_until_ms: int
+) -> None:
+    await desk.create()
+    await desk.put(*[b"x"] * count, b"another")
+    leases = [delivery.lease for delivery in await desk.take(count, attempt_id="a", lease_ms=100)]
+    await sweep_for(desk, 0, looked_until_ms + 1)
+    results = await desk.store.extend(desk.name, leases, HOUR_MS, budget_s=BUDGET_S)
+    assert [result.settled.name for result in results] == ["EXTENDED"] * count
+    [other] = await desk.take(count, attempt_id="a")
+    assert other.payload == b"another"
+    assert [delivery.lease for delivery in await desk.take(count, attempt_id="a")] == [other.lease]
+    assert await desk.ack(*leases, other.lease) == ["ACKED"] * (count + 1)
+
+
+async def test_what_was_taken_up_again_and_given_back_is_found_by_the_attempt_that_leases_it_anew(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"x")
+    [first] = await desk.take(lease_ms=100)
+    desk.at(500)
+    await desk.store.extend(desk.name, [first.lease], HOUR_MS, budget_s=BUDGET_S)
+    await desk.give_back(first.lease, delay_ms=0)
+    [second] = await desk.take(attempt_id="a")
+    assert [delivery.lease for delivery in await desk.take(attempt_id="a")] == [second.lease]
+
+
 async def test_dead_messages_move_to_another_queue_once_however_often_it_is_tried(
     desk: Desk, store_server: StoreServer
 ) -> None:

@@ -153,6 +153,9 @@ class Leasing(QueueState):
                 self.messages[ticket].failures -= 1
                 self.messages[ticket].is_lapsed = False
                 self.leased[ticket] = self.now + ms
+                for given in self.attempts.values():  # what lapsed is its attempt's no more
+                    if (ticket, token) in given:
+                        given.remove((ticket, token))
                 results.append("EXTENDED")
             else:
                 results.append({"LAPSED": "STALE", "DEAD": "STALE", "ALREADY_ACKED": "GONE"}.get(state, state))

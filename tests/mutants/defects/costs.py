@@ -109,7 +109,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="all-attempts-looked-at",
         defect="A step asks about every lease of hundreds of attempts.",
         file=INCLUDE + "attempts.lua",
-        old="if packed and step_of(packed) == random then return true, #tickets end",
+        old="if packed and is_of_step(packed, random) then return true, #tickets end",
         new="if packed and redis.call('ZSCORE', K.leases, tickets[_]) and random == '' then return true, 0 end",
         test=MANY_END + "test_whether_attempts_are_over_is_looked_at_in_small_steps",
     ),

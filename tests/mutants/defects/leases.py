@@ -5,8 +5,25 @@ from __future__ import annotations
 from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
 OUTSTANDING = "tests/unit/test_outstanding.py::"
+MEMORY = "tests/integration/test_memory.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="retaken-lease-found-by-its-attempt",
+        defect="A lease that lapsed is its attempt's again or not, as it comes, when its holder takes it up again.",
+        file=INCLUDE + "record.lua",
+        old="and not has_flag(string.byte(bytes, FLAGS_AT), FLAG.RETAKEN)",
+        new="",
+        test=MEMORY + "test_a_lease_of_an_attempt_that_lapsed_is_the_attempts_no_more_though_it_is_taken_up_again",
+    ),
+    Mutant(
+        name="retaken-once-and-for-ever",
+        defect="A message whose lease was once taken up again is never found by an attempt.",
+        file=INCLUDE + "leasing.lua",
+        old="without_flag(record.flags, FLAG.RETAKEN)",
+        new="record.flags",
+        test=MEMORY + "test_what_was_taken_up_again_and_given_back_is_found_by_the_attempt_that_leases_it_anew",
+    ),
     # Who may settle what.
     Mutant(
         name="nonce-not-compared",

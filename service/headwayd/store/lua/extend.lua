@@ -30,7 +30,7 @@ end, function(i, ticket, outcome)
   if outcome == T.LAPSED and (limit == 0 or leased_count(S) < limit) then
     local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
-    record.flags = without_flag(record.flags, FLAG.LAPSED)
+    record.flags = with_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.RETAKEN)
     redis.call('HSET', K.lease, ticket, pack_leased(record, pack_holder(S.now, '')))
     redis.call('HSET', K.body, ticket, element)
     redis.call('ZADD', K.leases, deadline, ticket)

@@ -1,7 +1,8 @@
 -- @include bundles
 -- Attempts: what a Get with an attempt id leased, so that the same call again gets the same. x:attempts holds the
 -- random part of the leases' nonces, then the tickets: the first, '-' and the last if they follow each other, else all,
--- with commas between; x:attempt_at when to look whether it can be forgotten.
+-- with commas between; x:attempt_at when to look whether it can be forgotten. What lapsed once is the attempt's no more,
+-- also if it is taken up again: else it would have to be remembered for as long as nobody takes it.
 
 local LOOK_FIRST_MS, LOOK_AGAIN_MS = 1000, 10000   -- most work is short: so are most attempts
 
@@ -35,7 +36,7 @@ local function single_leases(random, tickets_text)
   if redis.call('EXISTS', K.lease) == 0 then return live end
   local tickets = tickets_of(tickets_text)
   for i, packed in ipairs(fields_of(K.lease, tickets)) do
-    if packed and step_of(packed) == random then
+    if packed and is_of_step(packed, random) then
       local deadline = redis.call('ZSCORE', K.leases, tickets[i])
       live[#live + 1] = { ticket = tickets[i], record = unpack_record(packed), deadline = deadline }
     end
@@ -60,7 +61,7 @@ local function attempt_lives(S, attempt)
   if redis.call('EXISTS', K.lease) == 0 then return false, 0 end
   local tickets = tickets_of(tickets_text)
   for _, packed in ipairs(fields_of(K.lease, tickets)) do
-    if packed and step_of(packed) == random then return true, #tickets end
+    if packed and is_of_step(packed, random) then return true, #tickets end
   end
   return false, #tickets
 end

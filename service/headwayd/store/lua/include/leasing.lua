@@ -275,6 +275,7 @@ local function lease_any(S, L, most, deadline)
       record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
       is_first = not has_flag(record.flags, FLAG.COUNTED)
       record.flags = with_flag(record.flags, FLAG.COUNTED)
+      record.flags = without_flag(record.flags, FLAG.RETAKEN)
       packed = pack_leased(record, L.consumer)
       deliver_known(L, ticket, record, deadline, element)
     else

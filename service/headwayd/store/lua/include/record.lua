@@ -14,6 +14,7 @@ local FLAG = {
   CLAIMED = 8,   -- the attempt that leased it was asked again: the first asker cannot give the lease back any more
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
   HELD = 16,     -- it tells by whom: only while it is leased
+  RETAKEN = 32,  -- the last lease lapsed, and its holder took it up again
 }
 local NO_NONCE = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
@@ -45,17 +46,22 @@ end
 -- put together from three parts: the first is the same for all that were put at the same time, the last for all that
 -- are leased together; between them stands the random part of the nonce.
 local FRESH_FLAGS = FLAG.COUNTED + FLAG.HELD
-local FRESH_BYTES, NAME_SIZE_AT, NONCE_AT, NONCE_TO = 56, 56, 26, 45
+local FRESH_BYTES, FLAGS_AT, NAME_SIZE_AT, NONCE_AT, NONCE_TO = 56, 21, 56, 26, 45
 local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FRESH_FLAGS, 0) end
 local function fresh_rest(holder) return '\0\0\0\1\0\0' .. holder end
 local function is_fresh(bytes)
-  return string.byte(bytes, 21) == FRESH_FLAGS and string.sub(bytes, 1, 4) == '\0\0\0\0'
+  return string.byte(bytes, FLAGS_AT) == FRESH_FLAGS and string.sub(bytes, 1, 4) == '\0\0\0\0'
     and string.sub(bytes, 46, 47) == '\0\0' and #bytes == FRESH_BYTES + string.byte(bytes, NAME_SIZE_AT)
 end
 local function nonce_of(bytes) return string.sub(bytes, NONCE_AT, NONCE_TO) end
 -- What the leases of one step of one waiter have in common: the random part of their nonces.
 local STEP_TO = 41
 local function step_of(bytes) return string.sub(bytes, NONCE_AT, STEP_TO) end
+
+-- Whether a lease was given to that step, and did not lapse since. O(1).
+local function is_of_step(bytes, random)
+  return step_of(bytes) == random and not has_flag(string.byte(bytes, FLAGS_AT), FLAG.RETAKEN)
+end
 
 local function unpack_record(bytes)
   local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)
