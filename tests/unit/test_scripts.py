@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -53,11 +54,17 @@ def test_entries_of_constant_tables_are_written_out_and_the_tables_go() -> None:
     assert scripts.with_constant_tables(lines) == [lines[5], "return 16 + made.HELD .. 'y' .. S.FLAG"]
 
 
-def test_keys_are_asked_for_by_what_stands_behind_the_name_of_the_queue() -> None:
+def test_keys_are_put_together_where_they_are_used() -> None:
     text = scripts.build("put").text.decode()
-    assert "redis.call('LPUSH', K['']" in text
-    assert "K[':x:meta']" in text
+    assert "redis.call('LPUSH', BASE, " in text
+    assert "(K[':x:meta'] or BASE..':x:meta')" in text
     assert "K.meta" not in text
+
+
+@pytest.mark.parametrize("name", scripts.NAMES)
+def test_every_script_that_spells_a_key_has_the_name_of_the_queue(name: str) -> None:
+    text = scripts.build(name).text.decode()
+    assert ("BASE" in text) == ("\nlocal BASE = KEYS[1]\n" in text)
 
 
 @pytest.mark.parametrize("name", scripts.NAMES)
@@ -68,3 +75,27 @@ def test_every_script_stays_clear_of_luas_limit_of_locals(name: str) -> None:
         if match := _TOP.match(line):
             names += 1 if "function" in match[0] else len(line.partition("=")[0].split(","))
     assert names <= MOST_LOCALS
+
+
+RARE = "closed|returned|side|progress|delayed|producers|place_at"
+MAKES = re.compile(rf"(?:'(?:HSET|ZADD|LPUSH)', |(?:set_fields|add_members)\()K\.({RARE})\b")
+SAID = "S.extras = 1"
+SAID_WITHIN = 3  # lines before
+# Who makes such a key without saying so: it is there already, or nothing of the queue is read behind it.
+NEED_NOT_SAY = {
+    "delete.lua": {"closed"},  # reads no state
+    "delay.lua": {"side"},  # of a lease that lapsed: it has been there since
+    "put.lua": {"side"},  # of a message that has been given back before
+    "kept.lua": {"place_at"},  # of a place that was found there
+}
+
+
+def test_whoever_makes_a_key_that_most_queues_do_not_have_says_so() -> None:
+    told = 0
+    for path in sorted(Path(scripts.__file__).with_name("lua").rglob("*.lua")):
+        lines = path.read_text().splitlines()
+        for at, line in enumerate(lines):
+            if (made := MAKES.search(line)) and made[1] not in NEED_NOT_SAY.get(path.name, ()):
+                assert any(SAID in before for before in lines[max(0, at - SAID_WITHIN) : at]), f"{path.name}:{at + 1}"
+                told += 1
+    assert told >= len(RARE.split("|"))

@@ -166,8 +166,8 @@ def blocked_at_keys(base: str) -> tuple[str, ...]:
 
 
 def lua_table() -> str:
-    """The same spelling for Lua: a table `K` of the queue at KEYS[1], from suffix to full key, built when first asked.
-    Scripts write `K.meta`, which `lua_key` turns into the suffix; for a name in a variable there is `key_of`."""
+    """The same spelling for Lua, for the queue at KEYS[1]. Scripts write `K.meta`, which `lua_key` spells out; for a
+    name in a variable there is `key_of`."""
     rows = ", ".join(f"{name} = '{suffix}'" for name, suffix in (PRESSURE | OWN).items())
     stale = ", ".join(f"'{suffix}'" for suffix in STALE_SUFFIXES)
     own = ", ".join(f"'{name}'" for name in OWN)
@@ -179,15 +179,20 @@ def lua_table() -> str:
         f"local function own_names() return {{ {own} }} end\n"
         f"local function pressure_names() return {{ {pressure} }} end\n"
         "local BASE = KEYS[1]\n"
-        "local K = setmetatable({}, { __index = function(known, suffix)\n"
-        "  local key = BASE .. suffix\n"
-        "  known[suffix] = key\n"
-        "  return key\n"
-        "end })\n"
-        "local function key_of(name) return K[suffixes()[name]] end\n"
+        "local function key_of(name) return BASE .. suffixes()[name] end\n"
+        "local K = {}\n"
+        "local function keep_keys()\n"
+        "  setmetatable(K, { __index = function(known, suffix)\n"
+        "    local key = BASE .. suffix\n"
+        "    known[suffix] = key\n"
+        "    return key\n"
+        "  end })\n"
+        "end\n"
     )
 
 
 def lua_key(name: str) -> str:
-    """The key with this short name, in Lua."""
-    return f"K['{(PRESSURE | OWN)[name]}']"
+    """The key with this short name, in Lua: put together where it is used, because a small step uses most of its keys
+    once, and to keep them costs three times as much. Steps that use the same keys again and again call `keep_keys`."""
+    suffix = (PRESSURE | OWN)[name]
+    return f"(K['{suffix}'] or BASE..'{suffix}')" if suffix else "BASE"

@@ -70,7 +70,7 @@ def _with_statuses(text: str) -> str:
 
 
 def _with_keys(text: str) -> str:
-    """`K.name` becomes a look by the suffix: a table of all names would be built anew for every call, too."""
+    """`K.name` becomes the key: a table of all of them would be built anew for every call, too."""
     return _KEY.sub(lambda match: keys.lua_key(match[1]), text)
 
 
@@ -193,13 +193,14 @@ def build(name: str, replaced: dict[str, str] | None = None) -> Script:
     first, _, own = _source(name).partition("\n")
     includes = "\n".join(line for line in own.splitlines() if _INCLUDE.match(line))
     expanded = [*_expand(includes, set(), replaced or {}), _OWN, *_INCLUDE.sub("", own).splitlines()]
-    lines = needed(with_constants(with_constant_tables(expanded)))
+    with_keys = _with_keys("\n".join(expanded)).split("\n")
+    lines = needed(with_constants(with_constant_tables(with_keys)))
     at = lines.index(_OWN)
     included = ["\n".join(piece) for piece in _pieces(lines[:at])]
     functions = [piece for piece in included if is_function(piece)]
     values = [piece for piece in included if not is_function(piece) and _code(piece)]
-    whole = "\n".join([first, *values, made_when_called(functions, "\n".join(lines[at:]))])
-    text = _with_keys(_with_statuses(whole)).encode()
+    whole = "\n".join([first, *values, made_when_called(functions, "\n".join(lines[at:]), name)])
+    text = _with_statuses(whole).encode()
     return Script(name=name, text=text, sha=hashlib.sha1(text, usedforsecurity=False).hexdigest().encode())
 
 

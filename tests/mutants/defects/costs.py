@@ -13,9 +13,67 @@ THREADS = (
 )
 
 BLOCKS = "tests/integration/test_blocks.py::"
+RARE = "tests/integration/test_rare_keys.py::"
 PLACES_IN_BLOCKS = BLOCKS + "test_places_are_those_of_the_line_whatever_happens"
 
 MUTANTS: tuple[Mutant, ...] = (
+    # What most queues do not have is asked for once, at a step's beginning.
+    Mutant(
+        name="rare-keys-asked-for-one-by-one",
+        defect="Each step asks for every key by itself that hardly any queue has.",
+        file=INCLUDE + "queue.lua",
+        old="S.extras > 0 and redis.call('EXISTS', key)",
+        new="redis.call('EXISTS', key)",
+        test=RARE + "test_a_step_asks_for_nothing_that_a_plain_queue_does_not_have",
+    ),
+    Mutant(
+        name="delayed-not-told",
+        defect="Nobody learns when the first message that is put for later is due.",
+        file=INCLUDE + "line.lua",
+        old="  S.extras = 1\n  redis.call('ZADD', K.delayed",
+        new="  redis.call('ZADD', K.delayed",
+        test=RARE + "test_what_is_put_for_later_is_told_to_be_due_by_the_step_that_puts_it",
+    ),
+    Mutant(
+        name="kept-place-not-told",
+        defect="Nobody learns when the first place that is kept lapses.",
+        file=LUA + "keep_place.lua",
+        old="  S.extras = 1\n",
+        new="",
+        test=RARE + "test_a_place_is_told_to_lapse_by_the_step_that_keeps_it",
+    ),
+    Mutant(
+        name="blocked-not-called",
+        defect="The first Put that comes back to the producer line is not told that there is room.",
+        file=INCLUDE + "queue.lua",
+        old="producer)\n  S.extras = 1\n",
+        new="producer)\n",
+        test=RARE + "test_a_put_that_comes_back_to_a_queue_with_room_is_called_by_the_step_that_lets_it_stand",
+    ),
+    Mutant(
+        name="line-thought-empty",
+        defect="Who comes to stand in line by finding only what has expired is told that nobody stands there.",
+        file=LUA + "get.lua",
+        old="  S.is_line_empty = false\n",
+        new="",
+        test=RARE + "test_who_finds_nothing_but_what_has_expired_stands_in_a_line_of_one",
+    ),
+    Mutant(
+        name="drained-before-the-last-ack",
+        defect="A closed queue is told to be drained while its last message is leased.",
+        file=LUA + "get.lua",
+        old="(limit > 0 or S.closed) and",
+        new="limit > 0 and",
+        test=RARE + "test_a_closed_queue_is_drained_when_its_last_lease_is_settled_and_not_before",
+    ),
+    Mutant(
+        name="holder-taken-for-an-id",
+        defect="A lease of a stream is settled without its stream's being told.",
+        file=INCLUDE + "settle.lua",
+        old="return not has_ids, has_ids",
+        new="return has_ids, not has_ids",
+        test=RARE + "test_an_ack_ends_what_is_known_of_id_and_stream",
+    ),
     # Messages that come back while thousands that came back before stand before their place.
     Mutant(
         name="all-moved-for-one",
@@ -85,8 +143,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="every-lease-looked-at",
         defect="A step that leases asks about all that is leased.",
         file=LUA + "get.lua",
-        old="local leased = leased_count(S)",
-        new="local leased = #redis.call('ZRANGE', K.leases, 0, -1) + S.n_bundled",
+        old="(limit > 0 or S.closed) and leased_count(S) or 0",
+        new="#redis.call('ZRANGE', K.leases, 0, -1) + S.n_bundled",
         test=FLAT,
     ),
     Mutant(

@@ -12,7 +12,7 @@ local COUNT, NAMES_AT = tonumber(ARGV[3]), 4
 local S, status = open()
 if not S then return { ARGV[1], status } end
 for i = NAMES_AT + COUNT, #ARGV, 4 do
-  if is_life(S, ARGV[i + 3]) then join_producers(ARGV[i + 1], ARGV[i], ARGV[i + 2]) end
+  if is_life(S, ARGV[i + 3]) then join_producers(S, ARGV[i + 1], ARGV[i], ARGV[i + 2]) end
 end
 commit(S, false, nil)
 

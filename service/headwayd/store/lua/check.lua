@@ -45,6 +45,7 @@ local function reply_with(status)
   return reply
 end
 if has_wrong_kind then return reply_with(T.OK) end
+keep_keys()
 S = load()
 entries = entries + S.n_bundled
 if entries > tonumber(ARGV[3]) then return reply_with(T.TOO_LARGE) end

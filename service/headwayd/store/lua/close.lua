@@ -15,6 +15,7 @@ if not role_is_free('producer') then
   return { ARGV[1], T.ROLE_IN_USE, 'producer', holder_of('producer') }
 end
 redis.call('SET', K.producer, ARGV[3])
+S.extras = 1
 redis.call('LPUSH', K.closed, '0', '0')
 S.closed = true
 commit(S, false, nil)

@@ -6,6 +6,7 @@
 -- O(length of the lines + steps of streams; all leases, if some go back). Calls the next producer and consumers.
 -- @include due
 -- @include stands
+keep_keys()
 local S, status = open()
 if not S then return { ARGV[1], status } end
 S.present = {}

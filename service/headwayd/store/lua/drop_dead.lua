@@ -5,6 +5,7 @@
 -- Reply: echo, OK, removed; or why there is no queue. Those of another life, or that died anew meanwhile, stay.
 -- O(k log n). Wakes nobody.
 -- @include line
+keep_keys()
 local S, status = open()
 if not S then return { ARGV[1], status } end
 local removed = 0

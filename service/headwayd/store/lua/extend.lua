@@ -18,6 +18,7 @@ local limit = policy_of(S, 'limit')
 local results = {}
 local function note_progress(ticket)
   if ARGV[4] == '' then return end
+  S.extras = 1
   redis.call('HSET', K.progress, ticket, ARGV[4] .. ' ' .. ARGV[5])
   tell(S, 'P', ticket, ARGV[4] .. ' ' .. ARGV[5])
 end

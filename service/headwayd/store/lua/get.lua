@@ -67,8 +67,8 @@ local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) ==
 local random = me.random
 if ARGV[8] ~= '' then random = deliver_again(S, L, ARGV[8]) or random end
 
-local leased = leased_count(S)
 local limit = policy_of(S, 'limit')
+local leased = (limit > 0 or S.closed) and leased_count(S) or 0   -- else nothing depends on it
 local slots = limit == 0 and math.huge or math.max(0, limit - leased)
 local wait, holder, ahead = '', '', 0
 local is_owner = ended > 0 and limit > 0 and OTHERS == 0   -- of a slot: it keeps it, and does not queue again
@@ -106,6 +106,8 @@ elseif redis.call('EXISTS', K.consumers) == 1 then
   local units = math.min(S.len, slots)
   ahead = math.min(count_ahead(S, WAITER ~= '' and WAITER or nil, units), units - math.min(ended, units))
   if ahead >= units then wait = 'line' end
+else
+  S.is_line_empty = true
 end
 status = status or T.OK
 
@@ -125,7 +127,7 @@ end
 if status == T.OK and wait == '' and L.given == 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
-  local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and redis.call('EXISTS', K.side) == 0
+  local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and not has_extra(S, K.side)
   local most = math.min(asked_for(), slots, S.len - ahead, slots - ahead)
   local is_cut = (is_plain and lease_plain or lease_any)(S, L, most, S.now + lease_ms)
   if L.taken == 0 then wait = L.must_fit and is_cut and 'large' or S.closed and 'drain' or 'empty' end
@@ -155,6 +157,7 @@ local function stand_or_leave(ask, share)
     return number, 0
   end
   if number == 0 then number = number_behind_all(S) end
+  S.is_line_empty = false
   redis.call('ZADD', K.consumers, 'NX', number, waiter)
   if poll[1] == 0 then
     for i, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
@@ -179,7 +182,7 @@ for i = 2, #asks do
   local at, rank = stand_or_leave(asks[i], share)
   told_others[#told_others + 1], told_others[#told_others + 2] = text_of(at), text_of(rank)
 end
-if WAITER ~= '' or OTHERS > 0 then length = redis.call('ZCARD', K.consumers) end
+if (WAITER ~= '' or OTHERS > 0) and not S.is_line_empty then length = redis.call('ZCARD', K.consumers) end
 local due = commit(S, false, nil)
 local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or 0
 local told = { ARGV[1], status, S.now, S.gen, wait, holder, random, due, number, position, length, limit, poll[1],

@@ -25,6 +25,7 @@ if number then
   local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$') or '0'
   local min_at, max_at = S.now + tonumber(ARGV[6]), S.now + tonumber(ARGV[7])
   redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
+  S.extras = 1
   redis.call('ZADD', K.place_at, max_at + 1, place)
 end
 local due = commit(S, false, nil)

@@ -8,6 +8,7 @@
 -- O(k log n).
 -- @include line
 -- @include report
+keep_keys()
 local S = load()
 if not S then return { ARGV[1], why_absent() } end
 local reply = { ARGV[1], T.OK, S.gen, '0' }

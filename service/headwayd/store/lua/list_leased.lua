@@ -5,6 +5,7 @@
 --        unknown), consumer's name, progress, id that was given ('' = none); or why there is no queue.
 -- O(k + bytes of their elements).
 -- @include report
+keep_keys()
 local S = load()
 if not S then return { ARGV[1], why_absent() } end
 local reply = { ARGV[1], T.OK, S.gen }

@@ -8,6 +8,7 @@
 -- O(k + first position).
 -- @include report
 local CHUNK_OUT = 64
+keep_keys()
 local S = load()
 if not S then return { ARGV[1], why_absent() } end
 local from, most, most_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

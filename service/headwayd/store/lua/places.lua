@@ -9,6 +9,7 @@
 --        there is no queue.
 -- O(k log n + tickets told).
 -- @include numbers
+keep_keys()
 local S, status = open()
 if not S then return { ARGV[1], status } end
 keep_watching(S)

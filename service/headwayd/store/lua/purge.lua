@@ -5,6 +5,7 @@
 -- Reply: echo, OK, removed; or echo, ROLE_IN_USE, 'consumer', holder; or why there is no queue.
 -- O(k log n). Room in the line wakes the first waiting producer.
 -- @include line
+keep_keys()
 local S, status = open()
 if not S then return { ARGV[1], status } end
 local most, removed = tonumber(ARGV[4]), 0

@@ -232,7 +232,7 @@ if WAITER ~= '' then
       add(S, 'line', 1)
       number = S.line
     end
-    join_producers(number, WAITER, ARGV[8] == '1' and ARGV[3] or '')
+    join_producers(S, number, WAITER, ARGV[8] == '1' and ARGV[3] or '')
   else
     leave_producers(WAITER)
   end

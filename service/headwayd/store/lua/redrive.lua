@@ -7,6 +7,7 @@
 --        number of the last one, then the names that are not dead; or echo, QUEUE_CLOSED; or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change.
 -- @include due
+keep_keys()
 local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)

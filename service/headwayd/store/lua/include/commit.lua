@@ -13,13 +13,13 @@ local function next_due(S)
     end
     if at > 0 and (due == 0 or at < due) then due = at end
   end
-  first_of(K.delayed)
+  if S.extras > 0 then first_of(K.delayed) end
   -- What should have lapsed may wait; where it was not looked at in this step, for as long as was said.
   local lapse_at = S.lapse_at or S.due_said
   first_of(K.leases, lapse_at)
   if S.n_bundled > 0 then first_of(K.bundle_at, lapse_at) end
   if S.expiring == 1 then first_of(K.expiry) end
-  if S.standing > 0 then first_of(K.place_at) end
+  if S.standing > 0 and S.extras > 0 then first_of(K.place_at) end
   if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end
   if S.aged < S.tail then due = S.now end
   return due
@@ -35,10 +35,12 @@ local function commit(S, made_room, me)
   S.len = S.size - S.n_holes
   if S.size ~= S.seen_len then set(S, 'seen_len', S.size) end
   mend_not_full(S, made_room or S.made_room)
-  if room_of(S) > 0 and redis.call('EXISTS', K.producers) == 1 then
+  if room_of(S) > 0 and has_extra(S, K.producers) then
     if not me or redis.call('ZSCORE', K.producers, me) == false then first_producer(S, nil, true) end
   end
-  if S.turn_to ~= '' or S.len > 0 and redis.call('EXISTS', K.consumers) == 1 then call_consumers(S) end
+  if S.turn_to ~= '' or S.len > 0 and not S.is_line_empty and redis.call('EXISTS', K.consumers) == 1 then
+    call_consumers(S)
+  end
   local due = next_due(S)
   if due > 0 and (S.due_said == 0 or due < S.due_said or S.due_said <= S.now) and due ~= S.due_said then
     set(S, 'due_said', due)

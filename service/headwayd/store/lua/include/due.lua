@@ -110,6 +110,7 @@ end
 local function do_what_is_due(S)
   -- Nothing is due before what was told last (see `commit`).
   if not S.is_new and (S.due_said == 0 or S.due_said > S.now) then return S.aged < S.tail end
+  keep_keys()
   local most = lapsing(S)
   local lapsed = most > 0 and lapse(S, most) or 0
   local expired = expire_old(S, DUE_AT_ONCE)

@@ -95,5 +95,3 @@ local function end_turns(S, ends, is_settled)
     end
   end
 end
-
-local function has_holders() return redis.call('EXISTS', K.owners) == 1 end

@@ -11,6 +11,7 @@
 --   counted, counted_bytes   what of these left the line for the first time
 --   leases, kept, bodies     leases of their own, until they are written down all at once
 local CHUNK_OUT = 64
+local FEW = 8   -- messages of which each uses the same keys
 -- Messages that may be told in one piece: so many at least, and of so many bytes at most. Of larger ones the one that asks
 -- would only copy more.
 local PIECE_LEAST, PIECE_SIZE = 8, 2048
@@ -260,6 +261,7 @@ end
 
 -- Leases messages from the head of any line. Returns the same as lease_plain. O(k log n).
 local function lease_any(S, L, most, deadline)
+  if most > FEW then keep_keys() end
   local is_cut, tickets, elements, records, put_ats = take_from_line(S, L, most)
   local deadline_text, rest = text_of(deadline), fresh_rest(L.consumer)
   local randoms = {}
@@ -273,9 +275,9 @@ local function lease_any(S, L, most, deadline)
       attempt = record.failures + 1
       record.nonce = randoms[i] .. struct.pack('>I4', attempt)
       record.flags = without_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.CLAIMED)
+      record.flags = without_flag(record.flags, FLAG.RETAKEN)
       is_first = not has_flag(record.flags, FLAG.COUNTED)
       record.flags = with_flag(record.flags, FLAG.COUNTED)
-      record.flags = without_flag(record.flags, FLAG.RETAKEN)
       packed = pack_leased(record, L.consumer)
       deliver_known(L, ticket, record, deadline, element)
     else

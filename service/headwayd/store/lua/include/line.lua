@@ -51,6 +51,7 @@ local function return_to_head(S, all)
     fields[#fields + 1] = ticket
     fields[#fields + 1] = pack_record(entry.record)
   end
+  S.extras = 1
   add_members(K.returned, members)
   set_fields(K.side, fields)
   S.returned = S.returned + #list
@@ -80,7 +81,10 @@ local function join_tail(S, list)
     end
   end
   push_tail(elements)
-  if #sides > 0 then set_fields(K.side, sides) end
+  if #sides > 0 then
+    S.extras = 1
+    set_fields(K.side, sides)
+  end
   if #ids > 0 then set_fields(K.ids, ids) end
   add(S, 'tail', #list)
   set(S, 'aged', S.tail)
@@ -107,6 +111,7 @@ end
 local function set_aside(S, element, record, due, from)
   add(S, 'seq', 1)
   local seq = padded(S.seq)
+  S.extras = 1
   redis.call('ZADD', K.delayed, due, seq)
   redis.call('HSET', K.later, seq, pack_both(record, element))
   expire_at(S, 'd' .. seq, record.expires_at)
@@ -117,25 +122,25 @@ local function set_aside(S, element, record, due, from)
 end
 
 -- Nothing is kept of these leases any more. O(log n) each.
-local function forget_leases(tickets)
+local function forget_leases(S, tickets)
   if #tickets == 0 then return end
   remove_members(K.leases, tickets)
   remove_fields(K.lease, tickets)
   remove_fields(K.body, tickets)
-  if redis.call('EXISTS', K.progress) == 1 then remove_fields(K.progress, tickets) end
+  if has_extra(S, K.progress) then remove_fields(K.progress, tickets) end
 end
 
 -- Ends leases, `is_settled` by their holders, in this order; what becomes of their messages is the caller's. `records`
 -- are those of x:lease, if they are known. O(log n) each.
 local function drop_leases(S, tickets, is_settled, records)
-  if #tickets > 0 and has_holders() then
+  if #tickets > 0 and redis.call('EXISTS', K.owners) == 1 then
     local ends = {}
     for i, packed in ipairs(records or fields_of(K.lease, tickets)) do
       ends[i] = { at = i, step = step_of(packed), count = 1 }
     end
     end_turns(S, ends, is_settled)
   end
-  forget_leases(tickets)
+  forget_leases(S, tickets)
 end
 
 -- Takes delayed messages away. Returns their elements and records. O(log n) each.

@@ -26,6 +26,13 @@ local function count_rate(S, name, n)
   set(S, name .. '_at', S.now)
 end
 
+-- Keys that most queues do not have. A step looks once, when it begins, how many of them there are (S.extras), and for
+-- one by itself only if there are any. So whoever makes one of them within a step says so: S.extras = 1.
+local function count_extras()
+  return redis.call('EXISTS', K.closed, K.returned, K.side, K.progress, K.delayed, K.producers, K.place_at)
+end
+local function has_extra(S, key) return S.extras > 0 and redis.call('EXISTS', key) == 1 end
+
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
 -- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
 -- over what foreign clients took. O(1), O(log n) per message taken from the middle that they passed.
@@ -36,16 +43,20 @@ local function load()
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
   refuse_newer(meta[3])
   -- Named here, the entries have room from the start; and what is false is not looked for among the other fields.
-  local S = { now = NOW, dirty = {}, bound = tonumber(strings[1]) or 0, prod = tonumber(strings[2]) or 0,
+  local extras = count_extras()
+  local S = { now = NOW, dirty = {}, extras = extras, bound = tonumber(strings[1]) or 0, prod = tonumber(strings[2]) or 0,
               cons = tonumber(strings[3]) or 0, size = redis.call('LLEN', K.q),
-              closed = redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0, gen = meta[1],
+              closed = extras > 0 and redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0, gen = meta[1],
               turn_to = meta[2] or '', layout = 0, head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
               n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0,
               adopted_at = 0, watched_until = 0, paused = 0, n_departed = 0, tick_at = 0, n_accepted = 0, put_sum = 0,
               put_sum_at = 0, n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false,
               was_full = false, policy = false, log = false, bits = false, at_commit = false, made_room = false,
-              time_known = false, called = false, present = false }
-  for i = FIRST_COUNTER, #CORE do S[CORE[i]] = (meta[i] or 0) + 0 end
+              time_known = false, called = false, present = false, lapse_at = false, is_line_empty = false }
+  for i = FIRST_COUNTER, #CORE do
+    local value = meta[i]
+    if value and value ~= '0' then S[CORE[i]] = value + 0 end
+  end
   setmetatable(S, { __index = function(_, name)
     if not is_other_field(name) then return nil end
     read_others(S)
@@ -63,7 +74,7 @@ local function load()
     S.len, S.returned = S.size, 0
     return S
   end
-  S.returned = redis.call('ZCARD', K.returned)
+  S.returned = extras > 0 and redis.call('ZCARD', K.returned) or 0
   local more = S.size - S.seen_len
   local produced = math.max(0, S.prod - S.seen_prod)
   local consumed = math.max(0, S.cons - S.seen_cons)
@@ -230,7 +241,9 @@ local function age_foreign(S)
 end
 
 -- Reads the state and books what foreign clients did. nil and a status if there is no such queue.
+local MANY_ARGUMENTS = 32
 local function open()
+  if #ARGV > MANY_ARGUMENTS then keep_keys() end
   local S = load()
   if not S then return nil, absence() end
   S.was_full = S.bound > 0 and S.len >= S.bound
@@ -301,7 +314,8 @@ end
 
 -- A waiter takes its place in the producer line, unless it has it already; `producer` is the name by which its place
 -- may be watched, '' = none. O(log n).
-local function join_producers(number, waiter, producer)
+local function join_producers(S, number, waiter, producer)
+  S.extras = 1
   if redis.call('ZADD', K.producers, 'NX', number, waiter) == 1 and producer ~= '' then
     redis.call('HSET', K.blocked, waiter, producer)
   end
@@ -316,6 +330,7 @@ end
 -- `offers`, tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. O(dropped),
 -- at most 100.
 local function first_producer(S, me, offers)
+  if S.extras == 0 then return nil end
   for _ = 1, 100 do
     local first = redis.call('ZRANGE', K.producers, 0, 0)[1]
     if not first or first == me then return first end

@@ -81,6 +81,14 @@ local function each_lease(S, from, count, act, other)
   end
 end
 
+-- Whether any lease has a holder, and any message an id. Mostly neither.
+local function holders_and_ids()
+  local both = redis.call('EXISTS', K.owners, K.ids)
+  if both ~= 1 then return both == 2, both == 2 end
+  local has_ids = redis.call('EXISTS', K.ids) == 1
+  return not has_ids, has_ids
+end
+
 -- Acks the `count` leases named by ARGV from `from` on. Appends to `reply` how many of them were not acked at their first
 -- attempt, then number (from 1 on), status and failures of each of those. Returns how many messages are done.
 -- O(k log n).
@@ -107,7 +115,8 @@ local function ack_leases(S, from, count, result, reply)
   end
   local is_watched = S.watched_until > S.now
   local done = bits_of(S, MARK.DONE)
-  local ends = has_holders() and {} or nil   -- only then it matters whose they were
+  local has_holders, has_ids = holders_and_ids()
+  local ends = has_holders and {} or nil   -- only then it matters whose they were
   -- What is in a bundle has no id, and no attempt of it failed.
   local function ack_bundled(bundle, nonce, before, run, first, at)
     local settled, changed, left, last = bundle.settled, {}, bundle.left, before + run
@@ -142,8 +151,7 @@ local function ack_leases(S, from, count, result, reply)
 
   local tickets, generations, nonces, numbers = named_leases(S, from, count, result == '' and ack_bundled or nil)
   local records = fields_of(K.lease, tickets)
-  local has_ids = redis.call('EXISTS', K.ids) == 1   -- only then the elements are looked at
-  local is_plain = result == '' and not has_ids
+  local is_plain = result == '' and not has_ids   -- with ids the elements are looked at
   -- Messages that were put together and leased together have the same record, so it is looked at but once.
   local known, known_nonce, is_known_fresh
   for i = 1, #tickets do
@@ -174,7 +182,7 @@ local function ack_leases(S, from, count, result, reply)
   end
   for i = #tickets, dropped + 1, -1 do tickets[i] = nil end
   if ends and #ends > 0 then end_turns(S, ends, true) end
-  forget_leases(tickets)
+  forget_leases(S, tickets)
   if ended > 0 then
     add(S, 'n_acked', ended)
     count_rate(S, 'ack_sum', ended)
