@@ -164,11 +164,10 @@ async def cost(crowd: Crowd, step: Step) -> tuple[float, float]:
     """Commands given, and microseconds of the store, of one such step; medians."""
     commands, busy_us = [], []
     for _ in range(REPEATED):
-        before = crowd.desk.raw.info("commandstats")
+        before, given = crowd.desk.raw.info("commandstats"), crowd.desk.commands()
         await step(crowd)
+        commands.append(crowd.desk.commands() - given)
         after = crowd.desk.raw.info("commandstats")
-        given = {name: stats["calls"] - before.get(name, {"calls": 0})["calls"] for name, stats in after.items()}
-        commands.append(sum(count for name, count in given.items() if name != "cmdstat_info"))
         busy_us.append(after["cmdstat_evalsha"]["usec"] - before.get("cmdstat_evalsha", {"usec": 0})["usec"])
     return statistics.median(commands), statistics.median(busy_us)
 

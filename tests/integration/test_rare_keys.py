@@ -127,18 +127,10 @@ async def test_an_ack_ends_what_is_known_of_id_and_stream(desk: Desk, has_id: bo
 
 
 async def commands(desk: Desk, step: Callable[[], Awaitable[object]]) -> int:
-    """How many commands a step runs, those of its script included."""
-
-    def done() -> int:
-        return sum(
-            row["calls"]
-            for name, row in desk.raw.info("commandstats").items()
-            if name not in ("cmdstat_info", "cmdstat_evalsha")
-        )
-
-    before = done()
+    """How many commands the script of a step runs."""
+    before = desk.commands()
     await step()
-    return done() - before
+    return desk.commands() - before - 1  # the call of the script
 
 
 async def test_a_step_asks_for_nothing_that_a_plain_queue_does_not_have(
