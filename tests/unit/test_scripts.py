@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headwayd.store import scripts
+from headwayd.store import script_functions, scripts
 
+_DEFINED = re.compile(r"^local function (\w+)\(", re.MULTILINE)
+_INCLUDES = re.compile(r"^-- @include (.+)$", re.MULTILINE)
 _TOP = re.compile(r"^local (?:function )?", re.MULTILINE)
 # Lua's own limit of local variables in one function, of which loops and blocks need some.
 MOST_LOCALS = 180
@@ -75,6 +77,25 @@ def test_every_script_stays_clear_of_luas_limit_of_locals(name: str) -> None:
         if match := _TOP.match(line):
             names += 1 if "function" in match[0] else len(line.partition("=")[0].split(","))
     assert names <= MOST_LOCALS
+
+
+def test_what_is_made_at_once_is_there_under_its_name() -> None:
+    defined = {name: set(_DEFINED.findall(_source_of(name))) for name in scripts.NAMES}
+    assert set().union(*defined.values()) >= script_functions.OF_EVERY_STEP
+    for name, functions in script_functions.OF_MOST_STEPS.items():
+        assert defined[name] >= functions - script_functions.OF_EVERY_STEP
+
+
+def _source_of(name: str) -> str:
+    """All that a script includes, and itself."""
+    folder, seen, files = Path(scripts.__file__).with_name("lua"), set[Path](), [f"{name}.lua"]
+    while files:
+        path = folder / files.pop()
+        if path not in seen and path.exists():
+            seen.add(path)
+            for names in _INCLUDES.findall(path.read_text()):
+                files += [f"include/{one}.lua" for one in names.split()]
+    return "\n".join(path.read_text() for path in seen)
 
 
 RARE = "closed|returned|side|progress|delayed|producers|place_at"
