@@ -99,26 +99,40 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
     """(a), and the rates of Put."""
     table = Table(
         "Unary calls against an empty grpc.aio service",
-        ["100 B, 100 in flight", "calls/s", "echo, calls/s", "ratio", "echo by as many acceptors, calls/s", "ratio"],
+        [
+            "100 B, 100 in flight",
+            "calls/s",
+            "echo, calls/s",
+            "ratio",
+            "echo by as many acceptors, calls/s",
+            "ratio",
+            "echo by Headway's own server, calls/s",
+            "ratio",
+        ],
         f"One process each, {calls:,} calls; median (least–most) of {runs} runs behind one that warms up. The echo is"
-        f" one server of grpc.aio, as usual; its last figures are of {ACCEPTORS} on one address, as Headway's.",
+        f" one server of grpc.aio, as usual; then {ACCEPTORS} on one address, as Headway's; then as many of the kind"
+        " that Headway serves by.",
     )
     program = h2load.installed()
     if program is None:
         return table, []
     puts, gets = [], []
-    empties: dict[int, list[float]] = {1: [], ACCEPTORS: []}
-    empty_gets: dict[int, list[float]] = {1: [], ACCEPTORS: []}
+    kinds = ((1, False), (ACCEPTORS, False), (ACCEPTORS, True))
+    empties: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
+    empty_gets: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
     message = pb.PutRequest(queue="echo", messages=[Message(payload=BODY)]).SerializeToString()
     async with AsyncExitStack() as stack:
-        addresses = {count: (await stack.enter_async_context(empty_service(count)))[0] for count in empties}
+        addresses = {
+            (count, is_own): (await stack.enter_async_context(empty_service(count, is_own=is_own)))[0]
+            for count, is_own in kinds
+        }
         for n in range(runs + 1):
             queue = f"ceiling-{n}"
-            for count, address in addresses.items():
-                empties[count].append(await puts_a_second(program, address, message, calls))
+            for kind, address in addresses.items():
+                empties[kind].append(await puts_a_second(program, address, message, calls))
             puts.append(await put(bench, program, calls, queue))
-            for count, address in addresses.items():
-                empty_gets[count].append(await echoed(address, calls))
+            for kind, address in addresses.items():
+                empty_gets[kind].append(await echoed(address, calls))
             gets.append(await get(bench, calls, queue))
     for name, ours, theirs in (("Put", puts, empties), ("Get + Ack in one call", gets, empty_gets)):
         row = [name, spread(ours[1:])]

@@ -1,15 +1,21 @@
 """An empty service, the ceiling of what grpc.aio can do on one process: one generic handler that gives back the
 bytes it was given, on uvloop. Prints its address and serves until it is killed. `python -m bench.echo 4`: by so many
-servers of grpc.aio on that address, as Headway's acceptors are.
+servers of grpc.aio on that address, as Headway's acceptors are; `python -m bench.echo 4 own`: of Headway's own kind.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Any
 
 import grpc.aio
 import uvloop
+
+from headwayd.rpc.core.completions import Completions
+from headwayd.rpc.core.server import Server
+
+CALLED = ("/echo/Echo", "/headway.v1.QueueService/Put")
 
 
 class _Echo(grpc.GenericRpcHandler):
@@ -26,16 +32,26 @@ class _Echo(grpc.GenericRpcHandler):
         return self._handler
 
 
-async def serve(acceptors: int) -> None:
+def _servers(acceptors: int, *, are_own: bool) -> list[grpc.aio.Server]:
+    if not are_own:
+        return [grpc.aio.server() for _ in range(acceptors)]
+    completions = Completions()
+    servers = [Server(completions) for _ in range(acceptors)]
+    for server in servers:
+        server.read_early(CALLED)
+    return list(servers)
+
+
+async def serve(acceptors: int, *, are_own: bool) -> None:
     """Until killed."""
-    servers, port = [grpc.aio.server() for _ in range(acceptors)], 0
+    servers, port = _servers(acceptors, are_own=are_own), 0
     for server in servers:
         server.add_generic_rpc_handlers((_Echo(),))
         port = server.add_insecure_port(f"127.0.0.1:{port}")
         await server.start()
     print(f"127.0.0.1:{port}", flush=True)
-    await servers[0].wait_for_termination()
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 1))
+    uvloop.run(serve(int(sys.argv[1]) if len(sys.argv) > 1 else 1, are_own="own" in sys.argv[2:]))

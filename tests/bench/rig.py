@@ -128,10 +128,11 @@ async def started(count: int = 2, **own: str) -> AsyncIterator[Bench]:
 
 
 @asynccontextmanager
-async def empty_service(acceptors: int = 1) -> AsyncIterator[tuple[str, int]]:
-    """Address and process of a grpc.aio service that does nothing (echo.py), with so many acceptors."""
+async def empty_service(acceptors: int = 1, *, is_own: bool = False) -> AsyncIterator[tuple[str, int]]:
+    """Address and process of a service that does nothing (echo.py), with so many acceptors: servers of grpc.aio, or of
+    Headway's own kind."""
     with tempfile.TemporaryDirectory(prefix="hw-") as folder:
-        command = [sys.executable, "-m", "bench.echo", str(acceptors)]
+        command = [sys.executable, "-m", "bench.echo", str(acceptors), *(["own"] if is_own else [])]
         log = Path(folder) / "echo.log"
         process = processes.spawn(command, log=log, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
         try:

@@ -6,12 +6,26 @@ that fails with the defect every time, not one that happens to.
 
 from __future__ import annotations
 
-from mutants.defects import bundles, costs, counting, doors, layout, leases, order, rights, streams, together, waiting
+from mutants.defects import (
+    bundles,
+    calls,
+    costs,
+    counting,
+    doors,
+    layout,
+    leases,
+    order,
+    rights,
+    streams,
+    together,
+    waiting,
+)
 from mutants.mutant import Mutant
 
 MUTANTS: tuple[Mutant, ...] = (
     *leases.MUTANTS,
     *bundles.MUTANTS,
+    *calls.MUTANTS,
     *order.MUTANTS,
     *waiting.MUTANTS,
     *streams.MUTANTS,

@@ -19,6 +19,8 @@ from typing import Any
 import grpc
 
 from headwayd.rpc.books import Books, server_ids
+from headwayd.rpc.core.completions import Completions
+from headwayd.rpc.core.server import Server
 from headwayd.rpc.listening import UNIX_SCHEME, CannotListen, bind, checked
 from headwayd.rpc.plain import register_plainly
 from headwayd.rpc.sharing import held
@@ -58,7 +60,9 @@ class Acceptors:
     """So many gRPC servers. `shares_addresses`: also with whoever holds them for several processes; they are held
     already. All methods belong to one event loop; `start` comes once, after what is served."""
 
-    def __init__(self, count: int, *, options: Sequence[tuple[str, int]], shares_addresses: bool) -> None:
+    def __init__(
+        self, count: int, *, options: Sequence[tuple[str, int]], shares_addresses: bool, is_plain: bool = False
+    ) -> None:
         self._count = count
         self._shares_addresses = shares_addresses
         # Off, a second process on the same port is told so.
@@ -68,6 +72,7 @@ class Acceptors:
         self._bound: tuple[str, ...] = ()
         self._credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._is_stopped = False
+        self._completions = None if is_plain else Completions()
         self._servers = self._make(None)
         self._old: list[_Servers] = []
 
@@ -76,7 +81,10 @@ class Acceptors:
         if max_streams is not None:
             options = [*(one for one in options if one[0] != MAX_STREAMS), (MAX_STREAMS, max_streams)]
         others = server_ids()
-        made = [grpc.aio.server(options=options) for _ in range(self._count)]
+        made: list[grpc.aio.Server] = [
+            grpc.aio.server(options=options) if self._completions is None else Server(self._completions, options)
+            for _ in range(self._count)
+        ]
         for serve in self._serve:
             for server in made:
                 serve(server)
@@ -97,6 +105,8 @@ class Acceptors:
             for service, method in lanes:
                 server.add_registered_method_handlers(service, {method: handlers[f"/{service}/{method}"]})
             server.add_generic_rpc_handlers((router,))
+            if isinstance(server, Server):
+                server.read_early(path for path, handler in handlers.items() if handler.unary_unary)
 
         self._serve_by(serve)
 
@@ -162,6 +172,8 @@ class Acceptors:
         nobody has accepted yet are cancelled. Raises CannotListen, and then all is as it was. Must not be called where
         they cannot be renewed.
         """
+        if self._is_stopped:
+            raise CannotListen("this process is going down")
         made = self._make(max_streams)
         try:
             for server in made.all:
@@ -188,6 +200,8 @@ class Acceptors:
         """Takes no more calls, and cancels those that still run after the grace. Idempotent."""
         self._is_stopped = True
         await asyncio.gather(*(_stop(servers, grace_s) for servers in (self._servers, *self._old)))
+        if self._completions is not None:
+            self._completions.close()
 
 
 async def _stop(servers: _Servers, grace_s: float | None) -> None:

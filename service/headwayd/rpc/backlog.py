@@ -15,7 +15,7 @@ from typing import Protocol
 
 # Calls in gRPC's line: as many as are accepted in about half a second. It is what is left for the time in which callers
 # who were refused stay away.
-LONG = 2_000
+LONG = 4_000
 # What a look found counts until another one has been due for so long: nobody took it because there was no need.
 STALE_S = 1.0
 # So long must the line be long at every look before anything is refused.

@@ -139,7 +139,7 @@ class RpcServer:
             acceptors=count,
             receive_window=receive_window,
         )
-        self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port)
+        self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port, is_plain=is_plain)
         self._flood_calls, self._limits = flood_calls, limits
         self._narrowing: Narrowing | None = None
         handlers = dict(health_handlers(self._health))  # for everybody

@@ -7,10 +7,6 @@ from mutants.mutant import INCLUDE, LUA, Mutant
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
 MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
-THREADS = (
-    "tests/integration/test_grpc_threads.py"
-    "::test_connections_are_read_by_one_thread_unless_the_environment_says_otherwise"
-)
 
 BLOCKS = "tests/integration/test_blocks.py::"
 RARE = "tests/integration/test_rare_keys.py::"
@@ -195,22 +191,6 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/integration/test_allocator.py"
         "::test_a_service_keeps_what_was_freed_unless_its_environment_says_otherwise",
-    ),
-    Mutant(
-        name="three-threads-woken",
-        defect="Each request wakes one thread more of gRPC's.",
-        file="__init__.py",
-        old='os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")',
-        new='os.environ.setdefault("GRPC_EXPERIMENTS", "")',
-        test=THREADS,
-    ),
-    Mutant(
-        name="operator-not-asked",
-        defect="What the operator set of gRPC's inside is overruled.",
-        file="__init__.py",
-        old='os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_listener")',
-        new='os.environ["GRPC_EXPERIMENTS"] = "-event_engine_listener"',
-        test=THREADS,
     ),
     Mutant(
         name="nobody-told-to-stay-away",
