@@ -1,10 +1,10 @@
 """Several gRPC servers of one process, on the same addresses, which are one to everybody else.
 
-A server of grpc.aio accepts one call after another: it asks gRPC for the next one when the last has come through gRPC's
-thread, a socket and the event loop. So however many calls wait, each turn of the loop begins one, and when gRPC's
-threads are busy it begins as many as they have turns. Of several servers each accepts one call a turn, and a line of
-waiting calls is that of some connections, not of all. The kernel spreads connections over them (SO_REUSEPORT); what
-they serve is the same, and all bounds are counted behind them but for two of gRPC's own, of which each has a share.
+A server accepts a few calls in a turn of the event loop (grpc.aio's, by which the plain way serves, one), and asks
+gRPC for others when those have begun. So however many calls wait each turn is short. Of several servers each accepts
+its own, and a line of waiting calls is that of some connections, not of all. The kernel spreads connections over them
+(SO_REUSEPORT); what they serve is the same, and all bounds are counted behind them but for two of gRPC's own, of which
+each has a share.
 """
 
 from __future__ import annotations

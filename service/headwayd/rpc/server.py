@@ -65,8 +65,7 @@ _REQUEST_MARGIN_BYTES = 1024 * 1024
 _CLEAN_UP_S = 2.5
 _SPARE_STREAMS = 100
 _ENDED_STREAMS = 500
-# Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart. Each
-# one makes every call a little dearer, for grpc.aio looks at all of them whenever one comes.
+# Calls that do not stand behind all others until they are accepted: gRPC keeps those of a registered method apart.
 _LANES = (
     (HEALTH_SERVICE, "Check"),
     *((QUEUE_SERVICE.full_name, method) for method in sorted(SETTLING_METHODS)),

@@ -1,4 +1,4 @@
-"""One call: what it brought, what its handler may do with it, and how it ends."""
+"""One call: how it is served, what its handler may do with it, and how it ends."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -16,6 +15,7 @@ import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from headwayd.rpc.core.completions import Completions, Event, Tag
+from headwayd.rpc.core.known import Known
 
 if TYPE_CHECKING:
     from headwayd.rpc.core.server import Server
@@ -24,22 +24,15 @@ log: Any = structlog.get_logger(__name__)
 
 _NO_FLAGS = 0
 _OK, _UNKNOWN, _UNIMPLEMENTED = cygrpc.StatusCode.ok, cygrpc.StatusCode.unknown, cygrpc.StatusCode.unimplemented
-_NEVER_S = 1e15  # what is later is no deadline
 _FINISHED = "the call has ended"
 
-Metadata = tuple[tuple[str, str | bytes], ...]
 
-
-class Call(grpc.aio.ServicerContext[Any, Any]):
+class Call(Known):
     """A call, as its handler sees it. All but `receive_early` belongs to the event loop."""
 
     __slots__ = (
         "_abort_error",
-        "_call",
-        "_code",
         "_completions",
-        "_deadline",
-        "_details",
         "_done_callbacks",
         "_handler",
         "_has_sent_metadata",
@@ -49,29 +42,19 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         "_is_served",
         "_is_watched",
         "_messages",
-        "_metadata",
         "_reader",
         "_server",
         "_task",
-        "_trailing_metadata",
-        "path",
     )
 
     def __init__(self, server: Server, completions: Completions, event: Event, path: str | None) -> None:
-        details = event.call_details
-        self.path: str = details.method.decode(errors="replace") if path is None else path
+        super().__init__(event, path)
         self._server = server
         self._completions = completions
-        self._call = event.call
-        self._metadata: Metadata = event.invocation_metadata
-        self._deadline: float = details.deadline
         self._handler: Any = None
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = self._is_served = self._is_watched = False
         self._has_sent_metadata = self._has_sent_status = False
-        self._code: Any = None  # as the handler gave it
-        self._details = ""
-        self._trailing_metadata: Any = ()
         self._abort_error: grpc.aio.AbortError | None = None
         self._is_reading = False
         self._messages: list[bytes | None] = []  # that have come and were not read: one at most; None = the last has
@@ -322,58 +305,7 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    # What is known of it.
-
-    def invocation_metadata(self) -> Any:
-        """What the caller sent along."""
-        return self._metadata
-
-    def time_remaining(self) -> float | None:  # type: ignore[override]
-        """Until the deadline, in s; None = there is none."""
-        return None if self._deadline > _NEVER_S else max(self._deadline - time.time(), 0.0)
-
-    def peer(self) -> str:
-        """The address of the other side of the connection."""
-        peer: bytes = self._call.peer()
-        return peer.decode()
-
-    def peer_identities(self) -> Any:
-        """As grpc.aio's."""
-        return cygrpc.peer_identities(self._call)
-
-    def peer_identity_key(self) -> str | None:
-        """As grpc.aio's."""
-        key: bytes | None = cygrpc.peer_identity_key(self._call)
-        return None if key is None else key.decode()
-
-    def auth_context(self) -> Mapping[str, Any]:
-        """What the connection tells of the other side, such as its certificate."""
-        known: Mapping[bytes, Any] = cygrpc.auth_context(self._call) or {}
-        return {key.decode(): values for key, values in known.items()}
-
-    def set_trailing_metadata(self, trailing_metadata: Any) -> None:
-        """What goes along with the status."""
-        self._trailing_metadata = tuple(trailing_metadata)
-
-    def trailing_metadata(self) -> Any:
-        """See above."""
-        return self._trailing_metadata
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        """The code with which it ends if the handler returns."""
-        self._code = code
-
-    def code(self) -> Any:
-        """As it was given, or None."""
-        return self._code
-
-    def set_details(self, details: str) -> None:
-        """The same, of the text."""
-        self._details = details
-
-    def details(self) -> str:
-        """See above."""
-        return self._details
+    # Of its end.
 
     def add_done_callback(self, callback: Any) -> None:
         """Called with this when the handler has ended."""
@@ -386,13 +318,6 @@ class Call(grpc.aio.ServicerContext[Any, Any]):
     def cancelled(self) -> bool:
         """Whether the caller has gone before it was."""
         return self._is_cancelled
-
-    def set_compression(self, compression: Any) -> NoReturn:
-        """Not offered: answers are not compressed."""
-        raise NotImplementedError
-
-    def disable_next_message_compression(self) -> None:
-        """They never are."""
 
 
 class _Requests:
