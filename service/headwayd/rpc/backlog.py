@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# Calls in gRPC's line: as many as are accepted in about half a second. It is what is left for the time in which callers
+# Calls in gRPC's line: as many as are done in about half a second. It is what is left for the time in which callers
 # who were refused stay away.
 LONG = 4_000
 # What a look found counts until another one has been due for so long: nobody took it because there was no need.
 STALE_S = 1.0
+# To refuse a call takes far less than to do it. So from one look to the next no more are refused than are too many:
+# half a line that is long is left, or the process would have nothing to do until those who were refused come again.
+GOOD = LONG // 2
 # So long must the line be long at every look before anything is refused.
 PATIENCE_S = 0.5
 # Having been behind, the process is behind again at the first look at a long line, for so long.
@@ -59,6 +62,7 @@ class Backlog:
         self._long_since: float | None = None
         self._watchful_until = 0.0
         self._fresh: dict[int, int] = {}  # calls that run, by the span of FRESH_S in which they began
+        self.excess = 0  # calls that are too many, of those that waited at the last look
         self.is_behind = False
 
     def enter(self) -> int:
@@ -80,6 +84,10 @@ class Backlog:
         if began in self._fresh:
             self._fresh[began] -= 1
 
+    def refused(self) -> None:
+        """One call was refused."""
+        self.excess -= 1
+
     @property
     def fresh_count(self) -> int:
         """How many calls run that began a moment ago. While few run none is counted."""
@@ -89,18 +97,21 @@ class Backlog:
     @property
     def must_refuse(self) -> bool:
         """Whether the call that entered last must not go on."""
-        return self.is_behind and sum(self._fresh.values()) > BUSY
+        return self.is_behind and self.excess > 0 and sum(self._fresh.values()) > BUSY
 
     @property
     def must_refuse_next(self) -> bool:
         """Whether a call that has not entered yet must not."""
-        return self.is_behind and sum(self._fresh.values()) >= BUSY and not self._is_stale(self._clock())
+        is_busy = self.is_behind and self.excess > 0 and sum(self._fresh.values()) >= BUSY
+        return is_busy and not self._is_stale(self._clock())
 
     def _is_stale(self, now: float) -> bool:
         return now > self._look_at + STALE_S
 
     def _look(self, now: float) -> None:
-        if self._line.pending_count() < LONG:
+        pending = self._line.pending_count()
+        self.excess = pending - GOOD
+        if pending < LONG:
             self.is_behind, self._long_since = False, None
             return
         if self._is_stale(now) or self._long_since is None:
@@ -118,7 +129,9 @@ class Backlog:
         now = self._clock()
         self._is_looking_closely = False
         self._look_closely_at = now + max(BETWEEN_CLOSE_LOOKS_S, took_s / CLOSE_LOOKING_SHARE)
-        self.is_behind = self._line.pending_count() >= LONG
+        pending = self._line.pending_count()
+        self.excess = pending - GOOD
+        self.is_behind = pending >= LONG
         if self.is_behind:
             self._watchful_until = now + WATCHFUL_S
         else:

@@ -265,6 +265,7 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
         size = 0
         try:
             if backlog and backlog.must_refuse and not is_settling:
+                backlog.refused()
                 await gate.refusing.end(context)
             caller = None if guard is None else await guard.caller(context, is_settling=is_settling)
             serve = behaviour if caller is None else caller.behaviours[path]

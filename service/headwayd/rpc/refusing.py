@@ -84,6 +84,8 @@ def refusals(paths: Iterable[str], *, gate: Gate) -> Mapping[str, grpc.RpcMethod
         gate.enter()
         backlog = gate.backlog
         began = backlog.enter() if backlog else 0
+        if backlog:
+            backlog.refused()
         try:
             await gate.refusing.end(context)
         finally:

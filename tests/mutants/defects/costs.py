@@ -193,6 +193,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_service_keeps_what_was_freed_unless_its_environment_says_otherwise",
     ),
     Mutant(
+        name="more-refused-than-are-too-many",
+        defect="A process that was behind refuses all who wait, and has nothing to do until they come again.",
+        file="rpc/backlog.py",
+        old="        self.excess -= 1\n",
+        new="        pass\n",
+        test="tests/unit/rpc/test_backlog.py::test_no_more_are_refused_than_are_too_many_until_it_is_looked_at_again",
+    ),
+    Mutant(
         name="nobody-told-to-stay-away",
         defect="Clients that are too many are turned away without being told when to come again.",
         file="rpc/backlog.py",

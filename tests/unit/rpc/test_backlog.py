@@ -15,6 +15,7 @@ from headwayd.rpc.backlog import (
     BUSY,
     CLOSE_LOOKING_SHARE,
     FRESH_S,
+    GOOD,
     LONG,
     LOOKING_SHARE,
     PATIENCE_S,
@@ -255,3 +256,19 @@ async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
     for channel in channels:
         await channel.close()
     await server.stop(0)
+
+
+def test_no_more_are_refused_than_are_too_many_until_it_is_looked_at_again(line: Line) -> None:
+    line.pending = LONG + 500
+    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
+    assert line.backlog.is_behind
+    line.begin(BUSY + 1)
+    for _ in range(LONG + 500 - GOOD):
+        assert line.backlog.must_refuse
+        assert line.backlog.must_refuse_next
+        line.backlog.refused()
+    assert not line.backlog.must_refuse
+    assert not line.backlog.must_refuse_next
+    line.pass_s(BETWEEN_LOOKS_S)  # as many have come meanwhile
+    line.begin(BUSY + 1)
+    assert line.backlog.must_refuse

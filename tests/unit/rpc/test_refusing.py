@@ -106,7 +106,7 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
         running = [gate.backlog.enter() for _ in range(BUSY)]
         assert await call(b"", timeout=30) == b"done"  # busy, but not behind
         gate.backlog.leave(gate.backlog.enter())  # which looks, for the last time while the clock stands
-        gate.backlog.is_behind = True
+        gate.backlog.is_behind, gate.backlog.excess = True, 10
         delays_s = set()
         for _ in range(10):
             with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
@@ -115,6 +115,8 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
             delays_s.add(said.retry_delay.total_seconds())
         assert min(delays_s) == SHORTEST_S
         assert len(delays_s) > 1  # those refused together do not come back together
+        assert await call(b"", timeout=30) == b"done"  # behind, but as many as were too many have been refused
+        gate.backlog.excess = 10
         await eventually(lambda: gate.running_count == 0)  # a reply is sent before its call has left
         for began in running:
             gate.backlog.leave(began)
