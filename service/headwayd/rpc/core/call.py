@@ -73,6 +73,7 @@ class Call(Known):
             return
         if self._handler.request_streaming:
             self._run(self._serve_requests())
+            self.watch()
         else:
             self._receive(self._request_came)
 
@@ -119,6 +120,8 @@ class Call(Known):
             self._has_sent_status = True
         else:
             self._run(self._serve_request(message))
+            if self._handler.response_streaming:  # its end must be heard of before what its caller does next
+                self.watch()
 
     def _run(self, serving: Any) -> None:
         self._server.entered(self)

@@ -18,7 +18,7 @@ from headwayd.rpc.core.completions import Completions, Event, Tag
 # So many calls at most are begun in one turn of the event loop. The others wait in gRPC's own line, where they are
 # counted.
 _AT_A_TIME = 8
-# That a caller has gone is noticed within twice this time.
+# That the caller of a call of one reply has gone is noticed within twice this time.
 _SHORT_S = 0.005
 
 
