@@ -414,3 +414,25 @@ async def test_threads_end_with_the_last_call(kind: str) -> None:
     assert not cleaned.is_set()
     await eventually(lambda: not own & threads())
     assert cleaned.is_set()
+
+
+@both
+async def test_a_stream_with_much_to_say_leaves_turns_to_others(kind: str) -> None:
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def tell(_requests: object, context: Any) -> None:
+        counting = asyncio.create_task(others())
+        for _ in range(1_000):
+            await context.write(b"x")
+        counting.cancel()
+
+    async with serving(kind, made_of(grpc.stream_stream_rpc_method_handler, tell)) as (_, channel):
+        replies = channel.stream_stream(ANY_PATH)(timeout=TIMEOUT_S)
+        assert len([reply async for reply in replies]) == 1_000
+    assert turns > 100

@@ -24,6 +24,7 @@ log: Any = structlog.get_logger(__name__)
 
 _NO_FLAGS = 0
 _OK, _UNKNOWN, _UNIMPLEMENTED = cygrpc.StatusCode.ok, cygrpc.StatusCode.unknown, cygrpc.StatusCode.unimplemented
+_UNBROKEN = 8  # replies that a stream sends before others have a turn of the event loop
 _FINISHED = "the call has ended"
 
 
@@ -43,6 +44,7 @@ class Call(Known):
         "_is_watched",
         "_messages",
         "_reader",
+        "_sent_at_once",
         "_server",
         "_task",
     )
@@ -56,6 +58,7 @@ class Call(Known):
         self._is_cancelled = self._is_served = self._is_watched = False
         self._has_sent_metadata = self._has_sent_status = False
         self._abort_error: grpc.aio.AbortError | None = None
+        self._sent_at_once = 0
         self._is_reading = False
         self._messages: list[bytes | None] = []  # that have come and were not read: one at most; None = the last has
         self._reader: asyncio.Future[None] | None = None
@@ -239,6 +242,10 @@ class Call(Known):
         if self._call.start_server_batch(operations, Tag(functools.partial(_set, sent))):
             raise grpc.aio.InternalError("gRPC did not begin to send")
         self._completions.look()
+        if sent.done():  # nobody else had a turn: after some of these they have one
+            self._sent_at_once += 1
+            if self._sent_at_once % _UNBROKEN == 0:
+                await asyncio.sleep(0)
         if not await sent:
             raise grpc.aio.InternalError("the caller has gone")
 
