@@ -34,14 +34,6 @@ MUTANTS: tuple[Mutant, ...] = (
         test=CORE + "test_nothing_of_a_call_is_kept",
     ),
     Mutant(
-        name="handler-that-gives-up-leaves-its-caller",
-        defect="The caller of a handler that was cancelled by itself waits until its deadline.",
-        file=CALL,
-        old="                self._call.cancel()\n            return\n",
-        new="                pass\n            return\n",
-        test=CORE + "test_a_call_ends_as_its_handler_says",
-    ),
-    Mutant(
         name="slow-callers-keep-others-out",
         defect="As long as the requests of some calls do not come no others are accepted.",
         file=SERVER,

@@ -299,13 +299,15 @@ async def _outcome(calling: Any) -> str:
 async def test_a_request_that_nobody_waited_for_is_not_lost(kind: str) -> None:
     """Reading may be cancelled; who reads then gets what came."""
     got: list[bytes] = []
-    waited = asyncio.Event()
+    waited, sent = asyncio.Event(), asyncio.Event()
 
     async def read(_requests: object, context: Any) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await context.read()
         waited.set()
+        await sent.wait()
+        await asyncio.sleep(0.1)  # it comes, and nobody reads
         got.extend([await context.read(), await context.read()])
         assert await context.read() is grpc.aio.EOF
         assert await context.read() is grpc.aio.EOF
@@ -314,6 +316,7 @@ async def test_a_request_that_nobody_waited_for_is_not_lost(kind: str) -> None:
         stream = channel.stream_stream(ANY_PATH)(timeout=TIMEOUT_S)
         await waited.wait()
         await stream.write(b"a")
+        sent.set()
         await stream.write(b"b")
         await stream.done_writing()
         assert await stream.read() is grpc.aio.EOF
