@@ -45,7 +45,7 @@ class Server(grpc.aio.Server):
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._read_early: set[str | bytes] = set()
-        self._begun_early = self._come_early = 0  # the first belongs to the thread
+        self._early_begun = self._early_come = 0  # calls, and their requests; the first is counted by the thread alone
         # The calls that run. They are kept here, for the event loop itself keeps no task.
         self._young: set[Call] = set()
         self._old: set[Call] = set()
@@ -108,10 +108,10 @@ class Server(grpc.aio.Server):
 
     def _came_early(self, path: str | None, event: Event) -> bool:
         """By the thread of completions, while the event loop has nothing of gRPC's to do."""
-        has_time = self._begun_early - self._come_early < _AT_A_TIME
+        has_time = self._early_begun - self._early_come < _AT_A_TIME
         if not has_time or not event.success or (path or event.call_details.method) not in self._read_early:
             return False
-        self._begun_early += 1
+        self._early_begun += 1
         Call(self, self._completions, event, path).receive_early()
         self._ask(path)
         return True
@@ -124,7 +124,7 @@ class Server(grpc.aio.Server):
 
     def came_early(self) -> None:
         """The request of a call that was begun so has come."""
-        self._come_early += 1
+        self._early_come += 1
 
     def handler_of(self, call: Call) -> grpc.RpcMethodHandler[Any, Any] | None:
         """Who serves it; None = nobody."""
