@@ -18,11 +18,13 @@ import asyncio
 import gc
 import json
 import math
+import random
 import sys
 import time
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from struct import Struct
@@ -41,8 +43,10 @@ _FIRST_WINDOW = 65_535
 _TICK_S = 0.002
 _LINGER_S = 5.5  # for the last answers
 _RETRY_INFO = b"google.rpc.RetryInfo\x12"  # the end of its type's name, and the tag of what follows
-# So long stays away who was refused without being told for how long (CANCELLED by gRPC itself).
-_UNTOLD_S = 1.0
+# So long stays away who was refused without being told for how long (CANCELLED by gRPC itself), and up to this share of
+# it more or less, as gRPC's clients do when they retry (its proposal A6).
+_UNTOLD_S, _JITTER = 1.0, 0.2
+_CONNECT_AGAIN_S = 0.05
 _DEADLINE_EXCEEDED = "4"  # nobody refused that call
 
 
@@ -277,7 +281,12 @@ class Load:
 
     async def _connect(self, connection: Connection) -> None:
         loop = asyncio.get_running_loop()
-        await loop.create_connection(lambda: connection, "127.0.0.1", self._plan.port)
+        while not self._is_over:
+            # It may meet one that just stops to listen.
+            with suppress(ConnectionError):
+                await loop.create_connection(lambda: connection, "127.0.0.1", self._plan.port)
+                return
+            await asyncio.sleep(_CONNECT_AGAIN_S)
 
     def replace(self, connection: Connection) -> None:
         """The service wants no more calls on this connection."""
@@ -310,7 +319,8 @@ class Load:
         if call.client is not None:
             said = _refusal(trailers)
             if said.status != _DEADLINE_EXCEEDED:
-                away_until = time.perf_counter() + said.retry_after_s
+                share = 1.0 if said.has_details else random.uniform(1 - _JITTER, 1 + _JITTER)
+                away_until = time.perf_counter() + said.retry_after_s * share
                 call.client.stays_away_until = max(call.client.stays_away_until, away_until)
 
     def _calls(self, count: int) -> list[Call]:

@@ -177,11 +177,11 @@ async def test_it_serves_on_several_addresses_unix_sockets_too(make_service: Mak
 @pytest.mark.parametrize(
     ("settings", "count"),
     [
-        ({}, 4),
+        ({}, 1),
         ({"HEADWAY_ACCEPTORS": "1"}, 1),
         ({"HEADWAY_ACCEPTORS": "7"}, 7),
-        ({"HEADWAY_PLAIN": "true"}, 4),
-        ({"HEADWAY_MAX_CONNECTIONS": "500"}, 2),
+        ({"HEADWAY_ACCEPTORS": "4", "HEADWAY_PLAIN": "true"}, 4),
+        ({"HEADWAY_ACCEPTORS": "4", "HEADWAY_MAX_CONNECTIONS": "500"}, 2),
     ],
     ids=["default", "one", "seven", "plain", "few-connections"],
 )

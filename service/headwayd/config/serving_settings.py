@@ -35,10 +35,11 @@ class ServingSettings(BaseSettings):
         le=64,
     )
     acceptors: int = setting(
-        4,
+        1,
         "How many of gRPC's servers accept calls in one process, each those of its share of the connections to a "
-        "HOST:PORT address, one after another. With more, more calls are begun at a time. Fewer where few connections "
-        "are allowed (250 each), one where the system does not spread them (other than Linux).",
+        "HOST:PORT address. More than one bring more calls with `plain` only, and each has only its share of the calls "
+        "that may wait. Fewer where few connections are allowed (250 each), one where the system does not spread them "
+        "(other than Linux).",
         unit="servers",
         ge=1,
         le=16,

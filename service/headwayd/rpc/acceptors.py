@@ -1,10 +1,9 @@
 """Several gRPC servers of one process, on the same addresses, which are one to everybody else.
 
-A server accepts a few calls in a turn of the event loop (grpc.aio's, by which the plain way serves, one), and asks
-gRPC for others when those have begun. So however many calls wait each turn is short. Of several servers each accepts
-its own, and a line of waiting calls is that of some connections, not of all. The kernel spreads connections over them
-(SO_REUSEPORT); what they serve is the same, and all bounds are counted behind them but for two of gRPC's own, of which
-each has a share.
+One is enough, but for two reasons. Others can take the place of those that listen, with other bounds. And grpc.aio's,
+by which the plain way serves, accepts one call in a turn of the event loop, however many wait, so that with several
+more are begun. The kernel spreads connections over them (SO_REUSEPORT); what they serve is the same, and all bounds are
+counted behind them but for two of gRPC's own, of which each has a share.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from headwayd.rpc.sharing import held
 _LEAST_SHARE = 250
 # The most streams and calls of a connection at a time, in gRPC's words.
 MAX_STREAMS = "grpc.max_concurrent_streams"
-# That the line of one ends takes the event loop for as much as 60 ms (2,500 calls): what came meanwhile has its turn.
+# That the line of one ends takes gRPC as much as 60 ms (2,500 calls): what came meanwhile has its turn.
 _BETWEEN_STOPS_S = 0.25
 _AS_LONG_AS_CALLS_RUN_S = 365.0 * 24 * 3600  # what is stopped without a grace cancels them
 
@@ -37,9 +36,14 @@ _AS_LONG_AS_CALLS_RUN_S = 365.0 * 24 * 3600  # what is stopped without a grace c
 def acceptor_count(wanted: int, *, max_connections: int) -> int:
     """How many of those that are wanted make sense: only one where so few connections are allowed that a share of them
     would be full by chance, or where the kernel does not spread them."""
-    if platform.system() != "Linux":
+    if not _can_share():
         return 1
     return max(min(wanted, max_connections // _LEAST_SHARE), 1)
+
+
+def _can_share() -> bool:
+    """Whether the kernel spreads connections over those who listen on one address."""
+    return platform.system() == "Linux"
 
 
 def share_of(bound: int, count: int) -> int:
@@ -66,7 +70,7 @@ class Acceptors:
         self._count = count
         self._shares_addresses = shares_addresses
         # Off, a second process on the same port is told so.
-        self._reuses_port = shares_addresses or count > 1
+        self._reuses_port = shares_addresses or _can_share()
         self._options = [*options, ("grpc.so_reuseport", int(self._reuses_port))]
         self._serve: list[Callable[[grpc.aio.Server], None]] = []
         self._bound: tuple[str, ...] = ()
@@ -138,7 +142,7 @@ class Acceptors:
         try:
             with ExitStack() as stack:
                 addresses = [checked(address) for address in listen]
-                if self._count > 1 and not self._shares_addresses:
+                if self._reuses_port and not self._shares_addresses:
                     addresses = [
                         address if address.startswith(UNIX_SCHEME) else stack.enter_context(held([address]))[0]
                         for address in addresses

@@ -24,24 +24,6 @@ def counted(handlers: Handlers, counts: Counts) -> Handlers:
     return {path: _counted(handler, path.rpartition("/")[2], counts) for path, handler in handlers.items()}
 
 
-def counted_refusals(handlers: Handlers, counts: Counts) -> Handlers:
-    """The same for handlers that refuse every call: none is open for any time, nor does its time count."""
-    return {path: _refused(handler, path.rpartition("/")[2], counts) for path, handler in handlers.items()}
-
-
-def _refused(handler: grpc.RpcMethodHandler[Any, Any], method: str, counts: Counts) -> grpc.RpcMethodHandler[Any, Any]:
-    refuse: Any = handler.stream_stream
-
-    async def handle(requests: Any, context: Context) -> None:
-        try:
-            await refuse(requests, context)
-        finally:
-            counts.note_call(method, code_name(context))
-
-    behaviour: Any = handle
-    return grpc.stream_stream_rpc_method_handler(behaviour)
-
-
 def _counted(handler: grpc.RpcMethodHandler[Any, Any], method: str, counts: Counts) -> grpc.RpcMethodHandler[Any, Any]:
     coders = {
         "request_deserializer": handler.request_deserializer,

@@ -21,6 +21,7 @@ from grpc.aio import ServicerContext
 from headwayd.domain.errors import HeadwayError, NotServed, Overloaded, ShuttingDown
 from headwayd.domain.limits import Limits
 from headwayd.rpc.backlog import BUSY, Backlog
+from headwayd.rpc.core.known import Refused
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.encoded import to_bytes
 from headwayd.rpc.guard import Caller, Guard
@@ -154,18 +155,20 @@ def _over(text: str, limit: str) -> Overloaded:
 
 class CallRouter(grpc.GenericRpcHandler):
     """Finds the handler of a call. Of our package every call has one, also those that only a newer schema knows. While
-    `gate` has to refuse calls they get their handler among `refusals`, if there is one."""
+    `gate` has to refuse calls one among `refusals` is."""
 
-    def __init__(self, handlers: Handlers, *, gate: Gate, refusals: Handlers) -> None:
+    def __init__(self, handlers: Handlers, *, gate: Gate, refusals: Mapping[str, Callable[[], Refused]]) -> None:
         self._handlers = handlers
         self._gate = gate
         self._refusals = refusals
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """The handler for one call, or None if the service knows nothing of it."""
+    def service(  # type: ignore[override]  # it may refuse, which only our own server knows
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | Refused | None:
+        """The handler for one call, or None if the service knows nothing of it, or what it is refused with."""
         path = handler_call_details.method
         if self._gate.must_refuse_next and path in self._refusals:
-            return self._refusals[path]
+            return self._refusals[path]()
         handler = self._handlers.get(path)
         if handler is None and path.startswith(OWN_PACKAGE):
             return _unserved(path)
@@ -266,7 +269,7 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
         try:
             if backlog and backlog.must_refuse and not is_settling:
                 backlog.refused()
-                await gate.refusing.end(context)
+                await gate.refusing.next().end(context)
             caller = None if guard is None else await guard.caller(context, is_settling=is_settling)
             serve = behaviour if caller is None else caller.behaviours[path]
             if type(request) is Undecodable:

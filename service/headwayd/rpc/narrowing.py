@@ -29,8 +29,12 @@ log: Any = structlog.get_logger(__name__)
 # It is a flood if gRPC refused more calls between two looks than were accepted, at all looks for so long: of those who
 # heed what refusals say it refuses as many for a moment only.
 LASTS_S = 1.5
-# The looks may be so far apart; another is taken so soon.
-RECENT_S, AGAIN_S = 10.0, 0.5
+# Or until it has refused as many as stand in so many full lines: of 400 clients, with 50 calls each, that come at once
+# it refuses less than one. The larger a flood the sooner it must be kept out, for health checks wait behind it.
+LINES = 3
+# The looks may be so far apart; another is taken so soon, sooner in a large flood, but for this share of the time.
+RECENT_S, AGAIN_S, SOON_S = 10.0, 0.5, 0.15
+LOOKING_SHARE_IN_FLOODS = 0.1
 # The least that a connection may have: a worker has calls that wait, and must still be able to settle.
 LEAST = 16
 # A connection that begins fewer calls than this share of what one in the flood does has no part in it, and may have
@@ -94,11 +98,14 @@ class Narrowing:
         self._renew = renew
         self._counts = counts
         self._calls = calls
+        self._max_pending = max_pending
         self._bounds = {"calls": calls, "most_waiting": max_pending // 2, "max_streams": max_streams}
         self._clock = clock
         self._streams_before = 0
         self._looked_at = float("-inf")
         self._since: float | None = None  # all looks saw a flood
+        self._refused = 0  # so many calls were refused meanwhile
+        self._look_took_s = 0.0
         self._calm_s, self._widened_at = CALM_S, float("-inf")
         self._again: asyncio.Task[None] | None = None
         self._narrow: asyncio.Task[None] | None = None
@@ -113,14 +120,22 @@ class Narrowing:
                 task.cancel()
 
     def pending_count(self) -> int:
-        """As the books tell."""
-        return self._books.pending_count()
+        """As the books tell. Where that is more than can wait gRPC has refused them, and they are looked at soon."""
+        count = self._books.pending_count()
+        if count > 2 * self._max_pending:
+            self._look_again_after(0.0)
+        return count
+
+    def _look_again_after(self, seconds: float) -> None:
+        if not (self._has_ended or _is_running(self._again) or _is_running(self._narrow)):
+            self._again = asyncio.create_task(self._look_again(seconds), name="look again for a flood")
 
     def correct(self, done: Callable[[float], None]) -> None:
         """The same; and what was seen is looked at."""
 
         def corrected(took_s: float) -> None:
             done(took_s)
+            self._look_took_s = took_s
             self._judge(self._books.last_look)
 
         self._books.correct(corrected)
@@ -141,16 +156,20 @@ class Narrowing:
         if not is_recent:
             self._since = None  # what it saw was any time ago
         elif self._since is None:
-            self._since = now
-        if self._since is not None and now - self._since >= LASTS_S:
+            self._since, self._refused = now, look.refused
+        else:
+            self._refused += look.refused
+        is_large = self._refused >= LINES * self._max_pending
+        if self._since is not None and (is_large or now - self._since >= LASTS_S):
             bound = narrow_bound(look.connections, **self._bounds)
             if bound is not None:
                 self._narrow = asyncio.create_task(self._be_narrow(bound), name="narrow connections")
-        elif not _is_running(self._again):
-            self._again = asyncio.create_task(self._look_again(), name="look again for a flood")
+        else:
+            least_s = SOON_S if look.refused >= self._max_pending / 2 else AGAIN_S
+            self._look_again_after(max(least_s, self._look_took_s / LOOKING_SHARE_IN_FLOODS))
 
-    async def _look_again(self) -> None:
-        await asyncio.sleep(AGAIN_S)
+    async def _look_again(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
         self._again = None
         self.correct(lambda _took_s: None)
 

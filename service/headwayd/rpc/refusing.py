@@ -1,44 +1,49 @@
 """What a call is told that nobody can begin in time, and when its caller shall come again.
 
 A refusal costs the process more than half of what a call costs that is done (docs/measurements.md). Callers who do as
-they are told come back after the delay; were it always the same, thousands of them would keep the process busy with
-refusals alone. So it grows until they are no more than so many a second, and shrinks as fast when they are fewer.
+they are told come back after the delay. Were it the same for all they would come back together, find the line full, and
+leave the process idle until the next time; so they are told times that are far apart. And the more are refused, the
+later they come: until they are no more than so many a second.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import sqrt
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-import grpc
-from grpc.aio import ServicerContext
-
-from headwayd.domain.errors import Overloaded
-from headwayd.rpc.status import Refusal
+from headwayd.domain.errors import Overloaded, Reason
+from headwayd.rpc.core.known import Refused
+from headwayd.rpc.status import STATUS_CODES, Refusal
 
 if TYPE_CHECKING:
+    from headwayd.engine.counting.counts import Counts
     from headwayd.rpc.edge import Gate
+
+OVERLOADED = STATUS_CODES[Reason.OVERLOADED].name
 
 # So many refusals a second take less than a tenth of a core.
 BEARABLE_PER_S = 400
 SHORTEST_S = 1.0  # what protocol.md promises
-LONGEST_S = 10.0  # a process that has got room again must not stand idle for longer
-# Callers who were refused together must not come back together: each is told one of these in turn.
-_SPREAD = (1.0, 1.3, 1.1, 1.4, 1.2)
+# The longest delay at first, and ever: a process that has got room again must not stand idle for longer.
+FIRST_S, LONGEST_S = 3.0, 10.0
 _SPAN_S = 1.0
 _TWICE, _HALF = 2.0, 0.5
+# So many answers are made beforehand. The golden section spreads them evenly, however few of them are given.
+_ANSWERS = 34
+_GOLDEN = (sqrt(5) - 1) / 2
 
 
 class RetryDelay:
-    """The delay in force, in seconds, from the refusals of the last second. `clock` is monotonic, in s."""
+    """How late callers come again at most, in seconds, from the refusals of the last second. `clock` is monotonic, in
+    s."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._began = clock()
         self._count = 0
-        self.seconds = SHORTEST_S
+        self.seconds = FIRST_S
 
     def note(self) -> bool:
         """One more call is refused. Whether the delay may have changed with it."""
@@ -48,52 +53,48 @@ class RetryDelay:
             # By the root only: who was told of a change comes back later, and until then it must not be made again.
             change = min(max(sqrt(self._count / BEARABLE_PER_S), _HALF), _TWICE)
             change *= _HALF ** (spans - 1)  # in those after the first nobody was refused
-            self.seconds = min(max(self.seconds * change, SHORTEST_S), LONGEST_S)
+            self.seconds = min(max(self.seconds * change, FIRST_S), LONGEST_S)
             self._began, self._count = now, 0
         self._count += 1
         return spans > 0
 
 
 class Refusing:
-    """Ends calls with OVERLOADED. The answers are made once a second and not for each call: to refuse must cost little,
-    or refusing is all that is done."""
+    """What refused calls are told. The answers are made once a second and not for each call: to refuse must cost
+    little, or refusing is all that is done."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._delay = RetryDelay(clock=clock)
-        self._turn = 0
+        self._turn = -1
         self._answers = self._made()
 
     def _made(self) -> tuple[Refusal, ...]:
         text = "more calls come than the service can do"
-        delays_ms = (round(self._delay.seconds * share * 1_000) for share in _SPREAD)
+        more_s = self._delay.seconds - SHORTEST_S
+        delays_ms = (round((SHORTEST_S + more_s * (turn * _GOLDEN % 1)) * 1_000) for turn in range(_ANSWERS))
         return tuple(Refusal(Overloaded(text, retry_after_ms=delay_ms)) for delay_ms in delays_ms)
 
-    async def end(self, context: ServicerContext[Any, Any]) -> NoReturn:
-        """Ends the call. Never returns."""
+    def next(self) -> Refusal:
+        """What one more call is told."""
         if self._delay.note():
             self._answers = self._made()
         self._turn = (self._turn + 1) % len(self._answers)
-        await self._answers[self._turn].end(context)
+        return self._answers[self._turn]
 
 
-def refusals(paths: Iterable[str], *, gate: Gate) -> Mapping[str, grpc.RpcMethodHandler[Any, Any]]:
-    """Handlers for these calls which end them before their request is read. To gRPC they are streams, for of these it
-    reads only what is asked for."""
+def refusals(paths: Iterable[str], *, gate: Gate, counts: Counts | None) -> Mapping[str, Callable[[], Refused]]:
+    """For each of these calls what refuses one of them, before its request is read, and counts that."""
 
-    async def refuse(_requests: AsyncIterator[bytes], context: ServicerContext[Any, Any]) -> None:
-        gate.enter()
-        backlog = gate.backlog
-        began = backlog.enter() if backlog else 0
-        if backlog:
-            backlog.refused()
-        try:
-            await gate.refusing.end(context)
-        finally:
-            if backlog:
-                backlog.leave(began)
-            gate.leave()
+    def of(path: str) -> Callable[[], Refused]:
+        method = path.rpartition("/")[2]
 
-    # A coroutine function, which grpc.aio takes as it does generators, but the types do not know that.
-    behaviour: Any = refuse
-    handler: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(behaviour)
-    return dict.fromkeys(paths, handler)
+        def refuse() -> Refused:
+            if gate.backlog is not None:
+                gate.backlog.refused()
+            if counts is not None:
+                counts.note_call(method, OVERLOADED)
+            return gate.refusing.next().unread
+
+        return refuse
+
+    return {path: of(path) for path in paths}

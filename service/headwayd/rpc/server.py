@@ -21,7 +21,7 @@ from headwayd.rpc.acceptors import MAX_STREAMS, Acceptors, acceptor_count, share
 from headwayd.rpc.admin_servicer import AdminServicer
 from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.bridge import Bridge
-from headwayd.rpc.counting import counted, counted_refusals
+from headwayd.rpc.counting import counted
 from headwayd.rpc.edge import (
     SETTLING_METHODS,
     CallRouter,
@@ -54,7 +54,7 @@ ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(seconds=10)
 DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_WRITE_TIMEOUT = timedelta(seconds=10), timedelta(minutes=1)
 DEFAULT_MAX_CONNECTION_IDLE = timedelta(minutes=30)
-DEFAULT_ACCEPTORS = 4
+DEFAULT_ACCEPTORS = 1
 DEFAULT_FLOOD_CALLS = 1_200
 _MS = timedelta(milliseconds=1)
 
@@ -158,8 +158,7 @@ class RpcServer:
         if is_plain:
             self._acceptors.serve_plainly(handlers)
             return
-        refused = refusals(refusable(handlers), gate=self._gate)
-        refused = refused if counts is None else counted_refusals(refused, counts)
+        refused = refusals(refusable(handlers), gate=self._gate, counts=counts)
         self._acceptors.serve(handlers, CallRouter(handlers, gate=self._gate, refusals=refused), lanes=_LANES)
 
     @property

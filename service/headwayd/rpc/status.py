@@ -20,6 +20,7 @@ from grpc_status import rpc_status
 
 from headway.v1 import error_reason_pb2, message_pb2
 from headwayd.domain.errors import HeadwayError, Reason, Violation
+from headwayd.rpc.core.known import Refused
 from headwayd.rpc.text import cut_text
 
 ERROR_DOMAIN = "headway.v1"
@@ -113,6 +114,9 @@ class Refusal:
 
     def __init__(self, error: HeadwayError) -> None:
         self._status = rpc_status.to_status(rich_status(error))
+        self.unread = Refused(
+            _number(self._status.code), self._status.details, tuple(self._status.trailing_metadata)
+        )  # the same for a call whose request has not been read
 
     async def end(self, context: ServicerContext[Any, Any]) -> NoReturn:
         """Ends a call with it. Never returns."""

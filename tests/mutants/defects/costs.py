@@ -198,7 +198,32 @@ MUTANTS: tuple[Mutant, ...] = (
         file="rpc/backlog.py",
         old="        self.excess -= 1\n",
         new="        pass\n",
-        test="tests/unit/rpc/test_backlog.py::test_no_more_are_refused_than_are_too_many_until_it_is_looked_at_again",
+        test="tests/unit/rpc/test_backlog.py"
+        "::test_few_are_refused_at_first_and_twice_as_many_while_the_line_gets_no_shorter",
+    ),
+    Mutant(
+        name="refused-as-much-as-ever",
+        defect="A line that gets shorter has as many refused as before, and everybody is away when it has gone.",
+        file="rpc/backlog.py",
+        old="            self._refusals_per_s /= 2\n",
+        new="            pass\n",
+        test="tests/unit/rpc/test_backlog.py::test_half_as_many_are_refused_when_the_line_has_got_shorter",
+    ),
+    Mutant(
+        name="all-told-to-come-together",
+        defect="Callers who were refused together come back together.",
+        file="rpc/refusing.py",
+        old="more_s * (turn * _GOLDEN % 1)",
+        new="more_s * 0",
+        test="tests/unit/rpc/test_refusing.py::test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then",
+    ),
+    Mutant(
+        name="a-large-flood-let-in-for-long",
+        defect="However large a flood is, health checks wait behind it for as long as behind a small one.",
+        file="rpc/narrowing.py",
+        old="is_large = self._refused >= LINES * self._max_pending",
+        new="is_large = False",
+        test="tests/unit/rpc/test_narrowing.py::test_a_large_one_need_not_last",
     ),
     Mutant(
         name="nobody-told-to-stay-away",

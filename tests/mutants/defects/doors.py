@@ -70,8 +70,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="address-left-to-anybody",
         defect="A second service on the same address takes a share of the first one's calls without a word.",
         file="rpc/acceptors.py",
-        old="if self._count > 1 and not self._shares_addresses:",
-        new="if self._count == 1 and not self._shares_addresses:",
+        old="if self._reuses_port and not self._shares_addresses:",
+        new="if not self._reuses_port and not self._shares_addresses:",
         test="tests/unit/rpc/test_acceptors.py::test_an_address_is_theirs_alone",
     ),
     Mutant(

@@ -14,10 +14,13 @@ from headwayd.rpc.backlog import (
     BETWEEN_LOOKS_S,
     BUSY,
     CLOSE_LOOKING_SHARE,
+    FEWEST_PER_S,
     FRESH_S,
     GOOD,
     LONG,
     LOOKING_SHARE,
+    LOOKING_SHARE_WHILE_LONG,
+    MOST_PER_S,
     PATIENCE_S,
     STALE_S,
     WATCHFUL_S,
@@ -258,17 +261,63 @@ async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
     await server.stop(0)
 
 
-def test_no_more_are_refused_than_are_too_many_until_it_is_looked_at_again(line: Line) -> None:
-    line.pending = LONG + 500
-    line.pass_s(PATIENCE_S + 2 * BETWEEN_LOOKS_S)
-    assert line.backlog.is_behind
+def allowed(line: Line) -> float:
+    """How many calls may be refused until the next look, which is due; they are."""
+    line.pass_s(BETWEEN_LOOKS_S)
+    count = line.backlog.excess
     line.begin(BUSY + 1)
-    for _ in range(LONG + 500 - GOOD):
+    for _ in range(int(count)):
         assert line.backlog.must_refuse
         assert line.backlog.must_refuse_next
         line.backlog.refused()
     assert not line.backlog.must_refuse
     assert not line.backlog.must_refuse_next
-    line.pass_s(BETWEEN_LOOKS_S)  # as many have come meanwhile
-    line.begin(BUSY + 1)
-    assert line.backlog.must_refuse
+    return count
+
+
+def behind(line: Line, pending: int) -> None:
+    """A line of so many has made the process behind, just now."""
+    line.pending = pending
+    while not line.backlog.is_behind:
+        line.pass_s(BETWEEN_LOOKS_S)
+
+
+def test_few_are_refused_at_first_and_twice_as_many_while_the_line_gets_no_shorter(line: Line) -> None:
+    behind(line, 2 * LONG)
+    counts = [allowed(line) for _ in range(8)]
+    few = FEWEST_PER_S * BETWEEN_LOOKS_S
+    assert counts == [few, 2 * few, 4 * few, 8 * few, *[MOST_PER_S * BETWEEN_LOOKS_S] * 4]
+
+
+def test_half_as_many_are_refused_when_the_line_has_got_shorter(line: Line) -> None:
+    behind(line, 2 * LONG)
+    most = [allowed(line) for _ in range(6)][-1]
+    for part in (2, 4, 8):
+        line.pending -= 1
+        assert allowed(line) == most / part
+    assert allowed(line) == most / 4  # it got no shorter
+
+
+def test_when_the_line_was_short_few_are_refused_again(line: Line) -> None:
+    behind(line, 2 * LONG)
+    assert [allowed(line) for _ in range(6)][-1] == MOST_PER_S * BETWEEN_LOOKS_S
+    line.pending = 0
+    assert allowed(line) == 0
+    behind(line, 2 * LONG)
+    assert allowed(line) == FEWEST_PER_S * BETWEEN_LOOKS_S
+
+
+def test_of_ghosts_found_it_is_not_thought_that_the_line_got_shorter(line: Line) -> None:
+    line.pending, line.ghosts = 2 * LONG, 10 * LONG
+    while not line.backlog.is_behind:
+        line.pass_s(BETWEEN_LOOKS_S)
+    assert allowed(line) == FEWEST_PER_S * BETWEEN_LOOKS_S
+
+
+def test_half_of_a_long_line_is_left(line: Line) -> None:
+    line.look_takes_s = 0.5  # as with thousands of connections: the next one is in 5 s
+    behind(line, LONG)
+    for _ in range(10):
+        line.pass_s(0.5 / LOOKING_SHARE_WHILE_LONG)
+    assert MOST_PER_S * 0.5 / LOOKING_SHARE_WHILE_LONG > LONG
+    assert line.backlog.excess == LONG - GOOD

@@ -10,12 +10,25 @@ import pytest
 from headwayd.rpc.backlog import LONG
 from headwayd.rpc.books import Books, Connection, Look
 from headwayd.rpc.listening import CannotListen
-from headwayd.rpc.narrowing import AGAIN_S, CALM_S, LASTS_S, LEAST, MOST_NARROW_S, RECENT_S, Narrowing, narrow_bound
+from headwayd.rpc.narrowing import (
+    AGAIN_S,
+    CALM_S,
+    LASTS_S,
+    LEAST,
+    LINES,
+    LOOKING_SHARE_IN_FLOODS,
+    MOST_NARROW_S,
+    RECENT_S,
+    SOON_S,
+    Narrowing,
+    narrow_bound,
+)
 
 FLOODING = Connection(begun=5_000, open=1_200)
 QUIET = Connection(begun=3, open=2)
 BOUNDS = {"calls": 1_200, "most_waiting": 5_000, "max_streams": 10_100}
 FEW = 1_200 // 8
+MAX_PENDING = 10_000
 
 
 @pytest.mark.parametrize(
@@ -52,8 +65,15 @@ class Process(Books):
         self.on_look: Callable[[], None] = lambda: None
         self.renewed: list[int | None] = []
         self.refusals_to_renew = 0
+        self.look_takes_s = 0.0
         self.narrowing = Narrowing(
-            self, renew=self.renew, counts=self, calls=1_200, max_pending=10_000, max_streams=10_100, clock=self.clock
+            self,
+            renew=self.renew,
+            counts=self,
+            calls=1_200,
+            max_pending=MAX_PENDING,
+            max_streams=10_100,
+            clock=self.clock,
         )
 
     def clock(self) -> float:
@@ -66,7 +86,7 @@ class Process(Books):
         self.looks += 1
         self.streams_begun_count += self.streams_between_looks
         self.on_look()
-        done(0.0)
+        done(self.look_takes_s)
 
     async def renew(self, max_streams: int | None) -> None:
         if self.refusals_to_renew:
@@ -193,12 +213,59 @@ async def test_what_was_refused_since_long_ago_is_looked_at_again_first(process:
 
 async def test_once_seen_it_is_looked_for_until_it_has_lasted(process: Process) -> None:
     process.pending = LONG
-    process.look(refused=10_000, after_s=2 * RECENT_S)
+    process.look(refused=MAX_PENDING // 2 - 1, after_s=2 * RECENT_S)
     began = process.now
     while not process.renewed:
         await turns(1)
     assert process.renewed == [FEW]
     assert LASTS_S <= process.now - began <= LASTS_S + 3 * AGAIN_S
+
+
+async def test_a_large_one_need_not_last(process: Process) -> None:
+    process.pending = LONG
+    process.look(refused=MAX_PENDING, after_s=2 * RECENT_S)  # any time ago
+    began = process.now
+    while not process.renewed:
+        await turns(1)
+    assert process.renewed == [FEW]
+    assert process.now - began == pytest.approx(LINES * SOON_S)
+
+
+async def test_nor_is_one_large_that_was_interrupted(process: Process) -> None:
+    process.pending = LONG
+    process.look()
+    for _ in range(10):
+        for _ in range(LINES - 1):
+            process.look(refused=MAX_PENDING, after_s=SOON_S)
+        process.look(refused=10, after_s=SOON_S)
+        await turns()
+    assert process.renewed == []
+
+
+async def test_looks_that_take_long_are_further_apart(process: Process) -> None:
+    process.pending, process.look_takes_s = LONG, 0.06  # as of 300 connections
+    process.look(refused=MAX_PENDING, after_s=2 * RECENT_S)
+    began = process.now
+    while not process.renewed:
+        await turns(1)
+    assert process.now - began == pytest.approx(LINES * 0.06 / LOOKING_SHARE_IN_FLOODS)
+
+
+async def test_that_more_wait_than_can_makes_it_look(process: Process) -> None:
+    process.pending = 2 * MAX_PENDING
+    assert process.narrowing.pending_count() == 2 * MAX_PENDING
+    await turns()
+    assert process.looks == 0
+    process.pending += 1
+    assert process.narrowing.pending_count() == 2 * MAX_PENDING + 1
+    process.pending = 0  # gRPC had refused them
+    await turns()
+    assert process.looks == 1
+    process.narrowing.end()
+    process.pending = 2 * MAX_PENDING + 1
+    process.narrowing.pending_count()
+    await turns()
+    assert process.looks == 1
 
 
 async def test_a_moment_now_and_one_long_ago_are_no_flood(process: Process) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 from harness import eventually, refused
 from headwayd.domain.limits import Limits
+from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.backlog import BUSY, Backlog
+from headwayd.rpc.core.completions import Completions
+from headwayd.rpc.core.server import Server
 from headwayd.rpc.edge import CallRouter, Gate
-from headwayd.rpc.refusing import BEARABLE_PER_S, LONGEST_S, SHORTEST_S, Refusing, RetryDelay, refusals
+from headwayd.rpc.refusing import BEARABLE_PER_S, FIRST_S, LONGEST_S, SHORTEST_S, Refusing, RetryDelay, refusals
 
 
 class Clock:
@@ -45,20 +49,20 @@ def refuse(delay: RetryDelay, clock: Clock, per_s: int, seconds: int) -> None:
 def test_the_delay_is_the_shortest_while_refusals_are_bearable(delay: RetryDelay, clock: Clock) -> None:
     refuse(delay, clock, BEARABLE_PER_S, seconds=5)
     delay.note()
-    assert delay.seconds == SHORTEST_S
+    assert delay.seconds == FIRST_S
 
 
 def test_the_delay_grows_with_more_refusals_and_has_an_end(delay: RetryDelay, clock: Clock) -> None:
     refuse(delay, clock, 4 * BEARABLE_PER_S, seconds=1)
     delay.note()
-    assert delay.seconds == 2 * SHORTEST_S
+    assert delay.seconds == 2 * FIRST_S
     refuse(delay, clock, 10 * BEARABLE_PER_S, seconds=10)
     delay.note()
     assert delay.seconds == LONGEST_S
 
 
 def test_callers_who_wait_as_told_come_no_faster_than_is_bearable(delay: RetryDelay, clock: Clock) -> None:
-    callers = 5 * BEARABLE_PER_S
+    callers = 8 * BEARABLE_PER_S
     for _ in range(20):
         refuse(delay, clock, round(callers / delay.seconds), seconds=1)
     delay.note()
@@ -73,7 +77,7 @@ def test_the_delay_shrinks_when_nobody_is_refused(delay: RetryDelay, clock: Cloc
     assert delay.seconds < LONGEST_S
     clock.now += 60
     delay.note()
-    assert delay.seconds == SHORTEST_S
+    assert delay.seconds == FIRST_S
 
 
 class Empty:
@@ -96,8 +100,11 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
         return b"done"
 
     handlers: dict[str, Any] = {path: grpc.unary_unary_rpc_method_handler(serve)}
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((CallRouter(handlers, gate=gate, refusals=refusals([path], gate=gate)),))
+    completions, counts = Completions(), Counts(most_queues=1)
+    server = Server(completions)
+    server.read_early([path])
+    refuse = refusals([path], gate=gate, counts=counts)
+    server.add_generic_rpc_handlers((CallRouter(handlers, gate=gate, refusals=refuse),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -114,7 +121,10 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
             assert said.retry_delay is not None
             delays_s.add(said.retry_delay.total_seconds())
         assert min(delays_s) == SHORTEST_S
-        assert len(delays_s) > 1  # those refused together do not come back together
+        assert len(delays_s) == 10  # those refused together do not come back together
+        in_order_s = sorted(delays_s)
+        gaps_s = [later - earlier for earlier, later in itertools.pairwise([*in_order_s, FIRST_S])]
+        assert max(gaps_s) < 2 * (FIRST_S - SHORTEST_S) / 10
         assert await call(b"", timeout=30) == b"done"  # behind, but as many as were too many have been refused
         gate.backlog.excess = 10
         await eventually(lambda: gate.running_count == 0)  # a reply is sent before its call has left
@@ -122,3 +132,5 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
             gate.backlog.leave(began)
         assert await call(b"", timeout=30) == b"done"
     await server.stop(None)
+    completions.close()
+    assert counts.calls == {("Put", "RESOURCE_EXHAUSTED"): 10}

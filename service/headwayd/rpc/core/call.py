@@ -15,7 +15,7 @@ import structlog
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from headwayd.rpc.core.completions import Completions, Event, Tag
-from headwayd.rpc.core.known import Known
+from headwayd.rpc.core.known import Known, Refused
 
 if TYPE_CHECKING:
     from headwayd.rpc.core.server import Server
@@ -81,7 +81,7 @@ class Call(Known):
             self._receive(self._request_came)
 
     def _find_handler(self) -> bool:
-        """Whether there is one; tells the caller if not."""
+        """Whether there is one; if not the caller has been told."""
         try:
             self._handler = self._server.handler_of(self)
         except Exception as error:  # noqa: BLE001 - whatever it is the caller is told something
@@ -89,7 +89,11 @@ class Call(Known):
             return False
         if self._handler is None:
             self._send_status(_UNIMPLEMENTED, "Method not found!", ())
-        return self._handler is not None
+            return False
+        if type(self._handler) is Refused:
+            self._send_status(*self._handler)
+            return False
+        return True
 
     def watch(self) -> None:
         """From now on it is noticed if its caller goes."""
@@ -111,11 +115,7 @@ class Call(Known):
         if message is None:
             self._has_sent_status = True
         elif self._find_handler():
-            if self._handler.request_streaming:  # it was to be read by nobody: the call is refused
-                self._messages.append(message)
-                self._run(self._serve_requests())
-            else:
-                self._run(self._serve_request(message))
+            self._run(self._serve_request(message))
 
     def _request_came(self, event: Event) -> None:
         message = event.batch_operations[0].message()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import grpc
 import grpc.aio
@@ -15,6 +15,14 @@ from headwayd.rpc.core.completions import Event
 _NEVER_S = 1e15  # what is later is no deadline
 
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+class Refused(NamedTuple):
+    """In the place of a handler: a call ends with this before its request is read."""
+
+    code: int
+    details: str
+    trailing_metadata: Metadata
 
 
 class Known(grpc.aio.ServicerContext[Any, Any]):

@@ -14,6 +14,7 @@ from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
 from headwayd.rpc.core.call import Call
 from headwayd.rpc.core.completions import Completions, Event, Tag
+from headwayd.rpc.core.known import Refused
 
 # So many calls at most are begun in one turn of the event loop. The others wait in gRPC's own line, where they are
 # counted.
@@ -53,6 +54,7 @@ class Server(grpc.aio.Server):
         self._is_watching = False
         self._is_started = self._is_released = False
         self._ended: asyncio.Future[None] | None = None
+        self._shut_down: asyncio.Future[None]
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[grpc.GenericRpcHandler]) -> None:
         """Before the start."""
@@ -126,8 +128,8 @@ class Server(grpc.aio.Server):
         """The request of a call that was begun so has come."""
         self._early_come += 1
 
-    def handler_of(self, call: Call) -> grpc.RpcMethodHandler[Any, Any] | None:
-        """Who serves it; None = nobody."""
+    def handler_of(self, call: Call) -> grpc.RpcMethodHandler[Any, Any] | Refused | None:
+        """Who serves it; None = nobody. Generic handlers may refuse a call."""
         handler = self._registered.get(call.path)
         if handler is not None:
             return handler
@@ -170,8 +172,12 @@ class Server(grpc.aio.Server):
             self._release()
             return
         if self._ended is None:
-            self._ended = asyncio.get_running_loop().create_future()
-            self._server.shutdown(self._completions.queue, Tag(self._has_ended))
+            loop = asyncio.get_running_loop()
+            self._ended = loop.create_future()
+            # Calls that nobody has accepted yet gRPC ends in there: of ten thousand that takes it a fifth of a second.
+            tag = Tag(self._has_ended)
+            self._shut_down = loop.run_in_executor(None, self._server.shutdown, self._completions.queue, tag)
+        await asyncio.shield(self._shut_down)
         try:
             async with asyncio.timeout(0 if grace is None else grace):
                 await asyncio.shield(self._ended)
@@ -181,6 +187,9 @@ class Server(grpc.aio.Server):
             await asyncio.shield(self._ended)
 
     def _has_ended(self, _event: Event) -> None:
+        self._shut_down.add_done_callback(self._destroy)  # it may not have returned yet, and uses the server
+
+    def _destroy(self, _shut_down: object) -> None:
         self._server.destroy()
         self._release()
         if self._ended is not None and not self._ended.done():
