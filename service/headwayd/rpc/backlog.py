@@ -22,7 +22,7 @@ STALE_S = 1.0
 # are refused at first, twice as many with each look that finds the line no shorter, half as many with each that does.
 # Of 20,000 calls by 400 callers 640 are enough to send four of five away; if all were sent away the process would have
 # nothing to do until they come again. (Random early detection, Floyd and Jacobson 1993, does so with packets.)
-FEWEST_PER_S, MOST_PER_S = 160.0, 2_000.0
+FEWEST_PER_S, MOST_PER_S = 640.0, 2_560.0
 # However many that would be, half of a long line is left.
 GOOD = LONG // 2
 # So long must the line be long at every look before anything is refused.

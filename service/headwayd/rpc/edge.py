@@ -155,7 +155,7 @@ def _over(text: str, limit: str) -> Overloaded:
 
 class CallRouter(grpc.GenericRpcHandler):
     """Finds the handler of a call. Of our package every call has one, also those that only a newer schema knows. While
-    `gate` has to refuse calls one among `refusals` is."""
+    `gate` has to refuse calls those are for which `refusals` has something."""
 
     def __init__(self, handlers: Handlers, *, gate: Gate, refusals: Mapping[str, Callable[[], Refused]]) -> None:
         self._handlers = handlers
