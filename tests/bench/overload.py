@@ -5,7 +5,7 @@ First the peak: always so many unary Puts of 100 bytes in flight. Then two and t
 done; each call has a deadline of five seconds, and what is answered later is not counted. Clients are as the protocol
 asks for: 400 of them, each with at most 50 calls in flight, and none for as long as it was told to stay away; so they
 could have 20,000 calls in flight. A flood is an open loop of somebody who goes on whatever comes back: nobody's client,
-and the most that one can do to a service. It is kept out after two or three seconds, until it is over: before each one
+and the most that one can do to a service. It is kept out after a second or two, until it is over: before each one
 it has been over for long enough, so that each begins as the first one did.
 
 Beside it two clients ask every 20 ms for health: h2load, whose times are judged, and grpcio's, which also sees whether

@@ -68,7 +68,7 @@ class Backlog:
         self._fresh: dict[int, int] = {}  # calls that run, by the span of FRESH_S in which they began
         self._refusals_per_s = 0.0
         self._pending_before = 0
-        self.excess = 0.0  # so many calls may still be refused until the next look
+        self.left_to_refuse = 0.0  # so many calls may still be refused until the next look
         self.is_behind = False
 
     def enter(self) -> int:
@@ -84,7 +84,7 @@ class Backlog:
             share = LOOKING_SHARE if self._long_since is None else LOOKING_SHARE_WHILE_LONG
             between_s = max(BETWEEN_LOOKS_S, (self._clock() - now) / share)
             self._look_at = now + between_s
-            self.excess = min(self.excess, self._refusals_per_s * between_s)
+            self.left_to_refuse = min(self.left_to_refuse, self._refusals_per_s * between_s)
         return began
 
     def leave(self, began: int) -> None:
@@ -94,7 +94,7 @@ class Backlog:
 
     def refused(self) -> None:
         """One call was refused."""
-        self.excess -= 1
+        self.left_to_refuse -= 1
 
     @property
     def fresh_count(self) -> int:
@@ -105,12 +105,12 @@ class Backlog:
     @property
     def must_refuse(self) -> bool:
         """Whether the call that entered last must not go on."""
-        return self.is_behind and self.excess >= 1 and sum(self._fresh.values()) > BUSY
+        return self.is_behind and self.left_to_refuse >= 1 and sum(self._fresh.values()) > BUSY
 
     @property
     def must_refuse_next(self) -> bool:
         """Whether a call that has not entered yet must not."""
-        is_busy = self.is_behind and self.excess >= 1 and sum(self._fresh.values()) >= BUSY
+        is_busy = self.is_behind and self.left_to_refuse >= 1 and sum(self._fresh.values()) >= BUSY
         return is_busy and not self._is_stale(self._clock())
 
     def _is_stale(self, now: float) -> bool:
@@ -142,7 +142,7 @@ class Backlog:
         else:
             self._refusals_per_s /= 2
         self._pending_before = pending
-        self.excess = float(max(pending - GOOD, 0))
+        self.left_to_refuse = float(max(pending - GOOD, 0))
 
     def _has_looked_closely(self, took_s: float) -> None:
         now = self._clock()
@@ -155,4 +155,4 @@ class Backlog:
             self._watchful_until = now + WATCHFUL_S
         else:
             self._long_since = None
-            self.excess = 0.0
+            self.left_to_refuse = 0.0

@@ -28,7 +28,7 @@ from headwayd.rpc.guard import Caller, Guard
 from headwayd.rpc.incidents import fail
 from headwayd.rpc.refusing import Refusing
 from headwayd.rpc.room import Large, Room
-from headwayd.rpc.status import abort
+from headwayd.rpc.status import Refusal, abort
 from headwayd.rpc.streams import Requests, Stream
 
 Context = ServicerContext[Any, Any]
@@ -69,6 +69,12 @@ class Gate:
     def must_refuse_next(self) -> bool:
         """Whether a call of one reply that does not settle need not even be read, as `backlog` says."""
         return self.backlog is not None and self.backlog.must_refuse_next
+
+    def next_refusal(self) -> Refusal:
+        """What one more call is told that must not go on because of `backlog`."""
+        if self.backlog is not None:
+            self.backlog.refused()
+        return self.refusing.next()
 
     @property
     def fresh_count(self) -> int:
@@ -268,8 +274,7 @@ def _unary(way: _Way) -> Callable[[Any, Context], Awaitable[Any]]:
         size = 0
         try:
             if backlog and backlog.must_refuse and not is_settling:
-                backlog.refused()
-                await gate.refusing.next().end(context)
+                await gate.next_refusal().end(context)
             caller = None if guard is None else await guard.caller(context, is_settling=is_settling)
             serve = behaviour if caller is None else caller.behaviours[path]
             if type(request) is Undecodable:

@@ -89,11 +89,9 @@ def refusals(paths: Iterable[str], *, gate: Gate, counts: Counts | None) -> Mapp
         method = path.rpartition("/")[2]
 
         def refuse() -> Refused:
-            if gate.backlog is not None:
-                gate.backlog.refused()
             if counts is not None:
                 counts.note_call(method, OVERLOADED)
-            return gate.refusing.next().unread
+            return gate.next_refusal().unread
 
         return refuse
 

@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="more-refused-than-are-too-many",
         defect="A process that was behind refuses all who wait, and has nothing to do until they come again.",
         file="rpc/backlog.py",
-        old="        self.excess -= 1\n",
+        old="        self.left_to_refuse -= 1\n",
         new="        pass\n",
         test="tests/unit/rpc/test_backlog.py"
         "::test_few_are_refused_at_first_and_twice_as_many_while_the_line_gets_no_shorter",

@@ -264,7 +264,7 @@ async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
 def allowed(line: Line) -> float:
     """How many calls may be refused until the next look, which is due; they are."""
     line.pass_s(BETWEEN_LOOKS_S)
-    count = line.backlog.excess
+    count = line.backlog.left_to_refuse
     line.begin(BUSY + 1)
     for _ in range(int(count)):
         assert line.backlog.must_refuse
@@ -320,4 +320,4 @@ def test_half_of_a_long_line_is_left(line: Line) -> None:
     for _ in range(10):
         line.pass_s(0.5 / LOOKING_SHARE_WHILE_LONG)
     assert MOST_PER_S * 0.5 / LOOKING_SHARE_WHILE_LONG > LONG
-    assert line.backlog.excess == LONG - GOOD
+    assert line.backlog.left_to_refuse == LONG - GOOD

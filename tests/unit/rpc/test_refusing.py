@@ -90,7 +90,10 @@ class Empty:
         done(0.0)
 
 
-async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then(clock: Clock) -> None:
+@pytest.mark.parametrize("is_read_early", [True, False])
+async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_then(
+    clock: Clock, *, is_read_early: bool
+) -> None:
     gate = Gate(Limits())
     gate.refusing = Refusing(clock=clock)
     gate.backlog = Backlog(Empty(), clock=clock)
@@ -102,7 +105,8 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
     handlers: dict[str, Any] = {path: grpc.unary_unary_rpc_method_handler(serve)}
     completions, counts = Completions(), Counts(most_queues=1)
     server = Server(completions)
-    server.read_early([path])
+    if is_read_early:
+        server.read_early([path])
     refuse = refusals([path], gate=gate, counts=counts)
     server.add_generic_rpc_handlers((CallRouter(handlers, gate=gate, refusals=refuse),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -113,7 +117,7 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
         running = [gate.backlog.enter() for _ in range(BUSY)]
         assert await call(b"", timeout=30) == b"done"  # busy, but not behind
         gate.backlog.leave(gate.backlog.enter())  # which looks, for the last time while the clock stands
-        gate.backlog.is_behind, gate.backlog.excess = True, 10
+        gate.backlog.is_behind, gate.backlog.left_to_refuse = True, 10
         delays_s = set()
         for _ in range(10):
             with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
@@ -126,7 +130,7 @@ async def test_a_call_is_refused_unread_while_the_process_is_behind_and_only_the
         gaps_s = [later - earlier for earlier, later in itertools.pairwise([*in_order_s, FIRST_S])]
         assert max(gaps_s) < 2 * (FIRST_S - SHORTEST_S) / 10
         assert await call(b"", timeout=30) == b"done"  # behind, but as many as were too many have been refused
-        gate.backlog.excess = 10
+        gate.backlog.left_to_refuse = 10
         await eventually(lambda: gate.running_count == 0)  # a reply is sent before its call has left
         for began in running:
             gate.backlog.leave(began)
