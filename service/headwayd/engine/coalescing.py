@@ -22,7 +22,7 @@ ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
-_GATHER_S, _GATHER_MORE_S, _LONGEST_GATHER_S = 0.5e-3, 2e-3, 4e-3  # for one in the last step, each more, and at most
+_GATHER_S, _GATHER_MORE_S, _LONGEST_GATHER_S = 1e-3, 0.5e-3, 2e-3  # for one in the last step, each more, and at most
 _ALONE = 2  # one in the last step, and one that waits: as if nobody else asked
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 

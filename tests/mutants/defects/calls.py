@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-CORE = "tests/unit/rpc/test_core.py::"
+CORE, PACES = "tests/unit/rpc/test_core.py::", "tests/unit/rpc/test_pacing.py::"
 CALL, SERVER, COMPLETIONS = "rpc/core/call.py", "rpc/core/server.py", "rpc/core/completions.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -47,6 +47,38 @@ MUTANTS: tuple[Mutant, ...] = (
         file=COMPLETIONS,
         old="            self.queue.shutdown()  #",
         new="            pass  #",
+        test=CORE + "test_threads_end_with_the_last_call",
+    ),
+    Mutant(
+        name="pauses-though-cores-are-free",
+        defect="Of many calls each waits for the next look, though nobody waits for a core.",
+        file="rpc/core/pacing.py",
+        old="self._was_short_of_cores() and is_busy",
+        new="is_busy",
+        test=PACES + "test_it_pauses_where_many_come_and_cores_are_short",
+    ),
+    Mutant(
+        name="pauses-for-few",
+        defect="A few callers, each of whom waits for one answer before the next call, wait for the next look, too.",
+        file="rpc/core/pacing.py",
+        old="self._was_short_of_cores() and is_busy",
+        new="self._was_short_of_cores()",
+        test=PACES + "test_it_pauses_where_many_come_and_cores_are_short",
+    ),
+    Mutant(
+        name="woken-while-it-pauses",
+        defect="The thread goes on waking an event loop that looks by itself.",
+        file=COMPLETIONS,
+        old="        elif self._stands_still and not self._is_pausing:\n",
+        new="        elif self._stands_still:\n            self._gate.release()\n",
+        test=PACES + "test_while_it_pauses_nobody_wakes_it_and_then_somebody_does_again",
+    ),
+    Mutant(
+        name="pauses-at-its-end",
+        defect="A server that ends while the event loop pauses leaves its thread behind.",
+        file=COMPLETIONS,
+        old="if not self._is_closing and self._pauses(self._entered):",
+        new="if self._pauses(self._entered):",
         test=CORE + "test_threads_end_with_the_last_call",
     ),
     Mutant(

@@ -21,7 +21,7 @@ from headwayd.rpc.core.completions import Completions
 from headwayd.rpc.core.server import Server
 
 TIMEOUT_S = 10
-SERVERS = ("grpc.aio", "core", "core, early")
+SERVERS = ("grpc.aio", "core", "core, early", "core, pausing")
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="none")
 ANY_PATH = "/a.Service/Any"
 
@@ -46,7 +46,7 @@ class Router(grpc.GenericRpcHandler):
 def made(kind: str) -> tuple[Any, Completions | None]:
     if kind == "grpc.aio":
         return grpc.aio.server(), None
-    completions = Completions()
+    completions = Completions(pauses=lambda _calls: kind == "core, pausing")
     server = Server(completions)
     if kind == "core, early":
         server.read_early([ANY_PATH, "/a.Service/Nothing"])

@@ -1,7 +1,8 @@
 """What gRPC has done: a thread waits for it and wakes the event loop, which then looks by itself.
 
 As long as the loop finds something at each of its turns the thread stands still, for two threads that take Python's
-lock from each other in turn get less done than one. So the busier the loop, the less it costs to hear of a call.
+lock from each other in turn get less done than one. So the busier the loop, the less it costs to hear of a call. Where
+cores are short it goes on standing still, and the loop looks now and then (`pacing.py`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from typing import Any
 
 from grpc._cython import cygrpc  # type: ignore[attr-defined]  # the public ways to it are grpc.server and grpc.aio
 
+from headwayd.rpc.core.pacing import Pacing
+
 Event = Any  # of cygrpc: has `success`, and what the operations brought
 
 _AT_ONCE = 0.0  # a deadline that is past
+_PAUSE_S = 0.001  # the least that uvloop can wait
 
 
 class Tag:
@@ -36,10 +40,10 @@ class Completions:
     """A completion queue of gRPC's. Operations on it are begun with a `Tag`, or None if nothing follows.
 
     It is open until it was told to `close` and all who may begin operations have left. It belongs to the event loop in
-    which it was made; what follows there has the context variables of whoever made it.
+    which it was made; what follows there has the context variables of whoever made it. `pauses`: see Pacing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Callable[[int], bool] | None = None) -> None:
         self.queue = cygrpc.CompletionQueue()
         self.loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
@@ -48,13 +52,16 @@ class Completions:
         self._is_turning = False  # the loop looks at its next turn
         self._stands_still = False  # the thread, at the gate
         self._gate = threading.Semaphore(0)
-        self._users = 0
+        self._pauses = pauses or Pacing().pauses
+        self._is_pausing = False  # the loop looks when that is over, the thread stands still
+        self._users = self._entered = 0
         self._is_closing = self._is_closed = False
         threading.Thread(target=self._read, name="grpc completions", daemon=True).start()
 
     def enter(self) -> None:
         """Somebody may begin operations from now on."""
         self._users += 1
+        self._entered += 1
 
     def leave(self) -> None:
         """They do not any more."""
@@ -107,9 +114,19 @@ class Completions:
         if self._arrived:  # since it was looked for, by a thread that still saw a turn coming
             self._is_turning = True
             self.loop.call_soon(self._turn, context=self._context)
-        elif self._stands_still:
-            self._stands_still = False
-            self._gate.release()
+        elif self._stands_still and not self._is_pausing:
+            if not self._is_closing and self._pauses(self._entered):
+                self._is_pausing = True
+                self.loop.call_later(_PAUSE_S, self._pause_ended, context=self._context)
+            else:
+                self._stands_still = False
+                self._gate.release()
+
+    def _pause_ended(self) -> None:
+        self._is_pausing = False
+        if not self._is_turning:
+            self._is_turning = True
+            self._turn()
 
     def _follow(self, tag: Tag, event: Event) -> None:
         try:

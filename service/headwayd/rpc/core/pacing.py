@@ -1,0 +1,58 @@
+"""When it is better to look for calls now and then than to be told of each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Callable
+
+_JUDGED_EVERY_S = 0.1
+_CALLS_PER_S = 700.0  # fewer may be those of a few callers each of whom waits for one answer before the next call
+_WAITED = 0.25  # for a core, for each second on one
+# Of the thread that opens it: ns on a core, ns ready to run without one, and more (Linux, with schedstats).
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+
+
+class Pacing:
+    """For the event loop of this thread. To be told of a call at once costs three threads a turn on a core. Where cores
+    are free that is well spent; where threads wait for one, each call is later by what is spent on all others.
+
+    Where the kernel does not tell how long a thread waits, it is told of each.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._judged_at = clock()
+        self._calls = 0
+        self._ran_ns = self._waited_ns = 0  # when that was last asked
+        self._pauses = False
+        self._file: int | None = None
+        with contextlib.suppress(OSError):
+            self._file = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+            weakref.finalize(self, os.close, self._file)
+
+    def pauses(self, calls: int) -> bool:
+        """Whether to look only now and then, as of the last tenth of a second. `calls`: that have begun since ever."""
+        now = self._clock()
+        passed_s = now - self._judged_at
+        if passed_s >= _JUDGED_EVERY_S:
+            is_busy = calls - self._calls >= _CALLS_PER_S * passed_s
+            self._pauses = self._was_short_of_cores() and is_busy
+            self._judged_at, self._calls = now, calls
+        return self._pauses
+
+    def _was_short_of_cores(self) -> bool:
+        """Since it was last asked."""
+        if self._file is None:
+            return False
+        ran_ns, waited_ns = self._times()
+        was_short = waited_ns - self._waited_ns > _WAITED * (ran_ns - self._ran_ns)
+        self._ran_ns, self._waited_ns = ran_ns, waited_ns
+        return was_short
+
+    def _times(self) -> tuple[int, int]:
+        assert self._file is not None
+        ran, waited, *_ = os.pread(self._file, 100, 0).split()
+        return int(ran), int(waited)
