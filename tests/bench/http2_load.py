@@ -22,8 +22,8 @@ import random
 import sys
 import time
 from base64 import b64decode
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -152,7 +152,8 @@ class Connection(asyncio.Protocol):
         self._data = data
         self._window = _FIRST_WINDOW
         self._stream = -1
-        self._due: list[Call] = []  # which the service's flow control holds back
+        # Which the service's flow control holds back: of a flood millions, so they are taken one by one from its head.
+        self._due: deque[Call] = deque()
         self._running: dict[int, Call] = {}
         self._has_message: set[int] = set()
         self._rest = b""
@@ -176,7 +177,7 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._is_writable = True
 
-    def call(self, calls: Sequence[Call]) -> None:
+    def call(self, calls: Iterable[Call]) -> None:
         """Makes these calls as soon as flow control allows."""
         self._due.extend(calls)
         self._send()
@@ -189,13 +190,13 @@ class Connection(asyncio.Protocol):
         head, middle, data, running = self._head, self._middle, self._data, self._running
         number = self._stream
         parts: list[bytes] = []
-        for call in self._due[:count]:
+        take = self._due.popleft
+        for _ in range(count):
             number += 2
             stream = number.to_bytes(4)
             parts += (head, stream, middle, stream, data)
-            running[number] = call
+            running[number] = take()
         self._stream = number
-        del self._due[:count]
         self._window -= count * len(data)
         self._load.tally.sent += count
         if parts:
@@ -242,9 +243,9 @@ class Connection(asyncio.Protocol):
         for call in left.values():
             self._load.refused(call, b"")
 
-    def hand_over(self) -> list[Call]:
+    def hand_over(self) -> Iterable[Call]:
         """What was not sent, which another connection is to send."""
-        due, self._due = self._due, []
+        due, self._due = self._due, deque()
         return due
 
     def _on_end(self, stream: int, trailers: bytes) -> None:

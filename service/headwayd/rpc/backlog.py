@@ -52,15 +52,19 @@ class Line(Protocol):
         """How many calls nobody has accepted yet; perhaps too many, but for `correct`."""
 
     def correct(self, done: Callable[[float], None]) -> None:
-        """Begins to look more closely, and calls `done` behind that with the seconds that it took."""
+        """Begins to look more closely, and calls `done` behind that with the seconds of the processor that it took."""
 
 
 class Backlog:
-    """Looks at the line of calls that nobody has accepted yet, whenever one has been. `clock` is monotonic, in s."""
+    """Looks at the line of calls that nobody has accepted yet, whenever one has been. `clock` is monotonic, in s;
+    `used` tells how many seconds of the processor this thread has had: no look is dear because others had it."""
 
-    def __init__(self, line: Line, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, line: Line, *, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = time.thread_time
+    ) -> None:
         self._line = line
         self._clock = clock
+        self._used = used
         self._is_looking_closely, self._look_closely_at = False, float("-inf")
         self._look_at = float("-inf")
         self._long_since: float | None = None
@@ -80,9 +84,10 @@ class Backlog:
             self._fresh[began] = 0
         self._fresh[began] += 1
         if now >= self._look_at and sum(self._fresh.values()) > BUSY:
+            used_before_s = self._used()
             self._look(now)
             share = LOOKING_SHARE if self._long_since is None else LOOKING_SHARE_WHILE_LONG
-            between_s = max(BETWEEN_LOOKS_S, (self._clock() - now) / share)
+            between_s = max(BETWEEN_LOOKS_S, (self._used() - used_before_s) / share)
             self._look_at = now + between_s
             self.left_to_refuse = min(self.left_to_refuse, self._refusals_per_s * between_s)
         return began

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 
 # The public way to ask for a connection's book cannot read a field that gRPC puts there (seen with 1.85), and to read a
@@ -39,7 +39,7 @@ def server_ids() -> frozenset[int]:
 class Connection:
     """What a closer look saw of a connection."""
 
-    begun: int  # calls, since the look before, or since the connection came
+    begun: int  # calls, since it was counted anew, or since the connection came
     open: int  # calls that did not end, those that wait to be accepted among them
 
 
@@ -60,6 +60,8 @@ class Books:
         self._running_count = running_count
         self._never_ended: dict[int, int] = {}  # by server
         self._begun: dict[int, int] = {}  # calls that each server, and each connection, had begun at the last look
+        self._known: Set[int] = frozenset()  # those that were there at the look before that one, too
+        self._counted_from: dict[int, int] = {}  # as `_begun`, when it was counted anew
         self._correcting: asyncio.Task[None] | None = None
         self._on_corrected: list[Callable[[float], None]] = []
         self.last_look = Look(0, 0, ())
@@ -72,9 +74,14 @@ class Books:
         )
         return open_count - self._running_count()
 
+    def count_anew(self) -> None:
+        """Of what connections begin the next looks count only what they begin from the last one on, and of those that
+        the last one saw first, all. Between two that follow each other soon gRPC may not have read some of them."""
+        self._counted_from = {one: count for one, count in self._begun.items() if one in self._known}
+
     def correct(self, done: Callable[[float], None]) -> None:
-        """Begins to read the books of all connections, and calls `done` behind that with how long it took, in s; who
-        asks meanwhile hears of the same. `last_look` is what was seen then."""
+        """Begins to read the books of all connections, and calls `done` behind that with the seconds of the processor
+        that it took; who asks meanwhile hears of the same. `last_look` is what was seen then."""
         self._on_corrected.append(done)
         if self._correcting is None:
             self._correcting = asyncio.create_task(self._correct(), name="correct books")
@@ -90,7 +97,7 @@ class Books:
                 done(took_s)
 
     async def _look(self) -> float:
-        took_s, began = 0.0, time.perf_counter()
+        took_s, began = 0.0, time.thread_time()
         never_ended: dict[int, int] = {}
         begun: dict[int, int] = {}
         connections: list[Connection] = []
@@ -103,21 +110,24 @@ class Books:
             for connection in _connections(server_id):
                 book = _streams(connection)
                 begun[connection] = int(book.get("streamsStarted", 0))
-                one = Connection(begun[connection] - self._begun.get(connection, 0), _open_count(book, "streams"))
+                one = Connection(
+                    begun[connection] - self._counted_from.get(connection, 0), _open_count(book, "streams")
+                )
                 connections.append(one)
                 open_count += one.open
                 if len(connections) % _AT_ONCE == 0:
-                    took_s += time.perf_counter() - began
+                    took_s += time.thread_time() - began
                     await asyncio.sleep(0)
-                    began = time.perf_counter()
+                    began = time.thread_time()
             never_ended[server_id] = max(_open_count(server, "calls") - open_count, 0)
         self.last_look = Look(
             begun=sum(begun[one] - self._begun.get(one, 0) for one in never_ended),
             refused=sum(max(count - self._never_ended.get(one, 0), 0) for one, count in never_ended.items()),
             connections=tuple(connections),
         )
+        self._known = self._begun.keys()
         self._never_ended, self._begun = never_ended, begun
-        return took_s + time.perf_counter() - began
+        return took_s + time.thread_time() - began
 
 
 def _connections(server_id: int) -> Iterator[int]:

@@ -29,9 +29,12 @@ log: Any = structlog.get_logger(__name__)
 # It is a flood if gRPC refused more calls between two looks than were accepted, at all looks for so long: of those who
 # heed what refusals say it refuses as many for a moment only.
 LASTS_S = 1.5
-# Or until it has refused as many as stand in so many full lines: of 400 clients, with 50 calls each, that come at once
-# it refuses less than one. The larger a flood the sooner it must be kept out, for health checks wait behind it.
-LINES = 3
+# Or if it refused as many as stand in so many full lines within a moment: of 400 clients, with 50 calls each, that come
+# at once it refuses less than one, and they come back a second later. The larger a flood the sooner it must be kept
+# out, for health checks wait behind it.
+LINES, WITHIN_S = 2, 0.75
+# A line that seems to be so many times as long as it can be: gRPC has refused some, and it is looked at.
+OVERFULL = 1.25
 # The looks may be so far apart; another is taken so soon, sooner in a large flood, but for this share of the time.
 RECENT_S, AGAIN_S, SOON_S = 10.0, 0.5, 0.15
 LOOKING_SHARE_IN_FLOODS = 0.1
@@ -103,8 +106,10 @@ class Narrowing:
         self._clock = clock
         self._streams_before = 0
         self._looked_at = float("-inf")
+        self._judged: Look | None = None
         self._since: float | None = None  # all looks saw a flood
-        self._refused = 0  # so many calls were refused meanwhile
+        self._from = float("-inf")  # the look before
+        self._refused = 0  # so many calls were refused since then
         self._look_took_s = 0.0
         self._calm_s, self._widened_at = CALM_S, float("-inf")
         self._again: asyncio.Task[None] | None = None
@@ -122,8 +127,9 @@ class Narrowing:
     def pending_count(self) -> int:
         """As the books tell. Where that is more than can wait gRPC has refused them, and they are looked at soon."""
         count = self._books.pending_count()
-        if count > 2 * self._max_pending:
-            self._look_again_after(0.0)
+        if count > OVERFULL * self._max_pending:
+            next_s = self._looked_at + self._look_took_s / LOOKING_SHARE_IN_FLOODS - self._clock()
+            self._look_again_after(max(next_s, 0.0))
         return count
 
     def _look_again_after(self, seconds: float) -> None:
@@ -136,7 +142,9 @@ class Narrowing:
         def corrected(took_s: float) -> None:
             done(took_s)
             self._look_took_s = took_s
-            self._judge(self._books.last_look)
+            if self._books.last_look is not self._judged:  # else several asked for it
+                self._judged = self._books.last_look
+                self._judge(self._judged)
 
         self._books.correct(corrected)
 
@@ -147,19 +155,19 @@ class Narrowing:
         accepted = look.begun - look.refused
         # Streams are many because many clients come at once, and each is opened once: not a flood.
         is_of_calls = streams - self._streams_before < accepted / 2
-        self._looked_at, self._streams_before = now, streams
+        looked_before, self._looked_at, self._streams_before = self._looked_at, now, streams
         is_flood = is_of_calls and look.refused > accepted
         is_short = self._books.pending_count() < LONG
         if self._has_ended or _is_running(self._narrow) or is_short or (is_recent and not is_flood):
-            self._since = None
+            self._begin_anew()
             return
         if not is_recent:
-            self._since = None  # what it saw was any time ago
+            self._begin_anew()  # what it saw was any time ago
         elif self._since is None:
-            self._since, self._refused = now, look.refused
+            self._since, self._from, self._refused = now, looked_before, look.refused
         else:
             self._refused += look.refused
-        is_large = self._refused >= LINES * self._max_pending
+        is_large = self._refused >= LINES * self._max_pending and now - self._from <= WITHIN_S
         if self._since is not None and (is_large or now - self._since >= LASTS_S):
             bound = narrow_bound(look.connections, **self._bounds)
             if bound is not None:
@@ -167,6 +175,10 @@ class Narrowing:
         else:
             least_s = SOON_S if look.refused >= self._max_pending / 2 else AGAIN_S
             self._look_again_after(max(least_s, self._look_took_s / LOOKING_SHARE_IN_FLOODS))
+
+    def _begin_anew(self) -> None:
+        self._since = None
+        self._books.count_anew()
 
     async def _look_again(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -198,11 +210,11 @@ class Narrowing:
         """Returns when the flood is over, or it is time to see whether it is."""
         began = since = self._clock()
         while self._clock() < min(since + self._calm_s, began + MOST_NARROW_S):
-            looked = time.perf_counter()
+            used_before_s = time.thread_time()
             if self._books.pending_count() + self._counts.fresh_count > CALM_SHARE * self._calls:
                 since = self._clock()
                 self._books.correct(lambda _took_s: None)
-            took_s = time.perf_counter() - looked
+            took_s = time.thread_time() - used_before_s
             await asyncio.sleep(max(BETWEEN_LOOKS_S, took_s / LOOKING_SHARE))
 
 

@@ -61,11 +61,17 @@ async def accepting(
         await one.stop(None)
 
 
-async def called(address: str, method: str = "/a.Service/Any") -> bytes:
-    """The answer to a call on a connection of its own."""
+@asynccontextmanager
+async def own_connection(address: str, method: str = "/a.Service/Any") -> AsyncIterator[Any]:
+    """What calls this method on a connection that nobody else has."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
-        call: Any = channel.unary_unary(method)
+        yield channel.unary_unary(method)
+
+
+async def called(address: str, method: str = "/a.Service/Any") -> bytes:
+    """The answer to a call on a connection of its own."""
+    async with own_connection(address, method) as call:
         answer = await call(b"", timeout=10, wait_for_ready=True)
         assert isinstance(answer, bytes)
         return answer
@@ -115,6 +121,36 @@ async def test_what_waits_is_counted_over_all() -> None:
         assert (count(), accepted_of_all()) == (0, 40)
         holding.release.set()
         await asyncio.gather(*calls)
+
+
+async def test_what_connections_begin_is_counted_until_it_is_counted_anew() -> None:
+    async with accepting("127.0.0.1:0", count=1) as (one, [address]):
+        books = one.books(lambda: 0)
+
+        async def begun() -> list[int]:
+            """By all connections, at the next look."""
+            looked = asyncio.Event()
+            books.correct(lambda _took_s: looked.set())
+            await looked.wait()
+            return sorted(seen.begun for seen in books.last_look.connections)
+
+        async with own_connection(address) as call:
+            for _ in range(3):
+                await call(b"")
+            assert await begun() == [3]
+            books.count_anew()
+            assert await begun() == [3], "it came with that look"
+            books.count_anew()
+            assert await begun() == [0]
+            async with own_connection(address) as other_call:
+                for _ in range(5):
+                    await other_call(b"")
+                await call(b"")
+                assert await begun() == [1, 5]
+                await call(b"")
+                assert await begun() == [2, 5]
+                books.count_anew()
+                assert await begun() == [0, 0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::]", "0.0.0.0"])

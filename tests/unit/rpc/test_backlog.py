@@ -40,7 +40,7 @@ class Line:
         self.looks = self.close_looks = 0
         self.look_takes_s = self.close_look_takes_s = 0.0
         self.answers_late: list[Callable[[float], None]] | None = None
-        self.backlog = Backlog(self, clock=lambda: self.now)
+        self.backlog = Backlog(self, clock=lambda: self.now, used=lambda: self.now)
 
     def pending_count(self) -> int:
         self.looks += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from headwayd.rpc.narrowing import (
     LINES,
     LOOKING_SHARE_IN_FLOODS,
     MOST_NARROW_S,
+    OVERFULL,
     RECENT_S,
     SOON_S,
     Narrowing,
@@ -85,6 +87,7 @@ class Process(Books):
     def correct(self, done: Callable[[float], None]) -> None:
         self.looks += 1
         self.streams_begun_count += self.streams_between_looks
+        self.last_look = replace(self.last_look)  # another one that saw the same
         self.on_look()
         done(self.look_takes_s)
 
@@ -243,29 +246,54 @@ async def test_nor_is_one_large_that_was_interrupted(process: Process) -> None:
 
 
 async def test_looks_that_take_long_are_further_apart(process: Process) -> None:
-    process.pending, process.look_takes_s = LONG, 0.06  # as of 300 connections
+    process.pending, process.look_takes_s = LONG, 0.03  # as of 150 connections
     process.look(refused=MAX_PENDING, after_s=2 * RECENT_S)
     began = process.now
     while not process.renewed:
         await turns(1)
-    assert process.now - began == pytest.approx(LINES * 0.06 / LOOKING_SHARE_IN_FLOODS)
+    assert process.now - began == pytest.approx(LINES * 0.03 / LOOKING_SHARE_IN_FLOODS)
 
 
 async def test_that_more_wait_than_can_makes_it_look(process: Process) -> None:
-    process.pending = 2 * MAX_PENDING
-    assert process.narrowing.pending_count() == 2 * MAX_PENDING
+    most = int(OVERFULL * MAX_PENDING)
+    process.pending = most
+    assert process.narrowing.pending_count() == most
     await turns()
     assert process.looks == 0
     process.pending += 1
-    assert process.narrowing.pending_count() == 2 * MAX_PENDING + 1
+    assert process.narrowing.pending_count() == most + 1
     process.pending = 0  # gRPC had refused them
     await turns()
     assert process.looks == 1
     process.narrowing.end()
-    process.pending = 2 * MAX_PENDING + 1
+    process.pending = most + 1
     process.narrowing.pending_count()
     await turns()
     assert process.looks == 1
+
+
+async def test_that_look_too_is_not_taken_too_often(process: Process) -> None:
+    process.pending, process.look_takes_s = LONG, 0.06
+    process.look()
+    process.pending = 2 * MAX_PENDING
+    began = process.now
+    process.on_look = lambda: setattr(process, "pending", 0)
+    process.narrowing.pending_count()
+    await turns()
+    assert process.looks == 2
+    assert process.now - began == pytest.approx(0.06 / LOOKING_SHARE_IN_FLOODS)
+
+
+async def test_what_several_asked_for_counts_once(process: Process) -> None:
+    process.pending = LONG
+    process.look()
+    seen = Look(10_000, MAX_PENDING - 1, (FLOODING,) * 8)
+    for _ in range(2 * LINES):
+        process.on_look = lambda: setattr(process, "last_look", seen)
+        process.narrowing.correct(lambda _took_s: None)
+    process.pending = 0
+    await turns()
+    assert process.renewed == []
 
 
 async def test_a_moment_now_and_one_long_ago_are_no_flood(process: Process) -> None:
