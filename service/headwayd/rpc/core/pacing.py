@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
-import weakref
 from collections.abc import Callable
+from pathlib import Path
 
 _JUDGED_EVERY_S = 0.1
 _CALLS_PER_S = 700.0  # fewer may be those of a few callers each of whom waits for one answer before the next call
 _WAITED = 0.25  # for a core, for each second on one
-# Of the thread that opens it: ns on a core, ns ready to run without one, and more (Linux, with schedstats).
-_SCHEDSTAT = "/proc/thread-self/schedstat"
+# Of the thread that reads it: ns on a core, ns ready to run without one, and more (Linux, with schedstats).
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 class Pacing:
@@ -28,10 +26,6 @@ class Pacing:
         self._calls = 0
         self._ran_ns = self._waited_ns = 0  # when that was last asked
         self._pauses = False
-        self._file: int | None = None
-        with contextlib.suppress(OSError):
-            self._file = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
-            weakref.finalize(self, os.close, self._file)
 
     def pauses(self, calls: int) -> bool:
         """Whether to look only now and then, as of the last tenth of a second. `calls`: that have begun since ever."""
@@ -45,14 +39,11 @@ class Pacing:
 
     def _was_short_of_cores(self) -> bool:
         """Since it was last asked."""
-        if self._file is None:
+        try:
+            ran, waited, *_ = _SCHEDSTAT.read_bytes().split()
+        except OSError:
             return False
-        ran_ns, waited_ns = self._times()
+        ran_ns, waited_ns = int(ran), int(waited)
         was_short = waited_ns - self._waited_ns > _WAITED * (ran_ns - self._ran_ns)
         self._ran_ns, self._waited_ns = ran_ns, waited_ns
         return was_short
-
-    def _times(self) -> tuple[int, int]:
-        assert self._file is not None
-        ran, waited, *_ = os.pread(self._file, 100, 0).split()
-        return int(ran), int(waited)
