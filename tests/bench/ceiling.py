@@ -110,7 +110,7 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
             "ratio",
         ],
         f"One process each, {calls:,} calls; median (least–most) of {runs} runs behind one that warms up. The echo is"
-        f" one server of grpc.aio, as usual; then {ACCEPTORS} on one address, as Headway's; then as many of the kind"
+        f" one server of grpc.aio, as usual; then {ACCEPTORS} on one address; then as many of the kind"
         " that Headway serves by.",
     )
     program = h2load.installed()

@@ -1,6 +1,6 @@
 """An empty service, the ceiling of what grpc.aio can do on one process: one generic handler that gives back the
 bytes it was given, on uvloop. Prints its address and serves until it is killed. `python -m bench.echo 4`: by so many
-servers of grpc.aio on that address, as Headway's acceptors are; `python -m bench.echo 4 own`: of Headway's own kind.
+servers of grpc.aio on that address, as acceptors are; `python -m bench.echo 4 own`: of Headway's own kind.
 """
 
 from __future__ import annotations
