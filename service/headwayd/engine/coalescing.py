@@ -22,7 +22,7 @@ ItemT = TypeVar("ItemT")
 
 _MOST_BYTES = 1024 * 1024  # of a step: a larger one would keep others out of the store for too long
 _MOST_STEPS = 2  # of a key on their way, if as many wait as go together; else one
-_GATHER_S, _GATHER_MORE_S, _LONGEST_GATHER_S = 1e-3, 0.5e-3, 2e-3  # for one in the last step, each more, and at most
+_GATHER_S, _GATHER_LONGER_S = 1e-3, 2e-3  # for one in the last step, and for more; uvloop counts in milliseconds
 _ALONE = 2  # one in the last step, and one that waits: as if nobody else asked
 _LEAST_SHARE = 0.1  # of the time of the one in a step who has most; with less nobody shortens it for the others
 
@@ -197,7 +197,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
                 await steps.popleft()
                 if waiting.parts and not steps and count + len(waiting.parts) > _ALONE and not self._is_full(waiting):
                     # It is busy: a moment later there are more.
-                    await asyncio.sleep(min(_GATHER_S + (count - 1) * _GATHER_MORE_S, _LONGEST_GATHER_S))
+                    await asyncio.sleep(_GATHER_S if count <= 1 else _GATHER_LONGER_S)
         finally:  # without an await since the last look: nobody can have come to what is not served
             del self._waiting[group]
             waiting.stop()
