@@ -38,6 +38,7 @@ from headwayd.rpc.guard import Behaviours, Guard, Guarding
 from headwayd.rpc.health import SERVICE_NAME as HEALTH_SERVICE
 from headwayd.rpc.health import HealthServicer, health_handlers
 from headwayd.rpc.narrowing import Narrowing
+from headwayd.rpc.own_core import OwnCore
 from headwayd.rpc.queue_servicer import QueueServicer
 from headwayd.rpc.reflection import reflection_handlers
 from headwayd.rpc.refusing import refusals
@@ -179,6 +180,7 @@ class RpcServer:
             self._narrowing = Narrowing(
                 books,
                 renew=self._acceptors.renew,
+                core=OwnCore(),
                 counts=self._gate,
                 calls=self._flood_calls,
                 max_pending=self._limits.max_pending_calls,

@@ -234,6 +234,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/rpc/test_acceptors.py::test_what_connections_begin_is_counted_until_it_is_counted_anew",
     ),
     Mutant(
+        name="cores-kept-clear-for-ever",
+        defect="When a flood is over most threads still may not run on one of the cores.",
+        file="rpc/narrowing.py",
+        old="                self._core.release()\n",
+        new="                pass\n",
+        test="tests/unit/rpc/test_narrowing.py::test_the_core_of_the_event_loop_is_kept_clear_until_it_is_over",
+    ),
+    Mutant(
+        name="cores-kept-clear-in-vain",
+        defect="Threads stay crowded on few cores though the event loop has gained nothing by it.",
+        file="rpc/own_core.py",
+        old="if self._cores and share > _IN_VAIN:",
+        new="if False:",
+        test="tests/unit/rpc/test_own_core.py::test_they_come_back_where_nothing_is_gained",
+    ),
+    Mutant(
         name="one-look-counted-twice",
         defect="What one look saw counts as often as somebody asked for it, so clients are taken for a flood.",
         file="rpc/narrowing.py",

@@ -13,6 +13,24 @@ _WAITED = 0.25  # for a core, for each second on one
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
+class Waiting:
+    """How long the thread that asks waited for a core."""
+
+    def __init__(self) -> None:
+        self._ran_ns = self._waited_ns = 0  # when that was last asked
+
+    def share(self) -> float:
+        """Since it was last asked, in s for each second on one; 0 where the kernel does not tell."""
+        try:
+            ran, waited, *_ = _SCHEDSTAT.read_bytes().split()
+        except OSError:
+            return 0.0
+        ran_ns, waited_ns = int(ran), int(waited)
+        share = (waited_ns - self._waited_ns) / max(ran_ns - self._ran_ns, 1)
+        self._ran_ns, self._waited_ns = ran_ns, waited_ns
+        return share
+
+
 class Pacing:
     """For the event loop of this thread. To be told of a call at once costs three threads a turn on a core. Where cores
     are free that is well spent; where threads wait for one, each call is later by what is spent on all others.
@@ -24,7 +42,7 @@ class Pacing:
         self._clock = clock
         self._judged_at = clock()
         self._calls = 0
-        self._ran_ns = self._waited_ns = 0  # when that was last asked
+        self._waiting = Waiting()
         self._pauses = False
 
     def pauses(self, calls: int) -> bool:
@@ -33,17 +51,6 @@ class Pacing:
         passed_s = now - self._judged_at
         if passed_s >= _JUDGED_EVERY_S:
             is_busy = calls - self._calls >= _CALLS_PER_S * passed_s
-            self._pauses = self._was_short_of_cores() and is_busy
+            self._pauses = self._waiting.share() > _WAITED and is_busy
             self._judged_at, self._calls = now, calls
         return self._pauses
-
-    def _was_short_of_cores(self) -> bool:
-        """Since it was last asked."""
-        try:
-            ran, waited, *_ = _SCHEDSTAT.read_bytes().split()
-        except OSError:
-            return False
-        ran_ns, waited_ns = int(ran), int(waited)
-        was_short = waited_ns - self._waited_ns > _WAITED * (ran_ns - self._ran_ns)
-        self._ran_ns, self._waited_ns = ran_ns, waited_ns
-        return was_short

@@ -1,0 +1,67 @@
+"""Keeps the other threads of this process off the event loop's core, while a flood lasts.
+
+They are gRPC's, wake ten thousand times a second, each for a moment, and the kernel has many of them run where the loop
+does, though another core is idle. With two cores the loop stood still for a fifth of a flood so, and does not now
+(docs/design.md, Overload).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Set
+from contextlib import suppress
+from pathlib import Path
+
+from headwayd.rpc.core.pacing import Waiting
+
+_TASKS = Path("/proc/self/task")
+# Of the thread that reads it: its state, and behind its name in parentheses, as the 37th word, the core it is on.
+_STAT = Path("/proc/thread-self/stat")
+_CORE_AT = 36
+# The loop waits so long for each second on a core: cores are short; nothing was gained, for it shares its core with
+# others than these threads.
+_SHORT, _IN_VAIN = 0.15, 0.5
+
+
+class OwnCore:
+    """For the event loop of the thread that calls it. The loop itself may run anywhere, and so may what it starts.
+
+    Does nothing with one core, with more than enough of them, and where the kernel is not Linux.
+    """
+
+    def __init__(self) -> None:
+        self._waiting = Waiting()
+        self._cores: Set[int] = frozenset()  # of all threads; none while all may run there
+        self._was_in_vain = False
+
+    def clear(self) -> None:
+        """Has all other threads leave the core that this one is on, if cores have been short since the last time, and
+        those follow that came since. To be repeated now and then; takes some 0.2 ms."""
+        share = self._waiting.share()
+        if self._cores and share > _IN_VAIN:
+            self.release()
+            self._was_in_vain = True
+        if self._was_in_vain or not (self._cores or share > _SHORT):
+            return
+        with suppress(OSError):
+            cores = self._cores or os.sched_getaffinity(0)
+            others = cores - {int(_STAT.read_text(encoding="utf-8").rpartition(")")[2].split()[_CORE_AT])}
+            if others:
+                self._cores = cores
+                _put(others)
+
+    def release(self) -> None:
+        """All threads may run where they might at first. Idempotent."""
+        if self._cores:
+            _put(self._cores)
+        self._cores, self._was_in_vain = frozenset(), False
+
+
+def _put(cores: Set[int]) -> None:
+    """All threads but this one on these."""
+    own = threading.get_native_id()
+    for task in _TASKS.iterdir():
+        if int(task.name) != own:
+            with suppress(OSError):  # it has ended, or may not be moved
+                os.sched_setaffinity(int(task.name), cores)

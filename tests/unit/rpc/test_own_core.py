@@ -1,0 +1,134 @@
+"""While cores are short all threads but the event loop's leave its core."""
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headwayd.rpc.core import pacing
+from headwayd.rpc.own_core import OwnCore
+
+MS = 1_000_000  # in ns
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="there is one core, or the system does not tell",
+)
+
+
+class Other:
+    """A thread that waits, and the cores that it may run on."""
+
+    def __init__(self) -> None:
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._end.wait)
+        self._thread.start()
+
+    @property
+    def cores(self) -> set[int]:
+        assert self._thread.native_id
+        return os.sched_getaffinity(self._thread.native_id)
+
+    def end(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+class Kernel:
+    """What it tells of this thread."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._ran_ms = self._waited_ms = 0
+        self.pass_by(waited_ms=0)
+
+    def pass_by(self, *, waited_ms: int, ran_ms: int = 800) -> None:
+        self._ran_ms += ran_ms
+        self._waited_ms += waited_ms
+        self._file.write_text(f"{self._ran_ms * MS} {self._waited_ms * MS} 7\n", encoding="ascii")
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel(tmp_path / "schedstat")
+    monkeypatch.setattr(pacing, "_SCHEDSTAT", tmp_path / "schedstat")
+    return kernel
+
+
+@pytest.fixture
+def other() -> Iterator[Other]:
+    one = Other()
+    yield one
+    one.end()
+
+
+@pytest.fixture
+def core() -> Iterator[OwnCore]:
+    one = OwnCore()
+    one.clear()
+    yield one
+    one.release()
+
+
+ALL = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
+
+def test_others_leave_it_while_cores_are_short_and_may_come_back(kernel: Kernel, core: OwnCore, other: Other) -> None:
+    kernel.pass_by(waited_ms=200)
+    core.clear()
+    assert len(other.cores) == len(ALL) - 1
+    assert other.cores < ALL
+    assert os.sched_getaffinity(0) == ALL  # it may run anywhere itself
+    core.release()
+    assert other.cores == ALL
+    core.release()
+    assert other.cores == ALL
+
+
+def test_threads_that_came_since_follow(kernel: Kernel, core: OwnCore) -> None:
+    kernel.pass_by(waited_ms=200)
+    core.clear()
+    later = Other()
+    try:
+        assert later.cores == ALL
+        kernel.pass_by(waited_ms=10)
+        core.clear()
+        assert len(later.cores) == len(ALL) - 1
+        core.release()
+        assert later.cores == ALL
+    finally:
+        later.end()
+
+
+@pytest.mark.parametrize("waited_ms", [0, 100])
+def test_where_there_are_enough_all_stay(kernel: Kernel, core: OwnCore, other: Other, waited_ms: int) -> None:
+    kernel.pass_by(waited_ms=waited_ms)
+    core.clear()
+    assert other.cores == ALL
+
+
+def test_they_come_back_where_nothing_is_gained(kernel: Kernel, core: OwnCore, other: Other) -> None:
+    kernel.pass_by(waited_ms=200)
+    core.clear()
+    kernel.pass_by(waited_ms=500)  # whoever is there is not of this process
+    core.clear()
+    assert other.cores == ALL
+    kernel.pass_by(waited_ms=200)
+    core.clear()
+    assert other.cores == ALL, "it is not tried again until the flood is over"
+    core.release()
+    kernel.pass_by(waited_ms=200)
+    core.clear()
+    assert len(other.cores) == len(ALL) - 1
+
+
+def test_a_kernel_that_does_not_tell_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Other
+) -> None:
+    monkeypatch.setattr(pacing, "_SCHEDSTAT", tmp_path / "none")
+    core = OwnCore()
+    core.clear()
+    core.clear()
+    assert other.cores == ALL
