@@ -19,8 +19,8 @@ _TASKS = Path("/proc/self/task")
 # Of the thread that reads it: its state, and behind its name in parentheses, as the 37th word, the core it is on.
 _STAT = Path("/proc/thread-self/stat")
 _CORE_AT = 36
-# The loop waits so long for each second on a core: cores are short; nothing was gained, for it shares its core with
-# others than these threads.
+# The loop waits so long for each second on a core: cores are short; other processes have them, against whom this helps
+# nothing.
 _SHORT, _IN_VAIN = 0.15, 0.5
 
 
@@ -39,10 +39,10 @@ class OwnCore:
         """Has all other threads leave the core that this one is on, if cores have been short since the last time, and
         those follow that came since. To be repeated now and then; takes some 0.2 ms."""
         share = self._waiting.share()
-        if self._cores and share > _IN_VAIN:
+        if share > _IN_VAIN and self._cores:
             self.release()
             self._was_in_vain = True
-        if self._was_in_vain or not (self._cores or share > _SHORT):
+        if self._was_in_vain or share > _IN_VAIN or not (self._cores or share > _SHORT):
             return
         with suppress(OSError):
             cores = self._cores or os.sched_getaffinity(0)

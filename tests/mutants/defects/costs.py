@@ -245,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cores-kept-clear-in-vain",
         defect="Threads stay crowded on few cores though the event loop has gained nothing by it.",
         file="rpc/own_core.py",
-        old="if self._cores and share > _IN_VAIN:",
+        old="if share > _IN_VAIN and self._cores:",
         new="if False:",
         test="tests/unit/rpc/test_own_core.py::test_they_come_back_where_nothing_is_gained",
     ),
