@@ -37,7 +37,7 @@ class OwnCore:
 
     def clear(self) -> None:
         """Has all other threads leave the core that this one is on, if cores have been short since the last time, and
-        those follow that came since. To be repeated now and then; takes some 0.2 ms."""
+        those follow that came since. To be repeated now and then; takes 0.12 ms with 30 threads."""
         share = self._waiting.share()
         if share > _IN_VAIN and self._cores:
             self.release()
