@@ -109,7 +109,7 @@ async def at_rest(service: WatchedService, stub: Stub, store_port: int) -> Holdi
         assert (counts.consumers_waiting, counts.producers_waiting, counts.leased) == (0, 0, 0)
         found = await asyncio.to_thread(service.holdings, store_port)
         assert found.callers == 1, found
-        assert not [name for name in found.tasks if ":" in name or "rpc" in name or "Service" in name], found
+        assert not [name for name in found.tasks if ":" in name or name.startswith("Call.")], found
         looks.append(found)
         return found if looks[-AT_REST:] == [found] * AT_REST else None
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 
 import grpc.aio
 import pytest
 
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
+from headwayd.rpc.core import pacing
 from headwayd.rpc.server import RpcServer
 from unit.rpc.fake_engine import FakeEngine
+from unit.rpc.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -45,3 +48,11 @@ def stub(channel: grpc.aio.Channel) -> queue_service_pb2_grpc.QueueServiceAsyncS
 @pytest.fixture
 def admin(channel: grpc.aio.Channel) -> admin_service_pb2_grpc.AdminServiceAsyncStub:
     return admin_service_pb2_grpc.AdminServiceStub(channel)
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    """What this process hears of its thread."""
+    file = tmp_path / "schedstat"
+    monkeypatch.setattr(pacing, "_SCHEDSTAT", file)
+    return Scheduler(file)

@@ -9,8 +9,9 @@ import pytest
 
 from headwayd.rpc.core import pacing
 from headwayd.rpc.own_core import OwnCore
+from unit.rpc.scheduler import Scheduler
 
-MS = 1_000_000  # in ns
+RAN_MS = 800  # of each second
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
@@ -36,27 +37,6 @@ class Other:
         self._thread.join()
 
 
-class Kernel:
-    """What it tells of this thread."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._ran_ms = self._waited_ms = 0
-        self.pass_by(waited_ms=0)
-
-    def pass_by(self, *, waited_ms: int, ran_ms: int = 800) -> None:
-        self._ran_ms += ran_ms
-        self._waited_ms += waited_ms
-        self._file.write_text(f"{self._ran_ms * MS} {self._waited_ms * MS} 7\n", encoding="ascii")
-
-
-@pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    kernel = Kernel(tmp_path / "schedstat")
-    monkeypatch.setattr(pacing, "_SCHEDSTAT", tmp_path / "schedstat")
-    return kernel
-
-
 @pytest.fixture
 def other() -> Iterator[Other]:
     one = Other()
@@ -75,8 +55,10 @@ def core() -> Iterator[OwnCore]:
 ALL = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
 
 
-def test_others_leave_it_while_cores_are_short_and_may_come_back(kernel: Kernel, core: OwnCore, other: Other) -> None:
-    kernel.pass_by(waited_ms=200)
+def test_others_leave_it_while_cores_are_short_and_may_come_back(
+    scheduler: Scheduler, core: OwnCore, other: Other
+) -> None:
+    scheduler.pass_by(RAN_MS, waited_ms=200)
     core.clear()
     assert len(other.cores) == len(ALL) - 1
     assert other.cores < ALL
@@ -87,13 +69,13 @@ def test_others_leave_it_while_cores_are_short_and_may_come_back(kernel: Kernel,
     assert other.cores == ALL
 
 
-def test_threads_that_came_since_follow(kernel: Kernel, core: OwnCore) -> None:
-    kernel.pass_by(waited_ms=200)
+def test_threads_that_came_since_follow(scheduler: Scheduler, core: OwnCore) -> None:
+    scheduler.pass_by(RAN_MS, waited_ms=200)
     core.clear()
     later = Other()
     try:
         assert later.cores == ALL
-        kernel.pass_by(waited_ms=10)
+        scheduler.pass_by(RAN_MS, waited_ms=10)
         core.clear()
         assert len(later.cores) == len(ALL) - 1
         core.release()
@@ -104,24 +86,24 @@ def test_threads_that_came_since_follow(kernel: Kernel, core: OwnCore) -> None:
 
 @pytest.mark.parametrize("waited_ms", [0, 100, 500])  # the last because of other processes
 def test_where_there_are_enough_or_others_have_them_all_stay(
-    kernel: Kernel, core: OwnCore, other: Other, waited_ms: int
+    scheduler: Scheduler, core: OwnCore, other: Other, waited_ms: int
 ) -> None:
-    kernel.pass_by(waited_ms=waited_ms)
+    scheduler.pass_by(RAN_MS, waited_ms=waited_ms)
     core.clear()
     assert other.cores == ALL
 
 
-def test_they_come_back_where_nothing_is_gained(kernel: Kernel, core: OwnCore, other: Other) -> None:
-    kernel.pass_by(waited_ms=200)
+def test_they_come_back_where_nothing_is_gained(scheduler: Scheduler, core: OwnCore, other: Other) -> None:
+    scheduler.pass_by(RAN_MS, waited_ms=200)
     core.clear()
-    kernel.pass_by(waited_ms=500)  # whoever is there is not of this process
+    scheduler.pass_by(RAN_MS, waited_ms=500)  # whoever is there is not of this process
     core.clear()
     assert other.cores == ALL
-    kernel.pass_by(waited_ms=200)
+    scheduler.pass_by(RAN_MS, waited_ms=200)
     core.clear()
     assert other.cores == ALL, "it is not tried again until the flood is over"
     core.release()
-    kernel.pass_by(waited_ms=200)
+    scheduler.pass_by(RAN_MS, waited_ms=200)
     core.clear()
     assert len(other.cores) == len(ALL) - 1
 

@@ -16,34 +16,9 @@ from headwayd.rpc.core import pacing
 from headwayd.rpc.core.completions import Completions
 from headwayd.rpc.core.pacing import Pacing
 from headwayd.rpc.core.server import Server
+from unit.rpc.scheduler import Scheduler
 
 JUDGED_EVERY_S = 0.1
-MS = 1_000_000  # in ns
-
-
-class Kernel:
-    """What it tells of a thread, and a clock."""
-
-    def __init__(self, file: Path) -> None:
-        self.now = 1_000.0
-        self.calls = 0
-        self._file = file
-        self._ran = self._waited = 0
-        self.pass_by(0, waited_ms=0, calls=0)
-
-    def pass_by(self, ran_ms: float, *, waited_ms: float, calls: int, seconds: float = JUDGED_EVERY_S) -> None:
-        self.now += seconds
-        self.calls += calls
-        self._ran += int(ran_ms * MS)
-        self._waited += int(waited_ms * MS)
-        self._file.write_text(f"{self._ran} {self._waited} 7\n", encoding="ascii")
-
-
-@pytest.fixture
-def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    kernel = Kernel(tmp_path / "schedstat")
-    monkeypatch.setattr(pacing, "_SCHEDSTAT", tmp_path / "schedstat")
-    return kernel
 
 
 @pytest.mark.parametrize(
@@ -58,29 +33,32 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
     ],
 )
 def test_it_pauses_where_many_come_and_cores_are_short(
-    kernel: Kernel, ran_ms: float, waited_ms: float, calls: int, pauses: bool
+    scheduler: Scheduler, ran_ms: float, waited_ms: float, calls: int, pauses: bool
 ) -> None:
-    judge = Pacing(lambda: kernel.now)
-    assert not judge.pauses(kernel.calls)
-    kernel.pass_by(ran_ms, waited_ms=waited_ms, calls=calls)
-    assert judge.pauses(kernel.calls) is pauses
+    judge = Pacing(lambda: scheduler.now)
+    assert not judge.pauses(0)
+    scheduler.pass_by(ran_ms, waited_ms=waited_ms, seconds=JUDGED_EVERY_S)
+    assert judge.pauses(calls) is pauses
 
 
-def test_it_tells_of_the_last_tenth_of_a_second(kernel: Kernel) -> None:
-    judge = Pacing(lambda: kernel.now)
+def test_it_tells_of_the_last_tenth_of_a_second(scheduler: Scheduler) -> None:
+    judge = Pacing(lambda: scheduler.now)
+    begun = 0
     for waited_ms, calls in ((20, 100), (20, 0), (20, 100), (0, 100), (20, 100)):
-        kernel.pass_by(40, waited_ms=waited_ms, calls=calls)
-        assert judge.pauses(kernel.calls) is bool(waited_ms and calls)
-        kernel.pass_by(1, waited_ms=1 if calls else 80, calls=1, seconds=JUDGED_EVERY_S / 10)
-        assert judge.pauses(kernel.calls) is bool(waited_ms and calls), "too soon to judge again"
+        begun += calls
+        scheduler.pass_by(40, waited_ms=waited_ms, seconds=JUDGED_EVERY_S)
+        assert judge.pauses(begun) is bool(waited_ms and calls)
+        begun += 1
+        scheduler.pass_by(1, waited_ms=1 if calls else 80, seconds=JUDGED_EVERY_S / 10)
+        assert judge.pauses(begun) is bool(waited_ms and calls), "too soon to judge again"
 
 
-def test_a_time_without_a_judgement_is_no_time_of_need(kernel: Kernel) -> None:
-    judge = Pacing(lambda: kernel.now)
-    kernel.pass_by(40, waited_ms=20, calls=100)
-    assert judge.pauses(kernel.calls)
-    kernel.pass_by(40, waited_ms=20, calls=100, seconds=10)  # a rate of ten a second
-    assert not judge.pauses(kernel.calls)
+def test_a_time_without_a_judgement_is_no_time_of_need(scheduler: Scheduler) -> None:
+    judge = Pacing(lambda: scheduler.now)
+    scheduler.pass_by(40, waited_ms=20, seconds=JUDGED_EVERY_S)
+    assert judge.pauses(100)
+    scheduler.pass_by(40, waited_ms=20, seconds=10)
+    assert not judge.pauses(200), "ten a second"
 
 
 def test_a_kernel_that_does_not_tell_has_it_told_of_each(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
