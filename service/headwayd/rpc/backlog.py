@@ -56,13 +56,20 @@ class Line(Protocol):
 
 
 class Backlog:
-    """Looks at the line of calls that nobody has accepted yet, whenever one has been. `clock` is monotonic, in s;
-    `used` tells how many seconds of the processor this thread has had: no look is dear because others had it."""
+    """Looks at the line of calls that nobody has accepted yet, whenever one has been. `found_behind` is called by each
+    look that finds the process behind. `clock` is monotonic, in s; `used` tells how many seconds of the processor this
+    thread has had: no look is dear because others had it."""
 
     def __init__(
-        self, line: Line, *, clock: Callable[[], float] = time.monotonic, used: Callable[[], float] = time.thread_time
+        self,
+        line: Line,
+        *,
+        found_behind: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+        used: Callable[[], float] = time.thread_time,
     ) -> None:
         self._line = line
+        self._found_behind = found_behind
         self._clock = clock
         self._used = used
         self._is_looking_closely, self._look_closely_at = False, float("-inf")
@@ -86,6 +93,8 @@ class Backlog:
         if now >= self._look_at and sum(self._fresh.values()) > BUSY:
             used_before_s = self._used()
             self._look(now)
+            if self.is_behind:
+                self._found_behind()
             share = LOOKING_SHARE if self._long_since is None else LOOKING_SHARE_WHILE_LONG
             between_s = max(BETWEEN_LOOKS_S, (self._used() - used_before_s) / share)
             self._look_at = now + between_s

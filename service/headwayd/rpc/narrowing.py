@@ -77,23 +77,13 @@ class Counts(Protocol):
         """Calls that run, and began a moment ago."""
 
 
-class Core(Protocol):
-    """That of the event loop."""
-
-    def clear(self) -> None:
-        """Has the other threads leave it, where cores are short; again and again while that matters."""
-
-    def release(self) -> None:
-        """They may come back."""
-
-
 class Narrowing:
     """The line of calls that nobody has accepted yet, as `Backlog` asks for it; from what is found when it is looked at
     closely a flood is seen.
 
     `calls`: so many at a time those in the flood may have together, of `max_pending` that may wait; `max_streams`: what
-    a connection may have while there is none. `renew` is that of acceptors. `core` is cleared while a flood lasts.
-    `clock` is monotonic, in s. Belongs to one event loop.
+    a connection may have while there is none. `renew` is that of acceptors. `floods` is called every
+    second or so while a flood lasts. `clock` is monotonic, in s. Belongs to one event loop.
     """
 
     def __init__(
@@ -102,7 +92,7 @@ class Narrowing:
         *,
         renew: Callable[[int | None], Awaitable[None]],
         counts: Counts,
-        core: Core,
+        floods: Callable[[], None],
         calls: int,
         max_pending: int,
         max_streams: int,
@@ -111,7 +101,7 @@ class Narrowing:
         self._books = books
         self._renew = renew
         self._counts = counts
-        self._core = core
+        self._floods = floods
         self._calls = calls
         self._max_pending = max_pending
         self._bounds = {"calls": calls, "most_waiting": max_pending // 2, "max_streams": max_streams}
@@ -203,12 +193,9 @@ class Narrowing:
         if await self._renewed(bound):
             self.is_narrow = True
             log.warning("flooded: clients are told to connect anew, and may have few calls at a time", streams=bound)
-            try:
+            await self._calm()
+            while not await self._renewed(None):
                 await self._calm()
-                while not await self._renewed(None):
-                    await self._calm()
-            finally:
-                self._core.release()
             self.is_narrow = False
             log.warning("the flood is over: clients are told to connect anew, and may have as many calls as before")
         self._widened_at, self._since = self._clock(), None
@@ -226,9 +213,9 @@ class Narrowing:
         began = since = self._clock()
         while self._clock() < min(since + self._calm_s, began + MOST_NARROW_S):
             used_before_s = time.thread_time()
-            self._core.clear()
             if self._books.pending_count() + self._counts.fresh_count > CALM_SHARE * self._calls:
                 since = self._clock()
+                self._floods()
                 self._books.correct(lambda _took_s: None)
             took_s = time.thread_time() - used_before_s
             await asyncio.sleep(max(BETWEEN_LOOKS_S, took_s / LOOKING_SHARE))

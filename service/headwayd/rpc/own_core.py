@@ -1,4 +1,4 @@
-"""Keeps the other threads of this process off the event loop's core, while a flood lasts.
+"""Keeps the other threads of this process off the event loop's core, while more calls come than it can serve.
 
 They are gRPC's, wake ten thousand times a second, each for a moment, and the kernel has many of them run where the loop
 does, though another core is idle. With two cores the loop stood still for a fifth of a flood so, and does not now
@@ -7,6 +7,7 @@ does, though another core is idle. With two cores the loop stood still for a fif
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Set
@@ -22,6 +23,8 @@ _CORE_AT = 36
 # The loop waits so long for each second on a core: cores are short; other processes have them, against whom this helps
 # nothing.
 _SHORT, _IN_VAIN = 0.15, 0.5
+# How long it is kept clear, and how often it is seen to meanwhile.
+LASTS_S, AGAIN_S = 3.0, 1.0
 
 
 class OwnCore:
@@ -31,9 +34,33 @@ class OwnCore:
     """
 
     def __init__(self) -> None:
+        self._until = 0.0
+        self._keeping: asyncio.Task[None] | None = None
         self._waiting = Waiting()
         self._cores: Set[int] = frozenset()  # of all threads; none while all may run there
         self._was_in_vain = False
+
+    def keep_clear(self) -> None:
+        """For the next three seconds, where cores are short. To be repeated for as long as it matters."""
+        self._until = asyncio.get_running_loop().time() + LASTS_S
+        if self._keeping is None or self._keeping.done():
+            self._keeping = asyncio.create_task(self._keep_clear(), name="keep a core clear")
+
+    def end(self) -> None:
+        """Nothing is kept clear any more. Idempotent."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+
+    async def _keep_clear(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiting.share()  # what was before is of no interest
+        try:
+            await asyncio.sleep(AGAIN_S / 2)
+            while loop.time() < self._until:
+                self.clear()
+                await asyncio.sleep(AGAIN_S)
+        finally:
+            self.release()
 
     def clear(self) -> None:
         """Has all other threads leave the core that this one is on, if cores have been short since the last time, and

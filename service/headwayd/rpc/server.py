@@ -141,6 +141,7 @@ class RpcServer:
         )
         self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port, is_plain=is_plain)
         self._flood_calls, self._limits = flood_calls, limits
+        self._core = OwnCore()
         self._narrowing: Narrowing | None = None
         handlers = dict(health_handlers(self._health))  # for everybody
         if has_reflection:
@@ -180,13 +181,13 @@ class RpcServer:
             self._narrowing = Narrowing(
                 books,
                 renew=self._acceptors.renew,
-                core=OwnCore(),
+                floods=self._core.keep_clear,
                 counts=self._gate,
                 calls=self._flood_calls,
                 max_pending=self._limits.max_pending_calls,
                 max_streams=_max_streams(self._limits),
             )
-        self._gate.backlog = Backlog(self._narrowing or books)
+        self._gate.backlog = Backlog(self._narrowing or books, found_behind=self._core.keep_clear)
         self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
         return bound
 
@@ -225,6 +226,7 @@ class RpcServer:
         self._health.end()
         if self._ending_unread is not None:
             self._ending_unread.cancel()
+        self._core.end()
         await self._acceptors.stop(grace.total_seconds())
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)

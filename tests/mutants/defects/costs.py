@@ -235,11 +235,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="cores-kept-clear-for-ever",
-        defect="When a flood is over most threads still may not run on one of the cores.",
-        file="rpc/narrowing.py",
-        old="                self._core.release()\n",
+        defect="When no more calls come than are served most threads still may not run on one of the cores.",
+        file="rpc/own_core.py",
+        old="            while loop.time() < self._until:",
+        new="            while True:",
+        test="tests/unit/rpc/test_own_core.py::test_it_is_kept_clear_until_nobody_has_asked_for_a_while",
+    ),
+    Mutant(
+        name="no-core-when-behind",
+        defect="Clients that are too many leave the event loop its core only once they are a flood that is kept out.",
+        file="rpc/backlog.py",
+        old="                self._found_behind()\n",
         new="                pass\n",
-        test="tests/unit/rpc/test_narrowing.py::test_the_core_of_the_event_loop_is_kept_clear_until_it_is_over",
+        test="tests/unit/rpc/test_backlog.py::test_each_look_that_finds_it_behind_is_told_of",
     ),
     Mutant(
         name="cores-kept-clear-in-vain",

@@ -40,7 +40,11 @@ class Line:
         self.looks = self.close_looks = 0
         self.look_takes_s = self.close_look_takes_s = 0.0
         self.answers_late: list[Callable[[float], None]] | None = None
-        self.backlog = Backlog(self, clock=lambda: self.now, used=lambda: self.now)
+        self.found_behind = 0
+        self.backlog = Backlog(self, found_behind=self.count_behind, clock=lambda: self.now, used=lambda: self.now)
+
+    def count_behind(self) -> None:
+        self.found_behind += 1
 
     def pending_count(self) -> int:
         self.looks += 1
@@ -82,6 +86,17 @@ def test_a_line_that_stays_long_refuses_what_exceeds_a_busy_process(line: Line) 
     assert line.backlog.must_refuse
     line.backlog.leave(running[0])
     assert not line.backlog.must_refuse
+
+
+def test_each_look_that_finds_it_behind_is_told_of(line: Line) -> None:
+    line.pending = LONG
+    line.pass_s(PATIENCE_S)
+    assert not line.found_behind
+    line.pass_s(10 * BETWEEN_LOOKS_S)
+    assert 8 <= line.found_behind <= 11
+    line.pending, before = 0, line.found_behind
+    line.pass_s(10 * BETWEEN_LOOKS_S)
+    assert line.found_behind == before
 
 
 def test_a_long_line_of_a_moment_refuses_nothing(line: Line) -> None:

@@ -66,13 +66,13 @@ class Process(Books):
         self.looks = self.streams_between_looks = 0
         self.on_look: Callable[[], None] = lambda: None
         self.renewed: list[int | None] = []
-        self.clearings, self.is_core_clear = 0, False
+        self.told_of_flood = 0
         self.refusals_to_renew = 0
         self.look_takes_s = 0.0
         self.narrowing = Narrowing(
             self,
             renew=self.renew,
-            core=self,
+            floods=self.floods,
             counts=self,
             calls=1_200,
             max_pending=MAX_PENDING,
@@ -83,12 +83,8 @@ class Process(Books):
     def clock(self) -> float:
         return self.now
 
-    def clear(self) -> None:
-        self.is_core_clear = True
-        self.clearings += 1
-
-    def release(self) -> None:
-        self.is_core_clear = False
+    def floods(self) -> None:
+        self.told_of_flood += 1
 
     def pending_count(self) -> int:
         return self.pending
@@ -346,26 +342,18 @@ async def test_where_nobody_can_listen_anew_all_stays_as_it_is_and_is_tried_agai
     assert process.renewed == [FEW, None]
 
 
-async def test_the_core_of_the_event_loop_is_kept_clear_until_it_is_over(process: Process) -> None:
+async def test_it_is_told_of_the_flood_until_that_is_over(process: Process) -> None:
     await turns(5)
-    assert process.clearings == 0
+    assert process.told_of_flood == 0
     process.flood()
     await turns(20)
-    assert process.is_core_clear
-    assert process.clearings > 10  # threads that came since
+    assert process.told_of_flood > 10
     process.pending = 0
+    await turns(1)
+    told = process.told_of_flood
     while process.narrowing.is_narrow:
         await turns(1)
-    assert not process.is_core_clear
-
-
-async def test_a_process_that_goes_down_in_a_flood_gives_the_core_back(process: Process) -> None:
-    process.flood()
-    await turns(20)
-    assert process.is_core_clear
-    process.narrowing.end()
-    await turns(5)
-    assert not process.is_core_clear
+    assert process.told_of_flood == told
 
 
 async def test_a_process_that_goes_down_leaves_all_as_it_is(process: Process) -> None:

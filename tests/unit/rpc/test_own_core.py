@@ -1,5 +1,6 @@
 """While cores are short all threads but the event loop's leave its core."""
 
+import asyncio
 import os
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from harness import eventually
+from headwayd.rpc import own_core
 from headwayd.rpc.core import pacing
 from headwayd.rpc.own_core import OwnCore
 from unit.rpc.scheduler import Scheduler
@@ -116,3 +119,41 @@ def test_a_kernel_that_does_not_tell_is_left_alone(
     core.clear()
     core.clear()
     assert other.cores == ALL
+
+
+# -- for as long as it matters ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_core, "AGAIN_S", 0.01)
+    monkeypatch.setattr(own_core, "LASTS_S", 0.1)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_it_is_kept_clear_until_nobody_has_asked_for_a_while(scheduler: Scheduler, other: Other) -> None:
+    core = OwnCore()
+    for _ in range(10):
+        core.keep_clear()
+        scheduler.pass_by(RAN_MS, waited_ms=200)
+        await asyncio.sleep(0.03)
+    assert len(other.cores) == len(ALL) - 1
+    assert len([task for task in asyncio.all_tasks() if task.get_name() == "keep a core clear"]) == 1
+    await eventually(lambda: other.cores == ALL)
+    core.keep_clear()
+    await asyncio.sleep(0)
+    scheduler.pass_by(RAN_MS, waited_ms=200)
+    await eventually(lambda: len(other.cores) == len(ALL) - 1)
+    core.end()
+    await eventually(lambda: other.cores == ALL)
+    core.end()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_what_it_waited_before_is_of_no_interest(scheduler: Scheduler, other: Other) -> None:
+    scheduler.pass_by(RAN_MS, waited_ms=200)
+    core = OwnCore()
+    core.keep_clear()
+    await asyncio.sleep(0.05)
+    assert other.cores == ALL
+    core.end()

@@ -15,6 +15,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
 
+from harness import eventually
 from harness.errors import refused
 from headway.v1 import queue_service_pb2_grpc
 from headway.v1.message_pb2 import Message
@@ -28,9 +29,12 @@ from headway.v1.queue_service_pb2 import (
     PutRequest,
 )
 from headwayd.domain.limits import Limits
+from headwayd.rpc.backlog import BUSY, LONG
+from headwayd.rpc.books import Books
 from headwayd.rpc.health import LIVENESS, READINESS
 from headwayd.rpc.health_check import check
 from headwayd.rpc.listening import CannotListen
+from headwayd.rpc.own_core import OwnCore
 from headwayd.rpc.server import RpcServer
 from unit.rpc.fake_engine import FakeEngine
 
@@ -311,3 +315,27 @@ class TestOverload:
             await call
         await wait_until_idle(server)
         await stub.Get(GetRequest(queue="q"), timeout=5)
+
+
+# -- overload ---------------------------------------------------------------------------------------------------------
+
+
+async def test_while_more_calls_come_than_it_serves_the_event_loops_core_is_kept_clear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept = asyncio.Event()
+    monkeypatch.setattr(OwnCore, "keep_clear", lambda _: kept.set())
+    monkeypatch.setattr(Books, "pending_count", lambda _: LONG)
+    engine = FakeEngine(hold=asyncio.Event())
+    server = RpcServer(engine, listen=["127.0.0.1:0"], limits=engine.limits)
+    [address] = await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+
+        async def come() -> bool:
+            calls = (stub.Describe(DescribeRequest(queue="jobs"), timeout=0.2) for _ in range(3 * BUSY))
+            await asyncio.gather(*calls, return_exceptions=True)  # all at a time
+            return kept.is_set()
+
+        await eventually(come, within=20)
+    await server.stop(NONE)
