@@ -82,8 +82,8 @@ class Narrowing:
     closely a flood is seen.
 
     `calls`: so many at a time those in the flood may have together, of `max_pending` that may wait; `max_streams`: what
-    a connection may have while there is none. `renew` is that of acceptors. `floods` is called every
-    second or so while a flood lasts. `clock` is monotonic, in s. Belongs to one event loop.
+    a connection may have while there is none. `renew` is that of acceptors. `floods` is called every second
+    or so while a flood lasts. `clock` is monotonic, in s. Belongs to one event loop.
     """
 
     def __init__(

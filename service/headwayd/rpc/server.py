@@ -226,8 +226,8 @@ class RpcServer:
         self._health.end()
         if self._ending_unread is not None:
             self._ending_unread.cancel()
-        self._core.end()
         await self._acceptors.stop(grace.total_seconds())
+        self._core.end()
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)
 
