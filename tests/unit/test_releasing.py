@@ -1,9 +1,9 @@
-"""What many have left behind goes back together: in few steps, one at a time, the last of the queue first."""
+"""What many have left behind goes back together: in few steps, one large one at a time, the last of the queue first."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -88,17 +88,57 @@ async def test_of_all_that_wait_the_last_go_first_and_in_order_within_a_step(rel
     assert len(given_back) == 3
 
 
-async def test_one_step_is_on_its_way_at_a_time_and_queues_take_turns(releases: Releases, shelf: Shelf) -> None:
+async def test_one_large_step_is_on_its_way_at_a_time_and_queues_take_turns(releases: Releases, shelf: Shelf) -> None:
     shelf.may_go_on.set()
     async with asyncio.timeout(5):
         await asyncio.gather(
             releases.release("many", tickets(1, 5 * MOST_AT_ONCE), owned=False),
-            releases.release("few", ["1"], owned=False),
-            releases.release("few", ["2"], owned=True),  # another kind of step
+            releases.release("more", tickets(1, MOST_AT_ONCE), owned=False),
+            releases.release("more", tickets(1, MOST_AT_ONCE), owned=True),  # another kind of step
         )
     assert shelf.most_running == 1
-    assert [queue for queue, _, _ in shelf.steps][:3] == ["many", "few", "few"]
+    assert [queue for queue, _, _ in shelf.steps][:3] == ["many", "more", "more"]
     assert len(shelf.steps) == 7
+
+
+async def test_small_steps_of_many_queues_go_together_and_a_large_one_gets_its_turn(
+    releases: Releases, shelf: Shelf
+) -> None:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as asking:
+        for number in range(15):
+            asking.create_task(releases.release(f"few {number}", ["1"], owned=False))
+        asking.create_task(releases.release("many", tickets(1, MOST_AT_ONCE), owned=False))
+        for number in range(15, 200):
+            asking.create_task(releases.release(f"few {number}", ["1"], owned=False))
+        await asyncio.sleep(0.01)
+        assert shelf.running == 15  # those behind the large one wait, as it does
+        shelf.may_go_on.set()
+    assert [queue for queue, _, _ in shelf.steps].index("many") == 15
+    assert 15 <= shelf.most_running <= 20
+    assert len(shelf.steps) == 201
+
+
+async def test_who_is_cancelled_while_it_waits_for_room_takes_none(shelf: Shelf) -> None:
+    started = list[asyncio.Task[None]]()
+
+    async def serve(work: Awaitable[None]) -> None:
+        await work
+
+    releases = Releases(cast(Store, shelf), lambda work, _name: started.append(asyncio.create_task(serve(work))))
+    async with asyncio.timeout(5):
+        them = [
+            asyncio.create_task(releases.release(queue, tickets(1, MOST_AT_ONCE), owned=False))
+            for queue in ("a", "b", "c")
+        ]
+        await asyncio.sleep(0.01)
+        started[1].cancel()
+        await asyncio.sleep(0.01)
+        assert shelf.running == 1
+        shelf.may_go_on.set()
+        told = await asyncio.gather(*them, return_exceptions=True)
+    assert [type(each) for each in told] == [type(None), asyncio.CancelledError, type(None)]
+    assert [queue for queue, _, _ in shelf.steps] == ["a", "c"]
+    assert shelf.most_running == 1
 
 
 async def test_each_hears_when_its_own_are_back(releases: Releases, shelf: Shelf) -> None:

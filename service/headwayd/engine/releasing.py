@@ -1,8 +1,10 @@
 """Leases whose holders have gone: given back at no attempt's cost, together where many go at once.
 
-When a process with thousands of leases dies, they go back in many steps of the store. One is on its way at a time, so
-that whoever asks for something else waits for no more than one. Of those that wait the last of the queue go first: so
-each batch goes to the head before the ones before, and none of these has to be moved out of its way.
+When a process with thousands of leases dies, they go back in many steps of the store. One large step is on its way at
+a time, or as many small ones, of different queues, as take the store no longer: so whoever asks for something else
+waits for no more than that, and with a store that is far away many queues do not wait for each other. Of those of a
+queue the last go first: so each batch goes to the head before the ones before, and none of these has to be moved out
+of its way.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from headwayd.engine.leaving import surely
@@ -18,6 +22,7 @@ from headwayd.engine.ports import Store
 
 _BUDGET_S = 2.0
 MOST_AT_ONCE = 200  # leases in one step: some milliseconds of the store
+STEP = 10  # leases in whose place a step counts by itself, however few it has
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +37,39 @@ _Entry = tuple[int, int, str, _Part]  # the last ticket is the least; the second
 _Group = tuple[str, bool]  # a queue, and whether they are owned
 
 
+class _Room:
+    """What the steps on their way may be together. Who comes first goes first, so that a large one gets its turn."""
+
+    def __init__(self) -> None:
+        self._free = STEP + MOST_AT_ONCE
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def of(self, leases: int) -> AsyncIterator[None]:
+        """As much as a step of so many takes, once it is there."""
+        size = STEP + leases
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append((size, turn))
+        self._admit()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._free += size
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting:
+            size, turn = self._waiting[0]
+            if not turn.done():  # else it was cancelled
+                if size > self._free:
+                    return
+                self._free -= size
+                turn.set_result(None)
+            self._waiting.popleft()
+
+
 class Releases:
     """Those of this process. `spawn` runs what works in the background."""
 
@@ -40,7 +78,7 @@ class Releases:
         self._spawn = spawn
         self._waiting: dict[_Group, list[_Entry]] = {}
         self._numbers: Iterator[int] = itertools.count()
-        self._turn = asyncio.Lock()
+        self._room = _Room()
 
     async def release(self, queue: str, leases: Sequence[str], *, owned: bool) -> None:
         """Returns when all are back, or the queue is no more, however long that takes. `owned`: see `Store.release`.
@@ -78,7 +116,7 @@ class Releases:
         leases = [lease for _, _, lease, _ in reversed(taken)]  # in ticket order they are named by their first
 
         async def release() -> None:
-            async with self._turn:
+            async with self._room.of(len(leases)):
                 await self._store.release(queue, leases, owned=owned, budget_s=_BUDGET_S)
 
         await surely(queue, release)
