@@ -166,6 +166,47 @@ async def test_connections_beyond_the_most_are_told_and_closed_and_those_within_
         writer.close()
 
 
+async def ask(port: int, request: bytes) -> bytes:
+    """Everything that comes back, over a connection of its own, until it is closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    async with asyncio.timeout(10):
+        told = await reader.read()
+    writer.close()
+    return told
+
+
+async def test_beyond_the_most_connections_health_is_still_told_and_nothing_else(server: Serve) -> None:
+    port = await server(most_connections=3)
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+    for path in (b"/healthz", b"/readyz"):
+        once = b"GET " + path + b" HTTP/1.1\r\nhost: a\r\n\r\n"
+        told = await ask(port, once + b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert told.count(b"HTTP/1.1") == 1  # what follows on that connection is not answered
+    for path in (b"/metrics", b"/healthz/x", b"/queues/a"):
+        told = await ask(port, b"GET " + path + b" HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert told.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), path
+    await eventually(lambda: connections() == 3)
+    for _, writer in held:
+        writer.close()
+
+
+async def test_spare_connections_are_few_and_not_for_long(server: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "SPARE_S", 0.5)
+    port = await server(most_connections=1)
+    held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1 + protocol.SPARE)]
+    await eventually(lambda: connections() == 1 + protocol.SPARE)
+    assert b" 503 " in (await ask(port, b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")).partition(b"\r\n")[0]
+    await eventually(lambda: connections() == 1)
+    for reader, _ in held[1:]:
+        async with asyncio.timeout(10):
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+    assert b" 200 " in (await ask(port, b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n")).partition(b"\r\n")[0]
+    for _, writer in held:
+        writer.close()
+
+
 async def test_from_the_signal_on_it_is_not_ready_and_it_answers_until_calls_have_ended(
     make_service: MakeService, connect: Callable[[str], grpc.aio.Channel]
 ) -> None:

@@ -59,8 +59,8 @@ class CapacitySettings(BaseSettings):
     )
     max_http_connections: int | None = setting(
         None,
-        "The most connections at a time to http_listen of one process; more are answered 503 and closed. A page that "
-        "follows something holds one.",
+        "The most connections at a time to http_listen of one process; more are answered 503 and closed, unless "
+        "they ask for /healthz or /readyz. A page that follows something holds one.",
         unit="connections",
         shown=f"{_FULL.max_http_connections}{_OR_FEWER}",
         ge=10,

@@ -22,16 +22,21 @@ from headwayd.http.refusing import refused_at_once
 
 REQUEST_S = 10.0  # from connecting, or from the last answer, to the end of the next request's head
 READ_BYTES = 64 * 1024  # of an answer that are read, at least, in the time that a reader has
+SPARE = 16  # connections beyond the most, for one request each that asks whether the service is well
+SPARE_S = 1.0  # in which it comes, whole
+_CHECKS = (b"GET /healthz ", b"GET /readyz ")
 
 log: Any = structlog.get_logger(__name__)
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection. If there are more than `most`, it is told so, and closed; its reader has `read_s` for
-    READ_BYTES."""
+    """One connection. If there are more than `most`, it is told so, and closed, unless it is spare and asks how the
+    service is: whoever watches over it must not take it for dead because it has much to do. Its reader has `read_s`
+    for READ_BYTES."""
 
     most: int
     read_s: float
+    _is_spare = False
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
@@ -51,16 +56,22 @@ class BoundedProtocol(H11Protocol):
         tls = transport.get_extra_info("ssl_object")
         if tls is not None and (shown := tls.getpeercert(binary_form=True)) is not None:
             self.app_state = self.app_state | {CERTIFICATE: ssl.DER_cert_to_PEM_cert(shown).encode()}
-        if len(self.connections) > self.most:
-            log.debug("http.connection_refused", most=self.most)
-            transport.write(refused_at_once(503, "there are as many connections as the service takes", retry_s=1))
-            transport.close()
-            return
-        self._await_request()
+        beyond = len(self.connections) - self.most
+        if beyond > SPARE:
+            self._refuse()
+        elif beyond > 0:
+            self._is_spare = True
+            self._request_timer = self.loop.call_later(SPARE_S, self._refuse)
+        else:
+            self._await_request()
 
     def data_received(self, data: bytes) -> None:
         """Something has come from the client."""
-        if not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._is_spare and not data.startswith(_CHECKS):
+            self._refuse()
+        else:
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,6 +90,8 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """An answer has been sent."""
+        if self._is_spare:
+            self.transport.close()
         self.timeout_keep_alive = max(self.config.timeout_keep_alive, self.connection.silence_s)  # type: ignore[assignment]  # seconds for a timer, whole or not
         self._await_request()
         super().on_response_complete()
@@ -92,6 +105,11 @@ class BoundedProtocol(H11Protocol):
         """It has read."""
         self._stop_read_timer()
         super().resume_writing()
+
+    def _refuse(self) -> None:
+        log.debug("http.connection_refused", most=self.most)
+        self.transport.write(refused_at_once(503, "there are as many connections as the service takes", retry_s=1))
+        self.transport.close()
 
     def _await_request(self) -> None:
         self._stop_awaiting()

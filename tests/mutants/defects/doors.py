@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import LUA, WIRE, Mutant
 
 _GUARDS = "tests/web/test_guards.py::"
+_HTTP = "tests/integration/test_http.py::"
 _JOBS = "tests/web/test_jobs.py::"
 _XQUEUE = "tests/web/test_xqueue.py::"
 
@@ -49,6 +50,22 @@ MUTANTS: tuple[Mutant, ...] = (
         old="max(self.config.timeout_keep_alive, self.connection.silence_s)",
         new="self.config.timeout_keep_alive",
         test=_XQUEUE + "test_whoever_asks_within_the_window_keeps_the_place",
+    ),
+    Mutant(
+        name="full-taken-for-dead",
+        defect="With as many connections as it takes a service does not tell that it is well, and is killed for it.",
+        file="http/protocol.py",
+        old="self._is_spare and not data.startswith(_CHECKS)",
+        new="self._is_spare",
+        test=_HTTP + "test_beyond_the_most_connections_health_is_still_told_and_nothing_else",
+    ),
+    Mutant(
+        name="spare-without-end",
+        defect="Who connects to a full service and says nothing keeps others from asking whether it is well.",
+        file="http/protocol.py",
+        old="self.loop.call_later(SPARE_S, self._refuse)",
+        new="None",
+        test=_HTTP + "test_spare_connections_are_few_and_not_for_long",
     ),
     Mutant(
         name="caller-gone-call-goes-on",
