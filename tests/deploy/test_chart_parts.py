@@ -92,21 +92,28 @@ def test_certificates_and_identities_are_files_of_their_secrets_that_only_the_se
 
 
 def test_probes_go_where_the_kubelet_can_ask() -> None:
-    def probes(*settings: str) -> list[Any]:
-        (container,) = pod_of(rendered("secure", *settings))["containers"]
+    def probes(case: str, *settings: str) -> list[Any]:
+        (container,) = pod_of(rendered(case, *settings))["containers"]
         asked = (container[f"{name}Probe"] for name in ("startup", "liveness", "readiness"))
         return [
             {key: probe[key] for key in probe if key in ("grpc", "httpGet", "exec", "tcpSocket")} for probe in asked
         ]
 
-    def over_http(path: str) -> Object:
-        return {"httpGet": {"port": "http", "path": path, "scheme": "HTTPS"}}
+    def over_http(path: str, scheme: str) -> Object:
+        return {"httpGet": {"port": "http", "path": path, "scheme": scheme}}
+
+    def by_grpc(service: str) -> Object:
+        return {"grpc": {"port": 7420, "service": service}}
 
     program = {"exec": {"command": ["headwayd", "check", "localhost:7420"]}}
-    assert probes() == [over_http("/healthz"), over_http("/healthz"), over_http("/readyz")]
+    paths = ("/healthz", "/healthz", "/readyz")
+    assert probes("url") == [over_http(path, "HTTP") for path in paths]
+    assert probes("url", "httpPort=0") == [by_grpc(name) for name in ("liveness", "liveness", "readiness")]
+    assert probes("secure") == [over_http(path, "HTTPS") for path in paths]
     # It has no certificate of its own, and speaks no TLS with gRPC.
-    assert probes("tls.clients=true") == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
-    assert probes("httpPort=0", "serviceMonitor.enabled=false") == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
+    assert probes("secure", "tls.clients=true") == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
+    without = probes("secure", "httpPort=0", "serviceMonitor.enabled=false")
+    assert without == [{"tcpSocket": {"port": "grpc"}}] * 2 + [program]
 
 
 def test_services_say_which_protocol_is_spoken() -> None:

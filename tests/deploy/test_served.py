@@ -34,10 +34,11 @@ Connect: TypeAlias = Callable[[str], grpc.aio.Channel]
 Health = health_pb2.HealthCheckResponse
 
 
-@pytest.fixture
-def deployment() -> dict[str, Any]:
-    """The pod of the service, for trying out."""
-    spec: dict[str, Any] = the(rendered("valkey"), "Deployment")["spec"]["template"]["spec"]
+@pytest.fixture(params=["by HTTP", "by gRPC"])
+def deployment(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The pod of the service, for trying out, with how it is asked."""
+    said = ("httpPort=0",) if request.param == "by gRPC" else ()
+    spec: dict[str, Any] = the(rendered("valkey", *said), "Deployment")["spec"]["template"]["spec"]
     return spec
 
 
@@ -55,25 +56,33 @@ def probes_of(deployment: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 @pytest.fixture
-async def ask(service: ServiceProcess, connect: Connect) -> AsyncIterator[Callable[[dict[str, Any]], Any]]:
-    """Asks what a probe asks, as a kubelet does: a stock stub, the probe's own patience."""
-    async with connect(service.address) as channel:
+async def is_well(service: ServiceProcess, connect: Connect) -> AsyncIterator[Callable[[dict[str, Any]], Any]]:
+    """Asks what a probe asks, as a kubelet does: a stock client, the probe's own patience."""
+    async with connect(service.address) as channel, httpx.AsyncClient(base_url=service.http) as client:
         health: Any = health_pb2_grpc.HealthStub(channel)  # its stubs know no aio
 
-        async def answer(probe: dict[str, Any]) -> int:
+        async def answer(probe: dict[str, Any]) -> bool:
+            patience = probe["timeoutSeconds"]
+            if "httpGet" in probe:
+                return bool((await client.get(probe["httpGet"]["path"], timeout=patience)).status_code == 200)
             request = health_pb2.HealthCheckRequest(service=probe["grpc"]["service"])
-            return int((await health.Check(request, timeout=probe["timeoutSeconds"])).status)
+            return bool((await health.Check(request, timeout=patience)).status == Health.SERVING)
 
         yield answer
 
 
-async def test_every_probe_asks_for_a_name_that_is_served(
-    deployment: dict[str, Any], ask: Callable[[dict[str, Any]], Any]
+async def test_every_probe_asks_for_what_is_served(
+    deployment: dict[str, Any], is_well: Callable[[dict[str, Any]], Any]
 ) -> None:
     (container,) = deployment["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     for probe in probes_of(deployment).values():
-        assert await ask(probe) == Health.SERVING
-        assert probe["grpc"]["port"] == container["ports"][0]["containerPort"]
+        assert await is_well(probe)
+        if "httpGet" in probe:
+            assert probe["httpGet"] | {"path": ""} == {"port": "http", "path": "", "scheme": "HTTP"}
+            assert "http" in ports
+        else:
+            assert probe["grpc"]["port"] == ports["grpc"]
 
 
 async def test_what_is_asked_by_http_is_answered(service: ServiceProcess) -> None:
@@ -110,7 +119,7 @@ async def test_where_the_route_leads_somebody_answers(service: ServiceProcess) -
 
 async def test_a_pod_that_goes_is_unready_first_then_ends_waits_and_leaves_in_time(
     deployment: dict[str, Any],
-    ask: Callable[[dict[str, Any]], Any],
+    is_well: Callable[[dict[str, Any]], Any],
     service: ServiceProcess,
     connect: Connect,
     figure: Figure,
@@ -131,11 +140,11 @@ async def test_a_pod_that_goes_is_unready_first_then_ends_waits_and_leaves_in_ti
         probes = probes_of(deployment)
 
         async def is_unready() -> bool:
-            return bool(await ask(probes["readiness"]) == Health.NOT_SERVING)
+            return not await is_well(probes["readiness"])
 
         await eventually(is_unready)
         # While the cluster still sends calls they are served, and the pod is not killed for being unready.
-        assert await ask(probes["liveness"]) == Health.SERVING
+        assert await is_well(probes["liveness"])
         await stub.Create(queue_service_pb2.CreateRequest(queue="meanwhile"), timeout=5)
         assert not waiting.done()
         with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):

@@ -112,14 +112,16 @@ says NOT_SERVING and goes on serving, which is what such a hook would wait for.
 {{- end -}}
 
 {{/*
-How the kubelet asks: by gRPC, which it does not speak over TLS; then by HTTP, whose certificate it does not look at; and
-if clients need certificates, which it has none of, by the image's own program, which is dear, or just by connecting.
+How the kubelet asks: by HTTP, which answers also while gRPC's threads are kept busy by calls that are refused; it does
+not look at the certificate. Without that port by gRPC, which it does not speak over TLS. If clients need certificates,
+which it has none of, by the image's own program, which is dear, or just by connecting.
 */}}
 {{- define "headway.probe" -}}
-{{- if not .root.Values.tls.existingSecret -}}
+{{- $tls := .root.Values.tls -}}
+{{- if and .root.Values.httpPort (not (and $tls.existingSecret $tls.clients)) -}}
+httpGet: {port: http, path: {{ ternary "/readyz" "/healthz" (eq .asks "readiness") }}, scheme: {{ ternary "HTTPS" "HTTP" (not (empty $tls.existingSecret)) }}}
+{{- else if not $tls.existingSecret -}}
 grpc: {port: {{ .root.Values.port }}, service: {{ .asks }}}
-{{- else if and .root.Values.httpPort (not .root.Values.tls.clients) -}}
-httpGet: {port: http, path: {{ ternary "/readyz" "/healthz" (eq .asks "readiness") }}, scheme: HTTPS}
 {{- else if eq .asks "readiness" -}}
 exec: {command: [headwayd, check, "localhost:{{ .root.Values.port }}"]}
 {{- else -}}
