@@ -166,10 +166,13 @@ async def test_connections_beyond_the_most_are_told_and_closed_and_those_within_
         writer.close()
 
 
-async def ask(port: int, request: bytes) -> bytes:
-    """Everything that comes back, over a connection of its own, until it is closed."""
+async def ask(port: int, request: bytes, rest: bytes = b"") -> bytes:
+    """Everything that comes back, over a connection of its own, until it is closed. The rest is sent later."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
+    if rest:
+        await asyncio.sleep(0.05)
+        writer.write(rest)
     async with asyncio.timeout(10):
         told = await reader.read()
     writer.close()
@@ -184,6 +187,7 @@ async def test_beyond_the_most_connections_health_is_still_told_and_nothing_else
         told = await ask(port, once + b"GET /metrics HTTP/1.1\r\nhost: a\r\n\r\n")
         assert told.startswith(b"HTTP/1.1 200 OK\r\n")
         assert told.count(b"HTTP/1.1") == 1  # what follows on that connection is not answered
+    assert (await ask(port, b"GET /readyz HTTP/1.1\r\n", b"host: a\r\n\r\n")).startswith(b"HTTP/1.1 200 OK\r\n")
     for path in (b"/metrics", b"/healthz/x", b"/queues/a"):
         told = await ask(port, b"GET " + path + b" HTTP/1.1\r\nhost: a\r\n\r\n")
         assert told.startswith(b"HTTP/1.1 503 Service Unavailable\r\n"), path

@@ -36,7 +36,8 @@ class BoundedProtocol(H11Protocol):
 
     most: int
     read_s: float
-    _is_spare = False
+    _is_spare = False  # kept for whoever asks how the service is
+    _is_asking = False  # and that is what its client does
     _request_timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
 
@@ -69,7 +70,9 @@ class BoundedProtocol(H11Protocol):
         """Something has come from the client."""
         if self.transport.is_closing():
             return
-        if self._is_spare and not data.startswith(_CHECKS):
+        if self._is_spare and not self._is_asking:
+            self._is_asking = data.startswith(_CHECKS)
+        if self._is_spare and not self._is_asking:
             self._refuse()
         else:
             super().data_received(data)

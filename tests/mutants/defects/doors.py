@@ -55,8 +55,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="full-taken-for-dead",
         defect="With as many connections as it takes a service does not tell that it is well, and is killed for it.",
         file="http/protocol.py",
-        old="self._is_spare and not data.startswith(_CHECKS)",
-        new="self._is_spare",
+        old="self._is_asking = data.startswith(_CHECKS)",
+        new="pass",
         test=_HTTP + "test_beyond_the_most_connections_health_is_still_told_and_nothing_else",
     ),
     Mutant(
