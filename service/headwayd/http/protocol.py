@@ -72,10 +72,10 @@ class BoundedProtocol(H11Protocol):
             return
         if self._is_spare and not self._is_asking:
             self._is_asking = data.startswith(_CHECKS)
-        if self._is_spare and not self._is_asking:
-            self._refuse()
-        else:
-            super().data_received(data)
+            if not self._is_asking:
+                self._refuse()
+                return
+        super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone, or was sent away."""
