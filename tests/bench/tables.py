@@ -98,13 +98,18 @@ def made_by(target: str, module: str = "") -> str:
 
 
 def write(path: Path | None, section: str, origin: str, tables: Sequence[Table]) -> None:
-    """Replaces the section of this name in a Markdown file: what stands between `<!-- section -->` and
-    `<!-- /section -->`. Appends it if the file has none."""
+    """Replaces the section of this name in a Markdown file with these tables and how they were made. Nothing without a
+    file."""
     if path is None:
         return
-    begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
     body = "\n".join(table.markdown() for table in tables if table.rows)
-    whole = f"{begin}\n`{origin}`, {machine()}.\n\n{body}{end}"
+    put_section(path, section, f"`{origin}`, {machine()}.\n\n{body}")
+
+
+def put_section(path: Path, section: str, body: str) -> None:
+    """Replaces what stands between `<!-- section -->` and `<!-- /section -->`. Appends it if the file has none."""
+    begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
+    whole = f"{begin}\n{body}{end}"
     text = path.read_text() if path.exists() else ""
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     text = pattern.sub(lambda _: whole, text) if pattern.search(text) else f"{text.rstrip()}\n\n{whole}\n".lstrip()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.peers.summary import summary
 from docs.blocks import ROOT
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import Reason
@@ -54,6 +55,12 @@ def test_the_table_of_metrics_is_the_codes_own_and_names_none_besides() -> None:
     assert metric_names.markdown() in text
     known = {f"{metric.name}{part}" for metric in metric_names.ALL for part in ("", "_bucket", "_sum", "_count")}
     assert set(re.findall(r"headway_[a-z_]+", text)) <= known
+
+
+def test_the_peers_at_a_glance_are_what_their_tables_tell() -> None:
+    """Written by `cd tests && ../.venv/bin/python -m bench.peers.summary ../docs/benchmarks.md`."""
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert summary(text) in text
 
 
 def test_rule_ids_are_unique() -> None:

@@ -10,6 +10,10 @@ from bench.peers import servers
 from bench.peers.servers import ALWAYS, EVERYSEC
 
 BOTH = (EVERYSEC, ALWAYS)
+DURABILITY = {
+    EVERYSEC: "what was confirmed is fsynced within about a second",
+    ALWAYS: "what was confirmed has been fsynced",
+}
 PROJECT, PEERS, ARQ, NODE, GO = "project", "peers", "arq", "node", "go"
 
 

@@ -19,6 +19,7 @@ from bench.peers.driving import BATCH, UNCONFIRMED, Task
 from bench.peers.tally import Tally
 from harness import processes
 
+SIZES, CLIENTS = (256, 1024), (1, 50)  # bytes of a message, clients of each kind: what all peers are measured with
 READY_S = 60.0
 STEP_S = 0.002
 LEAST_COUNT = 500  # messages

@@ -22,8 +22,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bench.peers import places
-from bench.peers.catalogue import BOTH, CATALOGUE, GO, NODE, PROJECT, Peer
-from bench.peers.contest import Cell, Contest, Run, sized
+from bench.peers.catalogue import BOTH, CATALOGUE, DURABILITY, GO, NODE, PROJECT, Peer
+from bench.peers.contest import CLIENTS, SIZES, Cell, Contest, Run, sized
 from bench.peers.driving import BATCH, UNCONFIRMED
 from bench.peers.places import Missing
 from bench.peers.ratios import Mode, ratio_row, ratios
@@ -33,10 +33,6 @@ from bench.tables import Table, arguments, made_by, spread, write
 GIVEN_UP = "given up"
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
 LEAST_PATIENCE_S = 20.0  # but not before
-DURABILITY = {
-    "everysec": "what was confirmed is fsynced within about a second",
-    "always": "what was confirmed has been fsynced",
-}
 
 
 def library_version(peer: Peer) -> str:
@@ -213,8 +209,8 @@ def main() -> None:
     parser = arguments((__doc__ or "").splitlines()[0])
     parser.add_argument("--peers", nargs="+", choices=CATALOGUE, default=list(CATALOGUE), metavar="NAME", help="these")
     parser.add_argument("--durability", nargs="+", choices=BOTH, default=BOTH, help="of the server")
-    parser.add_argument("--sizes", nargs="+", type=int, default=[256, 1024], help="bytes of a message")
-    parser.add_argument("--clients", nargs="+", type=int, default=[1, 50], help="of each kind")
+    parser.add_argument("--sizes", nargs="+", type=int, default=SIZES, help="bytes of a message")
+    parser.add_argument("--clients", nargs="+", type=int, default=CLIENTS, help="of each kind")
     parser.add_argument("--messages", type=int, default=200_000, help="the most of a run")
     parser.add_argument("--batch", type=int, default=BATCH, help="messages that go together, where a peer does that")
     parser.add_argument(
