@@ -21,6 +21,11 @@ def _one(_clients: int) -> int:
     return 1
 
 
+def _per_core(clients: int) -> int:
+    """A worker is a process, and frameworks have one for each core."""
+    return min(clients, os.cpu_count() or 1)
+
+
 def _per_worker(clients: int) -> int:
     """A worker that does one job at a time is a process; more than two for each core only take turns."""
     return min(clients, 2 * (os.cpu_count() or 1))
@@ -28,8 +33,9 @@ def _per_worker(clients: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """`consumers` says over how many processes that many consuming clients are spread; `library` is the package whose
-    version is told. `mode` has {batch}, {ahead} (batches) and {unconfirmed} (messages)."""
+    """`consumers` says over how many processes that many consuming clients are spread, which is to be chosen
+    (`--processes`) if it `has_workers`; `library` is the package whose version is told. `mode` has {batch}, {ahead}
+    (batches) and {unconfirmed} (messages)."""
 
     driver: str
     server: servers.Starts
@@ -38,6 +44,7 @@ class Peer:
     library: str = ""
     durabilities: tuple[str, ...] = BOTH
     consumers: Callable[[int], int] = _one
+    has_workers: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -153,8 +160,9 @@ CATALOGUE: dict[str, Peer] = {
         driver="bullmq.mjs",
         server=servers.store,
         environment=NODE,
-        mode="addBulk of {batch}; 100 jobs at a time",
+        mode="addBulk of {batch}; one worker process, 100 jobs at a time",
         library="bullmq",
+        has_workers=True,
     ),
     "asynq, Go": Peer(
         driver="asynq_go",
@@ -167,8 +175,10 @@ CATALOGUE: dict[str, Peer] = {
         driver="saq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="{batch} enqueued at once; one worker, at least 10 jobs at a time",
+        mode="{batch} enqueued at once; a worker for each core, each at least 10 jobs at a time",
         library="saq",
+        consumers=_per_core,
+        has_workers=True,
     ),
     "arq": Peer(
         driver="arq_jobs",
@@ -176,20 +186,25 @@ CATALOGUE: dict[str, Peer] = {
         environment=ARQ,
         mode="{batch} enqueued at once; one worker, at least 100 jobs at a time",
         library="arq",
+        has_workers=True,
     ),
     "Dramatiq": Peer(
         driver="dramatiq_actors",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; one worker, a thread for each client, 100 messages ahead",
+        mode="one by one; a worker for each core, a thread for each client, 100 messages ahead of each worker",
         library="dramatiq",
+        consumers=_per_core,
+        has_workers=True,
     ),
     "Celery": Peer(
         driver="celery_tasks",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; one worker, late acks, a thread for each client (solo pool for one)",
+        mode="one by one; a worker for each core, late acks, a thread for each client (solo pool for one)",
         library="celery",
+        consumers=_per_core,
+        has_workers=True,
     ),
     "RQ": Peer(
         driver="rq_jobs",
@@ -198,5 +213,6 @@ CATALOGUE: dict[str, Peer] = {
         mode="enqueue_many of {batch}; workers that do not fork (at most two for each core)",
         library="rq",
         consumers=_per_worker,
+        has_workers=True,
     ),
 }

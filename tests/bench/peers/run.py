@@ -58,15 +58,24 @@ def library_version(peer: Peer) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """A peer that takes part, and how many messages each client of its may have unconfirmed."""
+    """A peer that takes part, how many messages each client of its may have unconfirmed, and how many processes its
+    workers are (0: as many as suit it best)."""
 
     peer: str
     unconfirmed: int
+    processes: int = 0
 
     def told(self, options: Namespace) -> str:
-        """Its name, with the number where there are several."""
+        """Its name, with the numbers where they were asked for."""
         is_one = len(options.unconfirmed) == 1 or not CATALOGUE[self.peer].has_unconfirmed
-        return self.peer if is_one else f"{self.peer}, {self.unconfirmed:,} unconfirmed"
+        unconfirmed = "" if is_one else f", {self.unconfirmed:,} unconfirmed"
+        processes = f", {self.processes} process{'es' if self.processes > 1 else ''}" if self.processes else ""
+        return f"{self.peer}{unconfirmed}{processes}"
+
+    def chosen(self) -> Peer:
+        """With so many processes, or one for each client if these are fewer."""
+        peer = CATALOGUE[self.peer]
+        return replace(peer, consumers=lambda clients: min(clients, self.processes)) if self.processes else peer
 
     def mode(self, batch: int) -> str:
         """How it is driven."""
@@ -78,7 +87,7 @@ class Line:
     """One peer, in one mode, in one table: its server, from when it begins until it is closed, and its runs."""
 
     def __init__(self, entry: Entry, durability: str, cell: Cell, options: Namespace, schedule: Schedule) -> None:
-        self.entry, self.name, self.peer = entry, entry.told(options), CATALOGUE[entry.peer]
+        self.entry, self.name, self.peer = entry, entry.told(options), entry.chosen()
         self.runs: list[Run] = []
         self._runs_to_begin = options.runs
         self.library = self.version = ""
@@ -145,9 +154,10 @@ def entries_of(options: Namespace, durability: str) -> list[Entry]:
     """Those that are asked for and can be as durable."""
     peers = [name for name in options.peers if durability in CATALOGUE[name].durabilities]
     return [
-        Entry(name, unconfirmed)
+        Entry(name, unconfirmed, processes)
         for name in peers
         for unconfirmed in options.unconfirmed[: None if CATALOGUE[name].has_unconfirmed else 1]
+        for processes in (options.processes if CATALOGUE[name].has_workers else [0])
     ]
 
 
@@ -215,6 +225,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=BATCH, help="messages that go together, where a peer does that")
     parser.add_argument(
         "--unconfirmed", nargs="+", type=int, default=[UNCONFIRMED], help="messages of each client; each makes a line"
+    )
+    parser.add_argument(
+        "--processes",
+        nargs="+",
+        type=int,
+        default=[0],
+        help="of a framework's workers, 0 for its best; each makes a line",
     )
     parser.add_argument("--warm-up", type=int, default=2_000, metavar="MESSAGES", help="of the run that warms up")
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")

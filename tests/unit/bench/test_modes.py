@@ -4,6 +4,7 @@ from argparse import Namespace
 
 import pytest
 
+from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Run
 from bench.peers.ratios import Mode, ratio_row
 from bench.peers.run import Entry, entries_of
@@ -13,7 +14,7 @@ PEERS = ["Headway, calls", "Headway, Go", "RabbitMQ, quorum"]
 
 
 def options(*unconfirmed: int) -> Namespace:
-    return Namespace(peers=PEERS, unconfirmed=list(unconfirmed))
+    return Namespace(peers=PEERS, unconfirmed=list(unconfirmed), processes=[0])
 
 
 def test_each_number_of_unconfirmed_messages_makes_a_line_of_those_that_have_such() -> None:
@@ -29,6 +30,29 @@ def test_each_number_of_unconfirmed_messages_makes_a_line_of_those_that_have_suc
     assert calls.mode(100) == "Put of 100; Get of 100 with the acks of the last"
     assert few.told(options(1_000)) == "Headway, Go"
     assert entries_of(asked, ALWAYS)[-1] == Entry("RabbitMQ, quorum", 4_000)
+
+
+def test_each_number_of_processes_makes_a_line_of_those_that_have_workers() -> None:
+    asked = Namespace(peers=["Headway, calls", "arq"], unconfirmed=[1_000], processes=[0, 1, 4])
+    ours, best, one, four = entries_of(asked, EVERYSEC)
+    assert [entry.told(asked) for entry in (ours, best, one, four)] == [
+        "Headway, calls",
+        "arq",
+        "arq, 1 process",
+        "arq, 4 processes",
+    ]
+    assert best.chosen() is CATALOGUE["arq"]
+    assert [entry.chosen().consumers(clients) for entry in (one, four) for clients in (1, 50)] == [1, 1, 1, 4]
+
+
+def test_frameworks_have_a_worker_for_each_core_where_that_suits_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert [CATALOGUE[name].consumers(50) for name in ("SAQ", "Dramatiq", "Celery", "arq", "BullMQ", "RQ")] == [
+        *[2, 2, 2],
+        *[1, 1],
+        4,
+    ]
+    assert {CATALOGUE[name].consumers(1) for name in CATALOGUE} == {1}
 
 
 def mode(peer: str, name: str, put: float, fault: str = "") -> Mode:

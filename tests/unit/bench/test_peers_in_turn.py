@@ -19,6 +19,7 @@ OPTIONS = Namespace(
     messages=100,
     batch=10,
     unconfirmed=[20],
+    processes=[0],
     runs=2,
     warm_up=10,
     markdown=None,
