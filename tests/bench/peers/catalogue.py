@@ -14,6 +14,7 @@ DURABILITY = {
     EVERYSEC: "what was confirmed is fsynced within about a second",
     ALWAYS: "what was confirmed has been fsynced",
 }
+ONE, EACH_CORE = "one worker process", "a worker process for each core"
 PROJECT, PEERS, ARQ, NODE, GO = "project", "peers", "arq", "node", "go"
 
 
@@ -34,8 +35,8 @@ def _per_worker(clients: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Peer:
     """`consumers` says over how many processes that many consuming clients are spread, which is to be chosen
-    (`--processes`) if it `has_workers`; `library` is the package whose version is told. `mode` has {batch}, {ahead}
-    (batches) and {unconfirmed} (messages)."""
+    (`--processes`) where `workers` tells what is best; `library` is the package whose version is told. `mode` has
+    {batch}, {ahead} (batches), {unconfirmed} (messages) and {workers}."""
 
     driver: str
     server: servers.Starts
@@ -44,7 +45,7 @@ class Peer:
     library: str = ""
     durabilities: tuple[str, ...] = BOTH
     consumers: Callable[[int], int] = _one
-    has_workers: bool = False
+    workers: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -160,9 +161,9 @@ CATALOGUE: dict[str, Peer] = {
         driver="bullmq.mjs",
         server=servers.store,
         environment=NODE,
-        mode="addBulk of {batch}; one worker process, 100 jobs at a time",
+        mode="addBulk of {batch}; {workers}, 100 jobs at a time",
         library="bullmq",
-        has_workers=True,
+        workers=ONE,
     ),
     "asynq, Go": Peer(
         driver="asynq_go",
@@ -175,44 +176,44 @@ CATALOGUE: dict[str, Peer] = {
         driver="saq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="{batch} enqueued at once; a worker for each core, each at least 10 jobs at a time",
+        mode="{batch} enqueued at once; {workers}, each at least 10 jobs at a time",
         library="saq",
         consumers=_per_core,
-        has_workers=True,
+        workers=EACH_CORE,
     ),
     "arq": Peer(
         driver="arq_jobs",
         server=servers.store,
         environment=ARQ,
-        mode="{batch} enqueued at once; one worker, at least 100 jobs at a time",
+        mode="{batch} enqueued at once; {workers}, at least 100 jobs at a time",
         library="arq",
-        has_workers=True,
+        workers=ONE,
     ),
     "Dramatiq": Peer(
         driver="dramatiq_actors",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; a worker for each core, a thread for each client, 100 messages ahead of each worker",
+        mode="one by one; {workers}, a thread for each client, each worker 100 messages ahead",
         library="dramatiq",
         consumers=_per_core,
-        has_workers=True,
+        workers=EACH_CORE,
     ),
     "Celery": Peer(
         driver="celery_tasks",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; a worker for each core, late acks, a thread for each client (solo pool for one)",
+        mode="one by one; {workers}, late acks, a thread for each client (solo pool for one)",
         library="celery",
         consumers=_per_core,
-        has_workers=True,
+        workers=EACH_CORE,
     ),
     "RQ": Peer(
         driver="rq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="enqueue_many of {batch}; workers that do not fork (at most two for each core)",
+        mode="enqueue_many of {batch}; {workers}, which do not fork",
         library="rq",
         consumers=_per_worker,
-        has_workers=True,
+        workers="at most two workers for each core",
     ),
 }

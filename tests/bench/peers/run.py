@@ -69,8 +69,7 @@ class Entry:
         """Its name, with the numbers where they were asked for."""
         is_one = len(options.unconfirmed) == 1 or not CATALOGUE[self.peer].has_unconfirmed
         unconfirmed = "" if is_one else f", {self.unconfirmed:,} unconfirmed"
-        processes = f", {self.processes} process{'es' if self.processes > 1 else ''}" if self.processes else ""
-        return f"{self.peer}{unconfirmed}{processes}"
+        return f"{self.peer}{unconfirmed}" + (f", {self._told_processes('process')}" if self.processes else "")
 
     def chosen(self) -> Peer:
         """With so many processes, or one for each client if these are fewer."""
@@ -80,7 +79,13 @@ class Entry:
     def mode(self, batch: int) -> str:
         """How it is driven."""
         ahead = max(1, self.unconfirmed // batch)
-        return CATALOGUE[self.peer].mode.format(batch=batch, unconfirmed=f"{self.unconfirmed:,}", ahead=ahead)
+        workers = self._told_processes("worker process") if self.processes else CATALOGUE[self.peer].workers
+        return CATALOGUE[self.peer].mode.format(
+            batch=batch, unconfirmed=f"{self.unconfirmed:,}", ahead=ahead, workers=workers
+        )
+
+    def _told_processes(self, noun: str) -> str:
+        return f"{self.processes} {noun}{'es' if self.processes > 1 else ''}"
 
 
 class Line:
@@ -157,7 +162,7 @@ def entries_of(options: Namespace, durability: str) -> list[Entry]:
         Entry(name, unconfirmed, processes)
         for name in peers
         for unconfirmed in options.unconfirmed[: None if CATALOGUE[name].has_unconfirmed else 1]
-        for processes in (options.processes if CATALOGUE[name].has_workers else [0])
+        for processes in (options.processes if CATALOGUE[name].workers else [0])
     ]
 
 

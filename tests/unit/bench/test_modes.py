@@ -41,6 +41,10 @@ def test_each_number_of_processes_makes_a_line_of_those_that_have_workers() -> N
         "arq, 1 process",
         "arq, 4 processes",
     ]
+    assert [entry.mode(100).split("; ")[1] for entry in (best, four)] == [
+        "one worker process, at least 100 jobs at a time",
+        "4 worker processes, at least 100 jobs at a time",
+    ]
     assert best.chosen() is CATALOGUE["arq"]
     assert [entry.chosen().consumers(clients) for entry in (one, four) for clients in (1, 50)] == [1, 1, 1, 4]
 
