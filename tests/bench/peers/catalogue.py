@@ -143,7 +143,7 @@ CATALOGUE: dict[str, Peer] = {
         driver="rabbitmq",
         server=servers.rabbitmq,
         environment=PEERS,
-        mode="persistent; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
+        mode="persistent, by aio-pika; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
         library="aio-pika",
         durabilities=(ALWAYS,),
         options={"queue_type": "classic"},
@@ -154,6 +154,27 @@ CATALOGUE: dict[str, Peer] = {
         environment=PEERS,
         mode="the same on one node; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
         library="aio-pika",
+        durabilities=(ALWAYS,),
+        options={"queue_type": "quorum"},
+    ),
+    "RabbitMQ, classic, Go": Peer(
+        driver="rabbitmq_go",
+        server=servers.rabbitmq,
+        environment=GO,
+        mode="persistent, by its Go client; {unconfirmed} published ahead of confirmations; acks of up to {batch}",
+        library="amqp091-go",
+        durabilities=(ALWAYS,),
+        options={"queue_type": "classic"},
+    ),
+    "RabbitMQ, quorum, Go": Peer(
+        driver="rabbitmq_go",
+        server=servers.rabbitmq,
+        environment=GO,
+        mode=(
+            "the same by its Go client, on one node; {unconfirmed} published ahead of confirmations; acks of up to"
+            " {batch}"
+        ),
+        library="amqp091-go",
         durabilities=(ALWAYS,),
         options={"queue_type": "quorum"},
     ),

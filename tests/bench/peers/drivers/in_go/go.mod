@@ -6,6 +6,7 @@ require (
 	github.com/hibiken/asynq v0.26.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nsqio/go-nsq v1.1.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	golang.org/x/net v0.58.0
 	google.golang.org/grpc v1.80.0
 	google.golang.org/protobuf v1.36.11
