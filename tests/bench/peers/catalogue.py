@@ -125,6 +125,28 @@ CATALOGUE: dict[str, Peer] = {
         library="nats.go",
         options={"acks": "answered"},
     ),
+    "NATS JetStream, Go, fast": Peer(
+        driver="nats_go",
+        server=servers.nats,
+        environment=GO,
+        mode=(
+            "the same, put by the fast publisher of its makers' extension, whose messages are confirmed by the batch;"
+            " {unconfirmed} published ahead of confirmations, and pulled ahead"
+        ),
+        library="orbit.go/jetstreamext",
+        options={"put": "fast"},
+    ),
+    "NATS JetStream, Go, atomic": Peer(
+        driver="nats_go",
+        server=servers.nats,
+        environment=GO,
+        mode=(
+            "the same, put by atomic batches of {batch}, {ahead} ahead of confirmations, of all clients together 50;"
+            " {unconfirmed} pulled ahead"
+        ),
+        library="orbit.go/jetstreamext",
+        options={"put": "atomic"},
+    ),
     "NSQ, Go": Peer(
         driver="nsq_go",
         server=servers.nsqd,

@@ -1,15 +1,18 @@
 // NATS JetStream by its Go client; the same modes and stream as ../../nats_jetstream.py. Options["acks"] "answered": the
-// server says of every ack that it is done.
+// server says of every ack that it is done. Options["put"] "fast": by the fast publisher of its makers' extension, whose
+// messages are stored one by one and confirmed together; "atomic": by that extension's batches, each stored as one.
 package main
 
 import (
 	"context"
 	"iter"
 	"log"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	. "bench.local/drivers/driving"
 )
@@ -18,6 +21,8 @@ const (
 	acksPending  = 100_000
 	ackTimeout   = time.Minute
 	setUpTimeout = 10 * time.Second
+	putTimeout   = time.Minute
+	mostBatches  = 50 // that a stream has under way: https://docs.nats.io/nats-concepts/jetstream/streams
 )
 
 type client struct {
@@ -36,6 +41,7 @@ func open(t Task) Client {
 	stream := Must(js.CreateStream(ctx, jetstream.StreamConfig{
 		Name: t.Queue, Subjects: []string{t.Queue},
 		Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage,
+		AllowBatchPublish: t.Options["put"] == "fast", AllowAtomicPublish: t.Options["put"] == "atomic",
 	}))
 	consumer := Must(stream.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
 		Durable: "workers", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: acksPending,
@@ -45,6 +51,17 @@ func open(t Task) Client {
 
 // Put publishes some batches ahead of their confirmations by the stream.
 func (c *client) Put(batches iter.Seq[[][]byte]) {
+	switch c.Options["put"] {
+	case "fast":
+		c.putFast(batches)
+	case "atomic":
+		c.putAtomically(batches)
+	default:
+		c.putEach(batches)
+	}
+}
+
+func (c *client) putEach(batches iter.Seq[[][]byte]) {
 	waiting := []jetstream.PubAckFuture{}
 	for batch := range batches {
 		for _, body := range batch {
@@ -58,6 +75,44 @@ func (c *client) Put(batches iter.Seq[[][]byte]) {
 	for _, one := range waiting {
 		confirm(one)
 	}
+}
+
+// putFast has one session for all: the server confirms each batch, or more often, and how many come before it does so.
+func (c *client) putFast(batches iter.Seq[[][]byte]) {
+	publisher := Must(jetstreamext.NewFastPublisher(c.js,
+		jetstreamext.FastPublishFlowControl{
+			Flow: uint16(c.Batch), MaxOutstandingAcks: uint16(c.Ahead()), AckTimeout: putTimeout,
+		},
+		jetstreamext.WithFastPublisherErrorHandler(func(err error) { log.Fatal(err) }),
+	))
+	for batch := range batches {
+		for _, body := range batch {
+			Must(publisher.Add(c.Queue, body))
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), putTimeout)
+	defer cancel()
+	Must(publisher.Close(ctx))
+}
+
+// putAtomically has as many batches under way as all clients of a stream may have.
+func (c *client) putAtomically(batches iter.Seq[[][]byte]) {
+	var group sync.WaitGroup
+	underWay := make(chan struct{}, max(1, min(c.Ahead(), mostBatches/c.Of)))
+	for batch := range batches {
+		messages := make([]*nats.Msg, len(batch))
+		for n, body := range batch {
+			messages[n] = &nats.Msg{Subject: c.Queue, Header: nats.Header{}, Data: body}
+		}
+		underWay <- struct{}{}
+		group.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), putTimeout)
+			defer cancel()
+			Must(jetstreamext.PublishMsgBatch(ctx, c.js, messages, jetstreamext.BatchFlowControl{AckFirst: false}))
+			<-underWay
+		})
+	}
+	group.Wait()
 }
 
 func confirm(one jetstream.PubAckFuture) {
