@@ -22,7 +22,7 @@ const (
 	ackTimeout   = time.Minute
 	setUpTimeout = 10 * time.Second
 	putTimeout   = time.Minute
-	mostBatches  = 50 // that a stream has under way: https://docs.nats.io/nats-concepts/jetstream/streams
+	mostBatches  = 50 // that a stream may have under way, as its server is set by default
 )
 
 type client struct {
