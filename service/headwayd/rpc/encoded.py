@@ -12,13 +12,14 @@ from google.protobuf.message import Message as ProtoMessage
 
 
 class Encoded:
-    """A reply of this kind, in bytes."""
+    """A reply of this kind, in bytes. `is_followed`: the next of its stream is right behind it."""
 
-    __slots__ = ("_kind", "_raw")
+    __slots__ = ("_kind", "_raw", "is_followed")
 
-    def __init__(self, kind: type[ProtoMessage], raw: bytes) -> None:
+    def __init__(self, kind: type[ProtoMessage], raw: bytes, *, is_followed: bool = False) -> None:
         self._kind = kind
         self._raw = raw
+        self.is_followed = is_followed
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as a message has it
         """As it goes out."""
@@ -35,6 +36,20 @@ Reply = ProtoMessage | Encoded
 def to_bytes(reply: Reply) -> bytes:
     """As a reply goes out."""
     return reply.SerializeToString()
+
+
+def followed(reply: Reply) -> Encoded:
+    """The reply, which the next of its stream is right behind: they may leave together. Whoever yields it must yield
+    that one without waiting for anything."""
+    if isinstance(reply, Encoded):
+        reply.is_followed = True
+        return reply
+    return Encoded(type(reply), reply.SerializeToString(), is_followed=True)
+
+
+def is_followed(reply: object) -> bool:
+    """Whether it is one of those."""
+    return type(reply) is Encoded and reply.is_followed
 
 
 def as_message(reply: Reply) -> ProtoMessage:

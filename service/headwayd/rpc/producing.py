@@ -19,7 +19,7 @@ from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
-from headwayd.rpc.encoded import Reply
+from headwayd.rpc.encoded import Reply, followed
 from headwayd.rpc.engine_port import Engine
 
 # A batch waits for room as long as its stream lasts; this is longer than any does.
@@ -63,12 +63,16 @@ class _Batch:
 async def produce(
     engine: Engine, asked: AsyncIterator[queue_service_pb2.ProduceRequest], context: Context
 ) -> AsyncGenerator[Reply, None]:
-    """Answers every batch in order. Ends when the requests do, or with the error that no later batch may pass."""
+    """Answers every batch in order. Ends when the requests do, or with the error that no later batch may pass.
+
+    Answers that are there at one time leave together: to send one by itself costs more than to make it.
+    """
     batches = ReadAhead(_batches(engine, asked), most=_MOST_UNDONE, most_size=_MOST_UNDONE_BYTES, size=_size_of)
     answers = ReadAhead(_answers(engine, batches, context), most=_MOST_UNSENT)
     try:
         while (answer := await answers.next()) is not None:
-            yield produce_response(*answer)
+            response = produce_response(*answer)
+            yield response if answers.peek() is None else followed(response)
     finally:
         answers.close()
         batches.close()

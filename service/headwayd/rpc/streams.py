@@ -23,6 +23,7 @@ from grpc.aio import ServicerContext
 
 from headwayd.domain.errors import HeadwayError, Overloaded, ShuttingDown
 from headwayd.rpc.decoding import Undecodable
+from headwayd.rpc.encoded import is_followed
 from headwayd.rpc.incidents import incident
 from headwayd.rpc.room import Large, Room
 
@@ -106,6 +107,7 @@ class Stream:
         self._replies = replies
         self._requests = requests
         self._context = context
+        self._write_ahead = getattr(context, "write_ahead", context.write)  # only a call of our own server can
         self._method = method
         self._writing_since: float | None = None  # on the loop's clock
         self._why_ended: HeadwayError | None = None
@@ -171,7 +173,7 @@ class Stream:
             async for reply in replies:
                 self._writing_since = clock()
                 try:
-                    await self._context.write(reply)
+                    await (self._write_ahead(reply) if is_followed(reply) else self._context.write(reply))
                 except grpc.aio.BaseError as error:  # the caller has gone; the call's own cancellation comes later
                     self._is_ending = True
                     raise asyncio.CancelledError from error

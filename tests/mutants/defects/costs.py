@@ -7,6 +7,7 @@ from mutants.mutant import INCLUDE, LUA, Mutant
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
 MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
+PRODUCING = "tests/unit/rpc/test_producing.py::"
 
 BLOCKS = "tests/integration/test_blocks.py::"
 RARE = "tests/integration/test_rare_keys.py::"
@@ -158,6 +159,22 @@ MUTANTS: tuple[Mutant, ...] = (
         old="async with self._room.of(len(leases)):",
         new="if True:",
         test=RELEASING + "test_one_large_step_is_on_its_way_at_a_time_and_queues_take_turns",
+    ),
+    Mutant(
+        name="answers-leave-one-by-one",
+        defect="Each answer on a Produce stream is sent by itself, with a system call for each.",
+        file="rpc/producing.py",
+        old="answers.peek() is None",
+        new="True",
+        test=PRODUCING + "test_answers_that_are_there_at_one_time_leave_together_and_none_is_held_back",
+    ),
+    Mutant(
+        name="last-answer-held-back",
+        defect="The last answer on a Produce stream waits for another that does not come.",
+        file="rpc/producing.py",
+        old="answers.peek() is None",
+        new="False",
+        test=PRODUCING + "test_answers_that_are_there_at_one_time_leave_together_and_none_is_held_back",
     ),
     Mutant(
         name="given-back-one-by-one",

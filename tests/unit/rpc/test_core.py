@@ -211,6 +211,36 @@ async def test_a_stream_may_be_aborted_behind_replies(kind: str) -> None:
         assert await failed(replies.read()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "no more")
 
 
+@pytest.mark.parametrize("last", ["reply", "end", "abort"])
+@pytest.mark.parametrize(("count", "size"), [(1, 10), (50, 10), (200, 10_000), (3, 1_000_000)])
+@ours
+async def test_what_is_written_ahead_comes_with_the_next_reply_or_the_end(
+    kind: str, count: int, size: int, last: str
+) -> None:
+    may_end = asyncio.Event()
+
+    async def tell(_request: bytes, context: Any) -> None:
+        for i in range(count):
+            await context.write_ahead(b"%0*d" % (size, i))
+        if last == "reply":
+            await context.write(b"last")
+            await may_end.wait()
+        elif last == "abort":
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no more")
+
+    async with serving(kind, made_of(grpc.unary_stream_rpc_method_handler, tell)) as (_, channel):
+        replies = channel.unary_stream(ANY_PATH)(b"", timeout=TIMEOUT_S)
+        told = [await replies.read() for _ in range(count)]
+        assert [(len(one), one.lstrip(b"0")) for one in told] == [(size, b"%d" % i if i else b"") for i in range(count)]
+        if last == "abort":
+            assert await failed(replies.read()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "no more")
+            return
+        if last == "reply":
+            assert await replies.read() == b"last"
+        may_end.set()
+        assert await replies.read() is grpc.aio.EOF
+
+
 @pytest.mark.parametrize("how", ["cancel", "deadline", "connection", "at once"])
 @both
 async def test_a_handler_is_cancelled_when_its_caller_goes(kind: str, how: str) -> None:

@@ -13,7 +13,7 @@ from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import PutCode, PutOrder, PutOutcome
-from headwayd.rpc.encoded import Reply, to_bytes
+from headwayd.rpc.encoded import Reply, is_followed, to_bytes
 from headwayd.rpc.producing import produce
 
 FULL = QueueFull("queue 'q' is full", metadata={"queue": "q"})
@@ -81,6 +81,22 @@ async def test_what_comes_while_the_first_is_under_way_goes_in_one_step_that_doe
     assert told(answers) == [(1, [True]), (2, [True, True]), (3, [True, True])]
     assert end is None
     assert [(len(order.messages), order.wait_ms > 0) for order in engine.orders] == [(1, True), (4, False)]
+
+
+@pytest.mark.parametrize(
+    ("engine", "sizes", "followed"),
+    [
+        (Engine(1), [1], [False]),
+        (Engine(1, 6), [1, 2, 2, 2], [True, True, True, False]),
+        (Engine(1, 1, StoreUnavailable("away")), [1, 2, 2], [True, False]),
+        (Engine(OutcomeUnknown("lost")), [1, 2], []),
+    ],
+)
+async def test_answers_that_are_there_at_one_time_leave_together_and_none_is_held_back(
+    engine: Engine, sizes: list[int], followed: list[bool]
+) -> None:
+    answers, _ = await played(engine, *sizes)
+    assert [is_followed(answer) for answer in answers] == followed
 
 
 async def test_what_found_no_room_waits_batch_by_batch_behind_what_was_accepted_of_it() -> None:

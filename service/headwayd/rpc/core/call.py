@@ -252,9 +252,17 @@ class Call(Known):
     async def write(self, message: Any) -> None:
         """Sends one reply of a stream; waits until gRPC has taken it over. Raises InternalError if the caller has
         gone."""
+        await self._write(message, _NO_FLAGS)
+
+    async def write_ahead(self, message: Any) -> None:
+        """The same for one that the next is to be written right behind, or the end: it may leave only with that."""
+        # With the metadata in front of the first gRPC says that it has taken it over when it has left.
+        await self._write(message, cygrpc.WriteFlag.buffer_hint if self._has_sent_metadata else _NO_FLAGS)
+
+    async def _write(self, message: Any, flags: int) -> None:
         self._check_running()
         encode = self._handler.response_serializer
-        operation = cygrpc.SendMessageOperation(message if encode is None else encode(message), _NO_FLAGS)
+        operation = cygrpc.SendMessageOperation(message if encode is None else encode(message), flags)
         operations = self._with_metadata((operation,))
         self._has_sent_metadata = True
         await self._send(operations)
