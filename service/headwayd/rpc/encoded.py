@@ -16,10 +16,10 @@ class Encoded:
 
     __slots__ = ("_kind", "_raw", "is_followed")
 
-    def __init__(self, kind: type[ProtoMessage], raw: bytes, *, is_followed: bool = False) -> None:
+    def __init__(self, kind: type[ProtoMessage], raw: bytes) -> None:
         self._kind = kind
         self._raw = raw
-        self.is_followed = is_followed
+        self.is_followed = False
 
     def SerializeToString(self) -> bytes:  # noqa: N802 - as a message has it
         """As it goes out."""
@@ -41,10 +41,9 @@ def to_bytes(reply: Reply) -> bytes:
 def followed(reply: Reply) -> Encoded:
     """The reply, which the next of its stream is right behind: they may leave together. Whoever yields it must yield
     that one without waiting for anything."""
-    if isinstance(reply, Encoded):
-        reply.is_followed = True
-        return reply
-    return Encoded(type(reply), reply.SerializeToString(), is_followed=True)
+    encoded = reply if isinstance(reply, Encoded) else Encoded(type(reply), reply.SerializeToString())
+    encoded.is_followed = True
+    return encoded
 
 
 def is_followed(reply: object) -> bool:
