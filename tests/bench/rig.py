@@ -72,8 +72,10 @@ class StoreWork:
     def of(cls, raw: redis.Redis) -> StoreWork:
         """As INFO commandstats has it. The INFO itself is counted by the next one, so it is left out."""
         stats = {name: value for name, value in raw.info("commandstats").items() if name != "cmdstat_info"}
-        steps = stats.get("cmdstat_evalsha", {"calls": 0, "usec": 0})
-        return cls(steps["calls"], sum(each["calls"] for each in stats.values()), steps["usec"])
+        nothing = {"calls": 0, "usec": 0}
+        steps, through_gates = (stats.get(f"cmdstat_{name}", nothing) for name in ("evalsha", "lpushx"))
+        calls = steps["calls"] - through_gates["calls"]  # a step through a gate has two
+        return cls(calls, sum(each["calls"] for each in stats.values()), steps["usec"] + through_gates["usec"])
 
     def __sub__(self, before: StoreWork) -> StoreWork:
         return StoreWork(self.steps - before.steps, self.commands - before.commands, self.steps_us - before.steps_us)

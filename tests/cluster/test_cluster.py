@@ -12,6 +12,7 @@ import pytest
 from cluster.conftest import Open, Serve
 from cluster.load import load_on, times_of
 from harness import eventually, refused
+from harness.batches import batches_put, drained
 from harness.engines import DETECTION_S, ClusterOfSix
 from headway.v1 import queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, Line, payloads
@@ -139,6 +140,30 @@ async def test_slots_that_move_under_load_are_followed(
     assert counts.acked == counts.accepted == len(books.accepted)
     figure("slot moved 6 times: longest time without a Put", f"{books.longest_outage_s * 1000:.0f} ms")
     figure("slot moved 6 times: errors meanwhile", times_of(books))
+
+
+@pytest.mark.slow
+async def test_large_batches_stay_whole_while_their_slot_moves(
+    cluster: ClusterOfSix, serve: Serve, open_line: Open, figure: Figure
+) -> None:
+    line = await open_line(await serve(cluster.url), "jobs")
+    await line.create()
+    with cluster.nodes[0].client() as client:
+        slot = client.execute_command("CLUSTER", "KEYSLOT", KEY)
+    async with batches_put(line) as batches:
+        for _ in range(4):
+            source = cluster.primary_of(KEY)
+            target = next(node for node in cluster.nodes[:3] if node is not source)
+            before = len(batches.accepted)
+            await asyncio.to_thread(cluster.move_slot, slot, source, target)
+            await eventually(partial(batches.are_more, before + 5), within=20)
+    tried = 0
+    for node in cluster.nodes[:3]:
+        with node.client() as client:
+            tried += client.info("commandstats").get("cmdstat_lpushx", {}).get("calls", 0)
+    assert tried > 10
+    batches.assert_whole(await drained(line))
+    figure("slot moved 4 times: batches", f"{len(batches.accepted)} accepted, {len(batches.unknown)} not known")
 
 
 async def test_those_who_wait_follow_a_slot_that_moves(

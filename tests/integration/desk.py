@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from harness import StoreServer
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.model import Counts, DelayOrder, Delivery, GetOrder, NewMessage, OnDuplicate, Policy, Settlement
 from headwayd.engine.ports import PutStep
 from headwayd.store import keys, scripts
@@ -71,6 +72,19 @@ class Desk:
             budget_s=BUDGET_S,
         )
 
+    async def put_many(self, payloads: Sequence[bytes]) -> PutStep:
+        """A batch of nothing but payloads."""
+        return await self.store.put(
+            self.name,
+            BareMessages(payloads),
+            producer="p",
+            waiter="",
+            line_ticket=0,
+            on_duplicate=OnDuplicate.REJECT,
+            all_or_nothing=False,
+            budget_s=BUDGET_S,
+        )
+
     async def take(self, count: int = 1, *, lease_ms: int = 1_000, attempt_id: str = "") -> list[Delivery]:
         order = GetOrder(queue=self.name, max_messages=count, lease_ms=lease_ms, max_bytes=10**7, attempt_id=attempt_id)
         return list((await self.store.get(order, budget_s=BUDGET_S)).deliveries)
@@ -122,10 +136,10 @@ def _built(replaced: tuple[tuple[str, str], ...]) -> dict[str, scripts.Script]:
     return {name: scripts.build(name, includes) for name in scripts.NAMES}
 
 
-def store_of(store_server: StoreServer, **replaced: str) -> RedisStore:
-    """A store for desks; `replaced` are includes of the scripts, beside the clock."""
+def store_of(store_server: StoreServer, *, url: str = "", **replaced: str) -> RedisStore:
+    """A store for desks, by another URL if one is given; `replaced` are includes of the scripts, beside the clock."""
     return RedisStore(
-        store_server.url,
+        url or store_server.url,
         prefix=PREFIX,
         process="headway/exact/1/0",
         embedded=False,
@@ -142,9 +156,9 @@ def queue_of(request: pytest.FixtureRequest) -> str:
 
 
 @asynccontextmanager
-async def desk_at(store_server: StoreServer, name: str, **replaced: str) -> AsyncIterator[Desk]:
-    """A desk, one at a time on a store; `replaced` as in `store_of`."""
-    store = store_of(store_server, **replaced)
+async def desk_at(store_server: StoreServer, name: str, *, url: str = "", **replaced: str) -> AsyncIterator[Desk]:
+    """A desk, one at a time on a store; `url` and `replaced` as in `store_of`."""
+    store = store_of(store_server, url=url, **replaced)
     with store_server.client() as raw:
         yield Desk(store, raw, name)
         try:

@@ -72,6 +72,10 @@ async def put(crowd: Crowd) -> None:
     await crowd.desk.put(b"x" * 20)
 
 
+async def put_through_the_gate(crowd: Crowd) -> None:
+    await crowd.desk.put_many([b"x" * 20] * 260)
+
+
 async def put_with_id(crowd: Crowd) -> None:
     await crowd.desk.put(b"x" * 20, ids=[f"new-{crowd.number()}"])
 
@@ -141,6 +145,7 @@ async def pause_and_go_on(crowd: Crowd) -> None:
 
 STEPS = [
     put,
+    put_through_the_gate,
     put_with_id,
     put_later,
     get_and_keep,

@@ -12,6 +12,7 @@ from mutants.defects import (
     costs,
     counting,
     doors,
+    gates,
     layout,
     leases,
     order,
@@ -33,6 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *costs.MUTANTS,
     *counting.MUTANTS,
     *doors.MUTANTS,
+    *gates.MUTANTS,
     *layout.MUTANTS,
     *rights.MUTANTS,
 )

@@ -48,6 +48,14 @@ class FakeConnection:
         self.protocol: asyncio.Protocol | None = None
         self.is_closed = False
 
+    async def send_packed_command(self, packed: Sequence[bytes], check_health: bool) -> None:
+        """What a connection is asked when it is new: whether transactions are permitted."""
+        assert (b"".join(packed), check_health) == (b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n", False)
+
+    async def read_response(self) -> str:
+        """They are."""
+        return "OK"
+
     def set_protocol(self, protocol: asyncio.Protocol) -> None:
         """Who hears of what comes."""
         self.protocol = protocol

@@ -32,6 +32,7 @@ from headwayd.store import keys, replies
 from headwayd.store.address import parse_address
 from headwayd.store.durability import Demand
 from headwayd.store.facts import ask_facts
+from headwayd.store.gates import Gate, Gates
 from headwayd.store.hints import Hints
 from headwayd.store.link import ScriptOrder
 from headwayd.store.packing import Argument, Run
@@ -89,6 +90,7 @@ class Asking:
             home=self._servers.home,
             is_cluster=self._servers.is_cluster,
         )
+        self._gates = Gates()
         self._refusal = ""  # why nothing is written now
         self._looked_at = -math.inf
         self._looking: asyncio.Task[None] | None = None
@@ -215,15 +217,22 @@ class Asking:
     # -- calling ------------------------------------------------------------------------------------------------------
 
     async def _ask(
-        self, script: str, queue: str, *arguments: Argument | Run, budget_s: float, items: int = 1
+        self,
+        script: str,
+        queue: str,
+        *arguments: Argument | Run,
+        budget_s: float,
+        items: int = 1,
+        gate: Gate | None = None,
     ) -> list[Any]:
-        """The reply of a script that does something with so many `items`."""
+        """The reply of a script that does something with so many `items`, which may go by way of a `gate`."""
         if self._refusal and script not in READ_ONLY:
             raise NotDurable(self._refusal)
         if self._servers.is_cluster:
             names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
-        order = ScriptOrder(self._scripts[script], base, self._channels, arguments, is_long=items >= _MANY_ITEMS)
+        is_long = items >= _MANY_ITEMS
+        order = ScriptOrder(self._scripts[script], base, self._channels, arguments, is_long=is_long, gate=gate)
         asking = self._servers.call(order, budget_s=budget_s)
         if self._answer_listener is None:
             return await asking

@@ -35,6 +35,7 @@ STALE_SUFFIXES = tuple(
 OWN = {
     "meta": ":x:meta",  # hash: generation, bookkeeping, counters and the policy; see lua/include/meta.lua
     "times": ":x:times",  # list of "ticket:ms": from this ticket on, messages were put at about this time
+    "gate": ":x:gate",  # list: the line, within a transaction only; see lua/include/gate.lua
     "returned": ":x:returned",  # zset of tickets that came back, in their order at the head; see lua/include/blocks.lua
     "side": ":x:side",  # hash ticket → record: what is known of waiting messages that were leased or delayed before
     "leases": ":x:leases",  # zset ticket → deadline (ms)

@@ -24,6 +24,7 @@ from redis import exceptions as redis_errors
 
 from headwayd.store import trouble
 from headwayd.store.connections import ConnectionSource
+from headwayd.store.gates import Gate, may_transact
 from headwayd.store.keys import keys_of_call
 from headwayd.store.packing import Argument, Command
 from headwayd.store.pipelines import Call, Pipeline, Question, Scripts
@@ -48,6 +49,7 @@ class ScriptOrder(NamedTuple):
     channels: str
     arguments: Command
     is_long: bool
+    gate: Gate | None = None
 
 
 class Link:
@@ -103,6 +105,7 @@ class Link:
             ),
             echo=echo.encode(),
             done=loop.create_future(),
+            gate=order.gate,
         )
         if order.is_long:
             self._long.append(call)
@@ -158,6 +161,7 @@ class Link:
         generation = self._generation
         try:
             connection = await self._source.open()
+            transacts = await may_transact(connection)
         except (redis_errors.RedisError, OSError, TimeoutError) as error:
             pipeline.unreachable(error)
             self._end(pipeline)
@@ -166,7 +170,9 @@ class Link:
             self._end(pipeline)
             raise
         else:
-            self._begin(pipeline, Wire(connection, patience_s=self._call_timeout_s, generation=generation))
+            self._begin(
+                pipeline, Wire(connection, patience_s=self._call_timeout_s, generation=generation, transacts=transacts)
+            )
 
     def _begin(self, pipeline: Pipeline, wire: Wire) -> None:
         self._busy.add(wire)

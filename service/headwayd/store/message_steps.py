@@ -55,7 +55,7 @@ class MessageSteps(Asking):
         """Puts as many of the messages, from the first on, as there is room for, if the queue still has this
         `generation` ("": whichever it has). Raises QueueClosed; FieldInvalid and DuplicateMessage for a batch that is
         all or nothing."""
-        arguments: list[Argument | Run] = [
+        heading: tuple[Argument, ...] = (
             producer or self._process,
             waiter,
             line_ticket,
@@ -63,9 +63,14 @@ class MessageSteps(Asking):
             "1" if all_or_nothing else "0",
             "1" if producer else "0",
             generation,
-            *self._messages(messages),
-        ]
-        reply = await self._ask("put", queue, *arguments, budget_s=budget_s, items=len(messages))
+        )
+        told = self._messages(messages)
+        gate = None
+        if not line_ticket and type(run := told[-1]) is Run:  # whoever stood in line finds the gate shut
+            gate = self._gates.of(queue, messages, run, *heading)
+        reply = await self._ask("put", queue, *heading, *told, budget_s=budget_s, items=len(messages), gate=gate)
+        if gate is not None:
+            self._gates.found(queue, gate)
         status = text(reply[0])
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error

@@ -12,6 +12,7 @@ from redis import exceptions as redis_errors
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.store import trouble
+from headwayd.store.gates import Gate, Transaction
 from headwayd.store.packing import Argument, Command, Run, pack
 from headwayd.store.scripts import Script
 from headwayd.store.wire import Wire
@@ -27,6 +28,7 @@ class Call:
     command: tuple[Argument | Run, ...]
     echo: bytes
     done: asyncio.Future[list[Any]]
+    gate: Gate | None = None
     is_sent: bool = False
 
     @property
@@ -81,7 +83,8 @@ class Owner(Protocol):
 
 
 class Scripts:
-    """Calls of scripts. Those whose script the store does not know, which did nothing, are made once more."""
+    """Calls of scripts. Those whose script the store does not know, which did nothing, are made once more; so are those
+    that found their gate shut, as ordinary ones."""
 
     def __init__(self, link: Owner, calls: list[Call], *, is_long: bool) -> None:
         self.is_long = is_long
@@ -90,6 +93,7 @@ class Scripts:
         self._wire: Wire | None = None
         self._at = 0  # of the calls: whose reply is next
         self._unknown: list[Call] = []
+        self._transaction: Transaction | None = None  # of the next call
         self._waits = False
         self._held: list[tuple[Call, list[Any]]] = []  # until replicas have it
 
@@ -103,7 +107,11 @@ class Scripts:
         self._wire = wire
         for call in self._calls:
             call.is_sent = True
-        self._send([call.command for call in self._calls])
+        if len(self._calls) == 1 and (gate := self._calls[0].gate) is not None and wire.transacts:
+            self._transaction = Transaction(gate, self._calls[0].command)
+            self._send(self._transaction.commands)
+        else:
+            self._send([call.command for call in self._calls])
 
     def _send(self, commands: Sequence[Command]) -> None:
         assert self._wire is not None
@@ -118,6 +126,14 @@ class Scripts:
             self._answer(has_replicas=self._link.is_enough(reply))
             return True
         call = self._calls[self._at]
+        if self._transaction is not None:
+            reply = self._transaction.take(reply)
+            if reply is None:
+                return True
+            if self._transaction.is_undone:
+                self._at += 1
+                return True
+            self._transaction = None
         self._at += 1
         if isinstance(reply, redis_errors.NoScriptError):
             self._unknown.append(call)
@@ -147,6 +163,11 @@ class Scripts:
     def end(self, error: Exception | None) -> None:
         """All have their replies, or none will come any more."""
         assert self._wire is not None
+        if error is None and self._transaction is not None:
+            self._wire.transacts &= not self._transaction.is_forbidden
+            self._transaction, self._at, self._held = None, 0, []
+            self._send([call.command for call in self._calls])
+            return
         if error is None and self._unknown:
             self._calls, self._unknown, self._at = self._unknown, [], 0
             self._send([(b"EVAL", call.script.text, *call.command[2:]) for call in self._calls])

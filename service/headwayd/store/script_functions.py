@@ -27,7 +27,7 @@ _OF_ACKS = frozenset(
     " write_pages".split()
 )
 OF_MOST_STEPS = {
-    "put": frozenset("first_producer join_bare note_time push_tail".split()),
+    "put": frozenset("first_producer join_bare note_time push_arguments".split()),
     "get": _OF_ACKS
     | frozenset(
         "add_members each_share first_time fresh_part fresh_rest keep_fresh keep_lease lease_plain leased_count"

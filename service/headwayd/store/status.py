@@ -33,4 +33,5 @@ class Status(StrEnum):
     UNKNOWN = "UNKNOWN"
     POLL_TOO_SOON = "POLL_TOO_SOON"
     PLACE_LOST = "PLACE_LOST"
+    GATE_SHUT = "GATE_SHUT"  # within the store only
     LAPSED = "LAPSED"  # between scripts' parts only: never in a reply

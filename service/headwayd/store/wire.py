@@ -31,10 +31,13 @@ class Asker(Protocol):
 
 class Wire(asyncio.Protocol):
     """Takes `connection` over. One pipeline at a time is on it; a reply takes `patience_s` at most. `generation` is
-    whatever its owner wants to know it by."""
+    whatever its owner wants to know it by; `transacts`, whether transactions are permitted on it."""
 
-    def __init__(self, connection: AbstractConnection, *, patience_s: float, generation: int) -> None:
+    def __init__(
+        self, connection: AbstractConnection, *, patience_s: float, generation: int, transacts: bool = False
+    ) -> None:
         self.generation = generation
+        self.transacts = transacts
         self._loop = asyncio.get_running_loop()
         self._patience_s = patience_s
         self._connection = connection

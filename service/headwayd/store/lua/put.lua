@@ -11,21 +11,30 @@
 -- ARGV[10] count, then for each message: id ('' = none), when ('' = now, 'd' + ms from now, 'a' + ms since 1970), time
 --         to live (ms; '0' = the queue's policy), headers (encoded), payload
 --         or 'p' and count, then only the payload of each: now, with nothing else given
+--         or 'g' and count: the gate is to be opened for so many (see include/gate); the reply is echo, OK or GATE_SHUT
+--         or 'j' and count, then their bytes: they have come through it
 -- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
 --        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
 --        tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' | 'differs' (kept, with another
 --        body) | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all or none) and
---        TOO_FAR (+ index), NEVER_FITS, or why there is no queue.
+--        TOO_FAR (+ index), NEVER_FITS, GATE_SHUT (none has joined), or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
--- @include due
-local IS_PLAIN = string.byte(ARGV[10]) == 112   -- 'p'
+-- @include due gate
+local FORM = string.byte(ARGV[10])
+if FORM == 103 then   -- 'g'
+  local said = open_gate(tonumber(string.sub(ARGV[10], 2)), ARGV[9])
+  return said.err and said or { ARGV[1], said }
+end
+local HAVE_JOINED = FORM == 106   -- 'j'
+local IS_PLAIN = HAVE_JOINED or FORM == 112   -- 'p'
 local WAITER, MODE, COUNT = ARGV[4], ARGV[6], tonumber(IS_PLAIN and string.sub(ARGV[10], 2) or ARGV[10])
 local FIELDS = 5
 local function field(i, at) return ARGV[10 + FIELDS * (i - 1) + at] end
 
-local S, status = open()
+if HAVE_JOINED and not close_gate() then return { ARGV[1], T.GATE_SHUT } end
+local S, status = open(HAVE_JOINED and COUNT or 0)
 if not S then return { ARGV[1], status } end
-do_what_is_due(S)
+if not HAVE_JOINED then do_what_is_due(S) end   -- else it would stand behind them, and have tickets before theirs
 
 local function refuse(...)
   if WAITER ~= '' then leave_producers(WAITER) end
@@ -144,15 +153,19 @@ local function expiry_of(ttl)
   return ttl > 0 and S.now + ttl or 0
 end
 
-if may_begin and IS_PLAIN then
-  local elements, expires_at = {}, expiry_of(0)
-  for i = 1, math.min(COUNT, room()) do
-    local payload = ARGV[10 + i]
-    elements[i] = string.byte(payload) == MAGIC_BYTE and make_element('', '', payload, S.now) or payload
-    bytes = bytes + #elements[i]
+if HAVE_JOINED then
+  accepted, done, bytes = COUNT, COUNT, tonumber(ARGV[11])
+  join_bare(S, COUNT, 0)
+elseif may_begin and IS_PLAIN then
+  local expires_at, byte = expiry_of(0), string.byte
+  done = math.min(COUNT, room())
+  for i = 11, 10 + done do
+    if byte(ARGV[i]) == MAGIC_BYTE then ARGV[i] = make_element('', '', ARGV[i], S.now) end
+    bytes = bytes + #ARGV[i]
   end
-  accepted, done = #elements, #elements
-  join_bare(S, elements, expires_at)
+  accepted = done
+  push_arguments(11, 10 + done)
+  join_bare(S, done, expires_at)
 end
 
 for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do

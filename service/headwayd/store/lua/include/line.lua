@@ -93,17 +93,16 @@ local function join_tail(S, list)
   return first
 end
 
--- Lets messages join the tail of which there is nothing but elements; all expire at `expires_at` (0 = never). O(k), with
--- an expiry O(k log n).
-local function join_bare(S, elements, expires_at)
-  if #elements == 0 then return end
+-- So many messages of which there is nothing but elements have just been put at the tail, and join the line; all expire
+-- at `expires_at` (0 = never). O(1), with an expiry O(k log n).
+local function join_bare(S, count, expires_at)
+  if count == 0 then return end
   note_time(S, S.tail + 1)
-  push_tail(elements)
-  for ticket = S.tail + 1, expires_at > 0 and S.tail + #elements or 0 do expire_at(S, text_of(ticket), expires_at) end
-  add(S, 'tail', #elements)
+  for ticket = S.tail + 1, expires_at > 0 and S.tail + count or 0 do expire_at(S, text_of(ticket), expires_at) end
+  add(S, 'tail', count)
   set(S, 'aged', S.tail)
-  S.size = S.size + #elements
-  S.len = S.len + #elements
+  S.size = S.size + count
+  S.len = S.len + count
 end
 
 -- Keeps a message until `due`; `from` is the reference that it, or the one it replaces, had before. Returns its

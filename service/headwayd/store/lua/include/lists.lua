@@ -38,6 +38,9 @@ local function push_tail(elements)
   if #elements > 0 and #elements <= CHUNK then return redis.call('LPUSH', K.q, unpack(elements)) end
   each_chunk(elements, CHUNK, function(part) redis.call('LPUSH', K.q, unpack(part)) end)
 end
+local function push_arguments(from, to)
+  for at = from, to, CHUNK do redis.call('LPUSH', K.q, unpack(ARGV, at, math.min(at + CHUNK - 1, to))) end
+end
 local function push_head(elements)
   each_chunk(elements, CHUNK, function(part) redis.call('RPUSH', K.q, unpack(part)) end)
 end

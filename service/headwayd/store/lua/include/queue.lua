@@ -36,8 +36,9 @@ local function has_extra(S, key) return S.extras > 0 and redis.call('EXISTS', ke
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
 -- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
 -- over what foreign clients took. O(1), O(log n) per message taken from the middle that they passed.
+-- `joining` at the tail are known to have been put there just now, and are not counted: the caller says that they joined.
 -- Fails if the queue has a layout that this version does not know.
-local function load()
+local function load(joining)
   local strings = redis.call('MGET', K.bound, K.produced_messages, K.consumed_messages)
   if not strings[1] then return nil end
   local meta = redis.call('HMGET', K.meta, unpack(CORE))
@@ -45,7 +46,7 @@ local function load()
   -- Named here, the entries have room from the start; and what is false is not looked for among the other fields.
   local extras = count_extras()
   local S = { now = NOW, dirty = {}, extras = extras, bound = tonumber(strings[1]) or 0, prod = tonumber(strings[2]) or 0,
-              cons = tonumber(strings[3]) or 0, size = redis.call('LLEN', K.q),
+              cons = tonumber(strings[3]) or 0, size = redis.call('LLEN', K.q) - (joining or 0),
               closed = extras > 0 and redis.call('EXISTS', K.closed) == 1, pops = 0, pushes = 0, gen = meta[1],
               turn_to = meta[2] or '', layout = 0, head = 0, tail = 0, seen_len = 0, seen_prod = 0, seen_cons = 0,
               n_gaps = 0, n_holes = 0, n_bundled = 0, aged = 0, due_said = 0, tidy_at = 0, expiring = 0, standing = 0,
@@ -240,11 +241,12 @@ local function age_foreign(S)
   set(S, 'aged', last)
 end
 
--- Reads the state and books what foreign clients did. nil and a status if there is no such queue.
+-- Reads the state and books what foreign clients did. nil and a status if there is no such queue. See `load` for
+-- `joining`.
 local MANY_ARGUMENTS = 32
-local function open()
+local function open(joining)
   if #ARGV > MANY_ARGUMENTS then keep_keys() end
-  local S = load()
+  local S = load(joining)
   if not S then return nil, absence() end
   S.was_full = S.bound > 0 and S.len >= S.bound
   if S.is_new then
