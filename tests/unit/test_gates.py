@@ -42,6 +42,7 @@ def test_its_commands_are_those_of_one_slot_and_tell_the_payloads_once() -> None
 
 QUEUED = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED"]
 DONE = [[b"echo", b"OK"], 100, [b"echo", b"OK", 1]]
+OTHERS_SHUT = [b"another's echo", b"GATE_SHUT"]
 READ_ONLY, FULL = ReadOnlyError("You can't write"), OutOfMemoryError("command not allowed")
 DENIED, UNKNOWN, ABORTED = (
     NoPermissionError("no permissions"),
@@ -61,8 +62,19 @@ DENIED, UNKNOWN, ABORTED = (
         ([b"OK", READ_ONLY, READ_ONLY, READ_ONLY, ABORTED], READ_ONLY, False, False, False),
         ([*QUEUED, FULL], FULL, False, False, False),
         ([*QUEUED, [b"another's"]], [b"another's"], False, False, False),
+        ([*QUEUED, [OTHERS_SHUT, 0, OTHERS_SHUT]], OTHERS_SHUT, False, False, False),
     ],
-    ids=["done", "shut", "may not rename", "script unknown", "may not push", "replica", "full", "slipped"],
+    ids=[
+        "done",
+        "shut",
+        "may not rename",
+        "script unknown",
+        "may not push",
+        "replica",
+        "full",
+        "slipped",
+        "slipped and shut",
+    ],
 )
 def test_what_comes_back(replies: list[Any], said: object, is_undone: bool, is_shut: bool, is_forbidden: bool) -> None:
     gate, one = transaction()

@@ -34,7 +34,6 @@ _WORTH_BYTES, _BYTES_OF_A_MESSAGE = 80_000, 300
 # Where a gate was shut (the queue is full, for example) the next calls are ordinary ones for so long.
 _SHUT_S = 1.0
 _MOST_SHUT = 1_000  # queues
-_SHUT = Status.GATE_SHUT.encode()
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +65,8 @@ class Gates:
             return None
         return Gate((*heading, f"g{count}"), run, (*heading, f"j{count}", size))
 
-    def found(self, queue: str, gate: Gate) -> None:
-        """Remembers whether it was shut."""
+    def remember(self, queue: str, gate: Gate) -> None:
+        """How it was found."""
         if gate.is_shut:
             if len(self._shut_until) >= _MOST_SHUT:
                 self._shut_until.clear()
@@ -89,8 +88,9 @@ class Transaction:
     def __init__(self, gate: Gate, command: Command) -> None:
         self._gate = gate
         behind_keys = 3 + cast(int, command[2])
-        base = command[3]
+        base, echo = command[3], command[behind_keys]
         call = command[: behind_keys + 2]  # the script, its keys, echo and channels
+        self._shut = [str(echo).encode(), Status.GATE_SHUT.encode()]
         self.commands: Sequence[Command] = (
             (b"MULTI",),
             (*call, *gate.asks),
@@ -119,15 +119,15 @@ class Transaction:
         asked, _, told = reply
         if isinstance(told, redis_errors.NoScriptError):
             self.is_undone = True
-        elif isinstance(told, list) and told[1:2] == [_SHUT]:
+        elif told == self._shut:
             self.is_undone = self._gate.is_shut = True
             self.is_forbidden = isinstance(asked, redis_errors.NoPermissionError)
         return told
 
 
 async def may_transact(connection: AbstractConnection) -> bool:
-    """Whether transactions are permitted on it: else its commands would be carried out one by one. A refused EXEC
-    ends its transaction, too."""
+    """Whether transactions are permitted on it: else the commands of one would be carried out by
+    themselves. An EXEC that is refused ends its transaction, too."""
     probe = ((b"MULTI",), (b"EXEC",))
     await send(connection, probe)
     refused = 0

@@ -70,7 +70,7 @@ class MessageSteps(Asking):
             gate = self._gates.of(queue, messages, run, *heading)
         reply = await self._ask("put", queue, *heading, *told, budget_s=budget_s, items=len(messages), gate=gate)
         if gate is not None:
-            self._gates.found(queue, gate)
+            self._gates.remember(queue, gate)
         status = text(reply[0])
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
