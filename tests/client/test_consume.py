@@ -273,6 +273,21 @@ async def test_client_that_closes_ends_what_a_loop_left_behind(service: FakeServ
     await service.wait_for(lambda: not made.leased)
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_client_that_closes_while_a_loop_ends_leaves_nothing_behind(
+    service: FakeService, made: FakeQueue, turns: int
+) -> None:
+    async with headway.connect(service.address) as client:
+        await client.queue("q").put(b"1")
+        async with aclosing(client.queue("q").work(lease=HOUR)) as leases:
+            lease = await anext(leases)
+        await lease.ack()
+        for _ in range(turns):  # of the loop: the stream is about to end, or ends
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not client_tasks()
+
+
 async def test_loop_that_takes_many_is_given_as_many_as_it_may_hold(
     service: FakeService, queue: headway.Queue, made: FakeQueue
 ) -> None:

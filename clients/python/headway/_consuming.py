@@ -138,13 +138,15 @@ class Consumer:
     async def close(self) -> None:
         """Ends the stream, when what was asked for on it is answered; what is still leased is given back by that."""
         self.stop()
-        if self._stream is not None:
-            self._stream.finish()
-            await asyncio.wait(self._tasks[:1], timeout=_END_SECONDS)
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        try:
+            if self._stream is not None:
+                self._stream.finish()
+                await asyncio.wait(self._tasks[:1], timeout=_END_SECONDS)
+        finally:  # as well if the client is closed meanwhile: else leases would be kept alive for ever
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
@@ -180,11 +182,12 @@ class Consumer:
         limits = await self._queue.client.limits()
         if self._keeping is None:
             self._span = self._lease or await self._queue.policy_lease()
+        if self._stopped.is_set():
+            return True
+        if self._keeping is None:
             self._keeping = Keeping(self._extend, span=self._span, most=limits.max_batch_messages)
             self._tasks.append(asyncio.create_task(self._keeping.run()))
             self._most = limits.max_batch_messages
-        if self._stopped.is_set():
-            return True
         start = pb.ConsumeStart(
             queue=self._queue.name,
             consumer=self._consumer,
