@@ -12,7 +12,7 @@ import pytest
 from cluster.conftest import Open, Serve
 from cluster.load import load_on, times_of
 from harness import eventually, refused
-from harness.batches import batches_put, drained
+from harness.batches import batches_put, drained, gates_tried
 from harness.engines import DETECTION_S, ClusterOfSix
 from headway.v1 import queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, Line, payloads
@@ -119,16 +119,13 @@ async def test_slots_that_move_under_load_are_followed(
 ) -> None:
     line = await open_line(await serve(cluster.url), "jobs")
     await line.create()
-    with cluster.nodes[0].client() as client:
-        slot = client.execute_command("CLUSTER", "KEYSLOT", KEY)
     async with load_on(line) as books:
 
         def has_grown(before: int) -> bool:
             return len(books.accepted) > before + 20
 
         for number in range(6):
-            source = cluster.primary_of(KEY)
-            target = next(node for node in cluster.nodes[:3] if node is not source)
+            slot, source, target = cluster.slot_to_move(KEY)
             done_before = len(books.accepted)
             # Redis 7 knows the first way only.
             is_at_once = number % 2 == 1 and source.kind == "valkey"
@@ -148,20 +145,12 @@ async def test_large_batches_stay_whole_while_their_slot_moves(
 ) -> None:
     line = await open_line(await serve(cluster.url), "jobs")
     await line.create()
-    with cluster.nodes[0].client() as client:
-        slot = client.execute_command("CLUSTER", "KEYSLOT", KEY)
     async with batches_put(line) as batches:
         for _ in range(4):
-            source = cluster.primary_of(KEY)
-            target = next(node for node in cluster.nodes[:3] if node is not source)
             before = len(batches.accepted)
-            await asyncio.to_thread(cluster.move_slot, slot, source, target)
+            await asyncio.to_thread(cluster.move_slot, *cluster.slot_to_move(KEY))
             await eventually(partial(batches.are_more, before + 5), within=20)
-    tried = 0
-    for node in cluster.nodes[:3]:
-        with node.client() as client:
-            tried += client.info("commandstats").get("cmdstat_lpushx", {}).get("calls", 0)
-    assert tried > 10
+    assert gates_tried(*cluster.nodes[:3]) > 10
     batches.assert_whole(await drained(line))
     figure("slot moved 4 times: batches", f"{len(batches.accepted)} accepted, {len(batches.unknown)} not known")
 
@@ -173,11 +162,7 @@ async def test_those_who_wait_follow_a_slot_that_moves(
     await one.create()
     getting = asyncio.create_task(one.get(wait_ms=30_000))
     await eventually(lambda: _waits(other, consumers=1))
-    with cluster.nodes[0].client() as client:
-        slot = client.execute_command("CLUSTER", "KEYSLOT", KEY)
-    source = cluster.primary_of(KEY)
-    target = next(node for node in cluster.nodes[:3] if node is not source)
-    await asyncio.to_thread(cluster.move_slot, slot, source, target)
+    await asyncio.to_thread(cluster.move_slot, *cluster.slot_to_move(KEY))
     began = time.monotonic()
     await other.put(b"after")
     assert payloads((await getting).deliveries) == [b"after"]

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from faults.wires import ReplyProxy
-from harness import ServiceProcess, StoreServer
+from harness import ServiceProcess, StoreServer, eventually
 from wire.calls import Line, line_at
 
 Serve = Callable[..., Awaitable[ServiceProcess]]
@@ -57,3 +57,13 @@ async def proxy(fresh_store_server: StoreServer) -> AsyncIterator[ReplyProxy]:
 async def shaky(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
     """The same queue through another service, over that wire."""
     return await open_line(await serve(proxy.url), "jobs")
+
+
+@pytest.fixture
+async def replicated_pair(make_store_server: Callable[..., StoreServer]) -> tuple[StoreServer, StoreServer]:
+    """A primary that writes only while a replica has what it wrote, and that replica."""
+    primary = make_store_server("--min-replicas-to-write", "1", "--min-replicas-max-lag", "3")
+    replica = make_store_server("--replicaof", "127.0.0.1", str(primary.port))
+    with primary.client() as client:
+        await eventually(lambda: client.info("replication").get("min_slaves_good_slaves") == 1, within=20)
+    return primary, replica

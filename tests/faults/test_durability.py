@@ -91,12 +91,9 @@ async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_
 
 @pytest.mark.long
 async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_outcome(
-    make_store_server: MakeStore, serve: Serve, open_line: Open
+    replicated_pair: tuple[StoreServer, StoreServer], serve: Serve, open_line: Open
 ) -> None:
-    primary = make_store_server("--min-replicas-to-write", "1", "--min-replicas-max-lag", "3")
-    replica = make_store_server("--replicaof", "127.0.0.1", str(primary.port))
-    with primary.client() as client:
-        await eventually(lambda: client.info("replication").get("min_slaves_good_slaves") == 1, within=20)
+    primary, replica = replicated_pair
     line = await open_line(await serve(primary.url, HEADWAY_DURABILITY="replicated"), "jobs")
     assert (await line.create()).queue.durability == "replicated"
     await asyncio.gather(*(line.put(b"safe") for _ in range(50)))

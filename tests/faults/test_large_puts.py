@@ -8,18 +8,13 @@ from functools import partial
 
 from faults.conftest import Open, Serve
 from harness import StoreServer, eventually, refused
-from harness.batches import batches_put, drained
+from harness.batches import batches_put, drained, gates_tried
 from wire.calls import UNAVAILABLE, Line, span
 from wire.operators import assert_sound
 
 MakeStore = Callable[..., StoreServer]
 Figure = Callable[[str, str], None]
 MANY = [b"%03d" % number + b"x" * 500 for number in range(200)]
-
-
-def gates_tried(store: StoreServer) -> int:
-    with store.client() as client:
-        return int(client.info("commandstats").get("cmdstat_lpushx", {}).get("calls", 0))
 
 
 async def test_no_batch_is_torn_when_the_store_is_killed(
@@ -49,12 +44,9 @@ async def is_reached(line: Line) -> bool:
 
 
 async def test_a_batch_is_answered_when_replicas_have_it(
-    make_store_server: MakeStore, serve: Serve, open_line: Open
+    replicated_pair: tuple[StoreServer, StoreServer], serve: Serve, open_line: Open
 ) -> None:
-    primary = make_store_server("--min-replicas-to-write", "1", "--min-replicas-max-lag", "3")
-    replica = make_store_server("--replicaof", "127.0.0.1", str(primary.port))
-    with primary.client() as client:
-        await eventually(lambda: client.info("replication").get("min_slaves_good_slaves") == 1, within=20)
+    primary, replica = replicated_pair
     line = await open_line(await serve(primary.url, HEADWAY_DURABILITY="replicated"), "jobs")
     await line.create()
     await line.put(b"the script is known")

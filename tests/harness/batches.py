@@ -10,8 +10,10 @@ from itertools import count, groupby
 from typing import TYPE_CHECKING
 
 import grpc
+import redis
 
 from harness.errors import error_of
+from harness.stores import StoreServer
 
 if TYPE_CHECKING:
     from wire.calls import Line
@@ -68,6 +70,20 @@ async def batches_put(line: Line) -> AsyncIterator[Batches]:
             group.create_task(produce(producer))
         yield batches
         batches.is_over = True
+
+
+def gates_tried(*stores: StoreServer) -> int:
+    """How often these stores were asked to put payloads where a gate would be."""
+    tried = 0
+    for store in stores:
+        with store.client() as client:
+            tried += calls_of(client, "lpushx")
+    return tried
+
+
+def calls_of(client: redis.Redis, command: str) -> int:
+    """How often the store has run this command."""
+    return int(client.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
 async def drained(line: Line) -> list[bytes]:

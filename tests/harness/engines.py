@@ -251,6 +251,13 @@ class ClusterOfSix:
         told = client.info("replication")
         return sum(told.get(f"slave{number}", {}).get("state") == "online" for number in range(2))
 
+    def slot_to_move(self, key: str) -> tuple[int, StoreServer, StoreServer]:
+        """The slot of the key, the primary that has it, and another one."""
+        source = self.primary_of(key)
+        with source.client() as client:
+            slot = int(client.execute_command("CLUSTER", "KEYSLOT", key))
+        return slot, source, next(node for node in self.nodes[:3] if node is not source)
+
     def move_slot_at_once(self, slot: int, source: StoreServer, target: StoreServer) -> None:
         """As Valkey does from 9.0 on: all keys of the slot, in one step for everybody else."""
         with source.client() as giving, target.client() as taking:

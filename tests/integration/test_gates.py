@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from harness import StoreServer, eventually
+from harness.batches import calls_of
 from headwayd.domain.errors import QueueNotFound, StoreFull
 from headwayd.domain.model import Policy
 from headwayd.engine.ports import PutStep
@@ -38,11 +39,6 @@ def gates_tried(raw: redis.Redis) -> int:
 def gates_opened(raw: redis.Redis) -> int:
     """How often there was one: it is named and named back."""
     return calls_of(raw, "rename") // 2
-
-
-def calls_of(raw: redis.Redis, command: str) -> int:
-    """How often the store has run this command."""
-    return int(raw.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
 def elements(desk: Desk) -> Any:
