@@ -98,6 +98,29 @@ async def test_cancelled_block_gives_back_at_no_cost(
     assert made.line[0].attempt == 1
 
 
+@pytest.mark.parametrize("turns", range(8))
+async def test_block_that_is_cancelled_again_while_it_ends_leaves_nothing_behind(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, turns: int
+) -> None:
+    await queue.put(b"1")
+    ends = asyncio.Event()
+
+    async def hold() -> None:
+        async with queue.stand(lease=timedelta(hours=1)) as stand:
+            await stand.turn()
+            ends.set()
+
+    task = asyncio.create_task(hold())
+    await ends.wait()
+    for _ in range(turns):  # of the loop: the block is about to end, or ends
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await asyncio.sleep(0)
+    assert not client_tasks()
+    await service.wait_for(lambda: made.line and not made.leased)
+
+
 async def test_turn_can_be_cut_short_and_asked_for_again(service: FakeService, queue: headway.Queue) -> None:
     async with queue.stand() as stand:
         with pytest.raises(TimeoutError):

@@ -116,13 +116,15 @@ class Stand:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._reader is not None:
-            self._reader.cancel()
-            await asyncio.wait([self._reader])
-        for keeper in self._tasks:
-            keeper.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        try:
+            if self._reader is not None:
+                self._reader.cancel()
+                await asyncio.wait([self._reader])
+        finally:  # as well if this is cancelled: else leases that are given up would be extended
+            for keeper in self._tasks:
+                keeper.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks)
         left, self._held = list(self._held), {}
         if left:
             await self._give_back(left)
