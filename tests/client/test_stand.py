@@ -116,9 +116,8 @@ async def test_block_that_is_cancelled_again_while_it_ends_leaves_nothing_behind
         await asyncio.sleep(0)
     task.cancel()
     await asyncio.wait([task])
-    await asyncio.sleep(0)
-    assert not client_tasks()
     await service.wait_for(lambda: made.line and not made.leased)
+    assert not client_tasks()
 
 
 async def test_turn_can_be_cut_short_and_asked_for_again(service: FakeService, queue: headway.Queue) -> None:
