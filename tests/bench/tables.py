@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 SETTINGS = "BENCH_SETTINGS"
+FILES = ("--markdown", "--keep")  # where figures go: nothing of what they are
 
 
 @dataclass
@@ -86,9 +87,10 @@ def made_by(target: str, module: str = "") -> str:
     chosen = os.environ.get(SETTINGS, "")
     before = f"{SETTINGS}={shlex.quote(chosen)} " if chosen else ""
     words = sys.argv[1:]
-    if "--markdown" in words:
-        at = words.index("--markdown")
-        del words[at : at + 2]
+    for option in FILES:
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
     if target and not words:
         return f"{before}make {target}"
     told = shlex.join(words)
@@ -116,14 +118,24 @@ def put_section(path: Path, section: str, body: str) -> None:
     path.write_text(text)
 
 
-def machine() -> str:
-    """What this ran on, in one line: with the load of the last minute, which is partly its own."""
+def today() -> str:
+    """The day, in UTC."""
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def processor() -> str:
+    """The cores that there are, and what they are."""
     model = "unknown processor"
     info = Path("/proc/cpuinfo")
     if info.exists() and (found := re.search(r"model name\s*: (.*)", info.read_text())):
         model = found[1]
+    return f"{os.cpu_count()} cores ({model})"
+
+
+def machine() -> str:
+    """What this ran on, in one line: with the load of the last minute, which is partly its own."""
     load = f", load {os.getloadavg()[0]:.1f} at the end" if hasattr(os, "getloadavg") else ""
     return (
-        f"{datetime.now(UTC):%Y-%m-%d}: {os.cpu_count()} cores ({model}), {platform.system()} {platform.release()},"
+        f"{today()}: {processor()}, {platform.system()} {platform.release()},"
         f" Python {platform.python_version()}, grpcio {version('grpcio')}, redis-py {version('redis')}{load}"
     )

@@ -25,10 +25,11 @@ from bench.peers import places
 from bench.peers.catalogue import BOTH, CATALOGUE, DURABILITY, GO, NODE, PROJECT, Peer
 from bench.peers.contest import CLIENTS, SIZES, Cell, Contest, Run, sized
 from bench.peers.driving import BATCH, UNCONFIRMED
+from bench.peers.kept import Kept, Round
 from bench.peers.places import Missing
 from bench.peers.ratios import Mode, ratio_row, ratios
 from bench.peers.schedule import Plan, Schedule
-from bench.tables import Table, arguments, made_by, spread, write
+from bench.tables import Table, arguments, made_by, processor, spread, today, write
 
 GIVEN_UP = "given up"
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
@@ -121,6 +122,12 @@ class Line:
         self._last = self._contest.run()
         self.runs.append(self._last)
 
+    def have(self, run: Run) -> None:
+        """One run less to begin: it was kept."""
+        self._runs_to_begin -= 1
+        self._schedule.leave_out(1)
+        self.runs.append(run)
+
     def attempt(self, act: Callable[[], None]) -> None:
         """Does it, unless the line could not be measured so far. If it fails, that is how it is from then on."""
         if self.why_not is not None:
@@ -194,10 +201,21 @@ class Report:
             for line in lines:
                 stack.callback(line.close)
                 line.attempt(line.begin)
-            for number in range(self.options.runs):  # in turn: so all have what the host gives, which changes
+            kept = Kept(self.options.keep, self._terms(table, lines))
+            rounds = kept.rounds()[: self.options.runs]
+            for line, finished in itertools.product(lines, rounds):
+                line.have(finished.runs[line.name])
+            # In turn: so all have what the host gives, which changes.
+            for number in range(len(rounds), self.options.runs):
                 print(f"{table.title}: run {number + 1} of {self.options.runs}", file=sys.stderr)
                 for line in lines:
                     line.attempt(line.go)
+                if not any(line.why_not for line in lines):
+                    rounds.append(Round(today(), {line.name: line.runs[-1] for line in lines}))
+                    kept.add(rounds[-1])
+        days = sorted({finished.day for finished in rounds})
+        if len(days) > 1:
+            table.note += f" They were made from {days[0]} to {days[-1]}."
         for line in lines:
             self._tell(table, line)
         ratio = ratio_row(table.title, [Mode(line.entry.peer, line.name, line.runs) for line in lines])
@@ -205,6 +223,20 @@ class Report:
             self.ratios.add(*ratio)
         tables = [self.about, *self.tables, self.ratios, self.missing]
         write(self.options.markdown, self.options.section, made_by("bench-peers"), tables)
+
+    def _terms(self, table: Table, lines: Sequence[Line]) -> dict[str, object]:
+        """What rounds must have been measured with to count as this table's."""
+        return {
+            "table": table.title,
+            "processor": processor(),
+            "messages": self.options.messages,
+            "batch": self.options.batch,
+            "warm_up": self.options.warm_up,
+            "peers": {
+                line.name: [line.version, line.library, line.entry.mode(self.options.batch), line.entry.unconfirmed]
+                for line in lines
+            },
+        }
 
     def _tell(self, table: Table, line: Line) -> None:
         if line.why_not is not None:
@@ -242,6 +274,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5, help="behind the warm-up")
     parser.add_argument("--seconds", type=float, default=20.0, help="about as long may a phase take, on average")
     parser.add_argument("--minutes", type=float, help="for all, in place of --seconds")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FILE", help="write each round into it, and go on behind what is there"
+    )
     parser.add_argument("--section", default="bench-peers", metavar="NAME", help="of the --markdown file")
     options = parser.parse_args()
     tables = list(itertools.product(options.durability, options.sizes, options.clients))

@@ -1,5 +1,6 @@
 """The peers of a table run in turn, and one that cannot be measured keeps nobody else from it."""
 
+import copy
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ OPTIONS = Namespace(
     warm_up=10,
     markdown=None,
     section="none",
+    keep=None,
 )
 
 
@@ -50,8 +52,10 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def report() -> run.Report:
-    return run.Report(OPTIONS, Schedule(Plan(lines=3, runs=2, seconds=20), lambda: 0.0))
+def report(**others: object) -> run.Report:
+    options = copy.copy(OPTIONS)
+    vars(options).update(others)
+    return run.Report(options, Schedule(Plan(lines=3, runs=options.runs, seconds=20), lambda: 0.0))
 
 
 def test_each_runs_once_before_one_runs_again(happened: list[str]) -> None:
@@ -116,3 +120,77 @@ def test_what_it_cannot_use_is_left_to_the_others(happened: list[str]) -> None:
     assert line.runs == []
     assert happened == ["slow begins", "slow 10", "slow 100", "slow ends"]
     assert schedule.begin_run(0.0) == 20.0  # all that there is
+
+
+def ran(happened: list[str]) -> int:
+    """How many runs there were behind warm-ups."""
+    return sum(word.endswith(" 100") for word in happened)
+
+
+def test_rounds_that_are_kept_are_not_run_again(happened: list[str], tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    report(keep=kept, runs=2).measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 6
+    told = report(keep=kept, runs=5)
+    told.measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 15
+    assert [row[-1] for row in told.tables[0].rows] == ["in 5 of 5 runs"] * 3
+    report(keep=kept, runs=5).measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 15
+
+
+@pytest.mark.parametrize(
+    "others",
+    [{"messages": 90}, {"batch": 5}, {"unconfirmed": [10]}, {"warm_up": 20}, {"peers": ["Headway, streams", "slow"]}],
+    ids=lambda others: next(iter(others)),
+)
+def test_rounds_that_were_measured_otherwise_do_not_count(
+    happened: list[str], tmp_path: Path, others: dict[str, object]
+) -> None:
+    kept = tmp_path / "kept"
+    report(keep=kept).measure(EVERYSEC, 256, 1)
+    happened.clear()
+    told = report(keep=kept, **others)
+    told.measure(EVERYSEC, 256, 1)
+    begins_runs_and_ends = 1 + (1 + OPTIONS.runs) + 1
+    assert len(happened) == begins_runs_and_ends * len(told.tables[0].rows)
+
+
+def test_rounds_of_other_tables_versions_or_processors_do_not_count(
+    happened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "kept"
+    report(keep=kept).measure(EVERYSEC, 256, 1)
+    report(keep=kept).measure(EVERYSEC, 1024, 1)
+    assert ran(happened) == 12
+    monkeypatch.setattr(run, "processor", lambda: "another")
+    report(keep=kept).measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 18
+    monkeypatch.setattr(run, "library_version", lambda _peer: "2.0")
+    report(keep=kept).measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 24
+
+
+def test_a_round_in_which_one_failed_is_not_kept(
+    happened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    well = Contest.run
+
+    def one(contest: Contest) -> Run:
+        if contest.peer.driver == "fast" and ran(happened) == 5:
+            raise AssertionError("a consumer has ended")
+        return well(contest)
+
+    monkeypatch.setattr(Contest, "run", one)
+    report(keep=tmp_path / "kept").measure(EVERYSEC, 256, 1)
+    assert len((tmp_path / "kept").read_text().splitlines()) == 1
+
+
+def test_a_table_says_if_its_rounds_are_of_several_days(
+    happened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = iter(["2026-11-28", "2026-12-02"])
+    monkeypatch.setattr(run, "today", lambda: next(days))
+    told = report(keep=tmp_path / "kept")
+    told.measure(EVERYSEC, 256, 1)
+    assert told.tables[0].note.endswith("of 2 runs. They were made from 2026-11-28 to 2026-12-02.")
