@@ -2,7 +2,8 @@
 
 A peer is compared with Headway in the better of its modes, in one and the same table: the one in which it had most
 messages, and of several such the latest. Tables with another size of batches, or of what is unconfirmed, than the
-default do not count, and no run that was not exact does. Measures nothing: reads a document and writes into it.
+default do not count, nor do those in which a message was missing. Who did some of them twice counts, for that was more
+work, not less, and it is told. Measures nothing: reads a document and writes into it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TABLE = re.compile(
     r"^### (?P<durability>\w+), (?P<size>\d+) B, (?P<clients>\d+) clients?\n(?P<rows>(?:(?!#).*\n)*)", re.MULTILINE
 )
 _ROW = re.compile(
-    r"^\| (?P<peer>.+?) \| (?P<messages>[\d,]+)\S* \| (?P<rates>[^a-z]+) \| in (?P<exact>\d+) of (?P=exact) runs \|$",
+    r"^\| (?P<peer>.+?) \| (?P<messages>[\d,]+)\S* \| (?P<rates>[^a-z]+)"
+    r" \| (?:in (?P<exact>\d+) of (?P=exact) runs|\*\*.* runs: (?:\d+ more than once(?:; )?){1,2}\*\*) \|$",
     re.MULTILINE,
 )
 
@@ -46,11 +48,12 @@ class Shape:
 @dataclass(frozen=True)
 class Beside:
     """Headway's medians ÷ those of a peer in one table, for put, get + ack and end to end; the least number of messages
-    of the peer's runs, and the day."""
+    of the peer's runs, the day, and whether the peer did each of them once."""
 
     messages: int
     day: str
     ratios: tuple[float, ...]
+    exact: bool = True
 
 
 def compared(markdown: str) -> dict[str, dict[Shape, Beside]]:
@@ -69,18 +72,20 @@ def _everything(markdown: str) -> Iterator[tuple[str, Shape, Beside]]:
             continue
         for table in _TABLE.finditer(section["tables"]):
             shape = Shape(table["durability"], int(table["size"]), int(table["clients"]))
-            rows = {
-                row["peer"]: (int(_number(row["messages"])), [_number(rate) for rate in row["rates"].split(" | ")])
-                for row in _ROW.finditer(table["rows"])
-            }
-            ours = [medians for peer, (_, medians) in rows.items() if peer in OURS]
+            rows = list(_ROW.finditer(table["rows"]))
+            ours = [_medians(row) for row in rows if row["peer"] in OURS and row["exact"]]
             if not ours:
                 continue
             best = [max(phase) for phase in zip(*ours, strict=True)]
-            for peer, (messages, medians) in rows.items():
-                if peer not in OURS:
-                    ratios = tuple(mine / theirs for mine, theirs in zip(best, medians, strict=True))
-                    yield peer, shape, Beside(messages, section["day"], ratios)
+            for row in rows:
+                if row["peer"] not in OURS:
+                    ratios = tuple(mine / theirs for mine, theirs in zip(best, _medians(row), strict=True))
+                    messages, is_exact = int(_number(row["messages"])), row["exact"] is not None
+                    yield row["peer"], shape, Beside(messages, section["day"], ratios, is_exact)
+
+
+def _medians(row: re.Match[str]) -> list[float]:
+    return [_number(rate) for rate in row["rates"].split(" | ")]
 
 
 def _number(told: str) -> float:
@@ -108,8 +113,11 @@ def tables(found: Mapping[str, Mapping[Shape, Beside]]) -> list[Table]:
 
 def _line(peer: str, measured: Sequence[Beside]) -> list[str]:
     shapes = len(SIZES) * len(CLIENTS)
+    twice = sum(not beside.exact for beside in measured)
+    notes = [f"{len(measured)} of {shapes}"] if len(measured) < shapes else []
+    notes += [f"some more than once in {twice} of {len(measured)}"] if twice else []
     return [
-        peer if len(measured) == shapes else f"{peer} ({len(measured)} of {shapes})",
+        f"{peer} ({', '.join(notes)})" if notes else peer,
         _from_to([f"{messages:,}" for messages in sorted(beside.messages for beside in measured)], "–"),
         *(
             _from_to([_ratio(ratio) for ratio in sorted(phase)], "–")

@@ -49,6 +49,16 @@ def test_more_messages_count_more_than_a_later_day_and_a_later_day_more_than_an_
         section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400")), options="--unconfirmed 1000 4000"),
         section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400", verdict="**1 of 5 runs: 1 missing**"))),
         section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400", verdict="in 4 of 5 runs"))),
+        section(
+            "bench-peers",
+            "2026-01-01",
+            table(OURS, row("RQ", "400", verdict="**1 of 5 runs: 1 missing, 2 more than once**")),
+        ),
+        section(
+            "bench-peers",
+            "2026-01-01",
+            table(row("Headway, Go", "9", verdict="**1 of 5 runs: 1 more than once**"), row("RQ", "4")),
+        ),
         section("bench-peers", "2026-01-01", table(OURS, "| RQ | – | – | – | – | not measured |\n")),
         section(
             "bench-peers", "2026-01-01", table(OURS, "| RQ | 9 | given up | 1 (1–1) | 1 (1–1) | in 5 of 5 runs |\n")
@@ -75,6 +85,18 @@ def test_the_lines_are_in_the_catalogues_order_and_tell_from_the_least_to_the_mo
         "| RQ (2 of 4) | 900–2,000 | 20.0–1,200 | 1.00 | 1.00 | 2026-01-01 |",
     ]
     assert always.splitlines()[-1] == "| SAQ (1 of 4) | 200,000 | 12.0 | 1.00 | 1.00 | 2026-02-01 |"
+
+
+@pytest.mark.parametrize("fault", ["2 more than once", "2 more than once; 1 more than once"])
+def test_who_did_some_more_than_once_counts_and_is_told_to_have(fault: str) -> None:
+    text = section(
+        "bench-peers",
+        "2026-01-01",
+        table(OURS, row("SAQ", "400", verdict=f"**1 of 5 runs: {fault}**")),
+        table(OURS, row("SAQ", "300"), title="everysec, 1024 B, 50 clients"),
+    )
+    line = "| SAQ (2 of 4, some more than once in 1 of 2) | 200,000 | 3.00–4.00 | 1.00 | 1.00 | 2026-01-01 |"
+    assert line in summary(text).splitlines()
 
 
 def test_it_is_written_into_its_place_and_changes_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
