@@ -29,7 +29,7 @@ from bench.peers.kept import Kept, Round
 from bench.peers.places import Missing
 from bench.peers.ratios import Mode, ratio_row, ratios
 from bench.peers.schedule import Plan, Schedule
-from bench.tables import Table, arguments, made_by, processor, spread, today, write
+from bench.tables import Table, arguments, made_by, processor, settings, spread, today, write
 
 GIVEN_UP = "given up"
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
@@ -232,6 +232,8 @@ class Report:
             "messages": self.options.messages,
             "batch": self.options.batch,
             "warm_up": self.options.warm_up,
+            "seconds": self.schedule.plan.phase_s(),
+            "settings": settings(),
             "peers": {
                 line.name: [line.version, line.library, line.entry.mode(self.options.batch), line.entry.unconfirmed]
                 for line in lines

@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,10 +53,10 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return said
 
 
-def report(**others: object) -> run.Report:
+def report(seconds: float = 20, **others: object) -> run.Report:
     options = copy.copy(OPTIONS)
     vars(options).update(others)
-    return run.Report(options, Schedule(Plan(lines=3, runs=options.runs, seconds=20), lambda: 0.0))
+    return run.Report(options, Schedule(Plan(lines=3, runs=options.runs, seconds=seconds), lambda: 0.0))
 
 
 def test_each_runs_once_before_one_runs_again(happened: list[str]) -> None:
@@ -141,11 +142,18 @@ def test_rounds_that_are_kept_are_not_run_again(happened: list[str], tmp_path: P
 
 @pytest.mark.parametrize(
     "others",
-    [{"messages": 90}, {"batch": 5}, {"unconfirmed": [10]}, {"warm_up": 20}, {"peers": ["Headway, streams", "slow"]}],
+    [
+        {"messages": 90},
+        {"batch": 5},
+        {"unconfirmed": [10]},
+        {"warm_up": 20},
+        {"seconds": 30},
+        {"peers": ["Headway, streams", "slow"]},
+    ],
     ids=lambda others: next(iter(others)),
 )
 def test_rounds_that_were_measured_otherwise_do_not_count(
-    happened: list[str], tmp_path: Path, others: dict[str, object]
+    happened: list[str], tmp_path: Path, others: dict[str, Any]
 ) -> None:
     kept = tmp_path / "kept"
     report(keep=kept).measure(EVERYSEC, 256, 1)
@@ -156,7 +164,7 @@ def test_rounds_that_were_measured_otherwise_do_not_count(
     assert len(happened) == begins_runs_and_ends * len(told.tables[0].rows)
 
 
-def test_rounds_of_other_tables_versions_or_processors_do_not_count(
+def test_rounds_of_other_tables_settings_versions_or_processors_do_not_count(
     happened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = tmp_path / "kept"
@@ -169,6 +177,9 @@ def test_rounds_of_other_tables_versions_or_processors_do_not_count(
     monkeypatch.setattr(run, "library_version", lambda _peer: "2.0")
     report(keep=kept).measure(EVERYSEC, 256, 1)
     assert ran(happened) == 24
+    monkeypatch.setenv("BENCH_SETTINGS", "HEADWAY_ACCEPTORS=1")
+    report(keep=kept).measure(EVERYSEC, 256, 1)
+    assert ran(happened) == 30
 
 
 def test_a_round_in_which_one_failed_is_not_kept(
