@@ -71,10 +71,17 @@ class Lines:
         self._stack = stack
 
     async def open(self, name: str) -> tuple[int, Line, admin_service_pb2.GetServerInfoResponse]:
-        """A line through whichever worker the kernel chooses: its process id, the line, and what it told of itself."""
+        """A line through whichever worker the kernel chooses: its process id, the line, and what it told of itself. A
+        worker that dies just now cannot tell, and the channel finds another."""
         channel = await self._stack.enter_async_context(self._connect(self.service.address))
         admin = admin_service_pb2_grpc.AdminServiceStub(channel)
-        told = await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=10, wait_for_ready=True)
+        told: admin_service_pb2.GetServerInfoResponse | None = None
+        async with asyncio.timeout(SEEN_S):
+            while told is None:
+                try:
+                    told = await admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), wait_for_ready=True)
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is UNAVAILABLE, error
         pid = int(told.process.split("/")[2])
         return pid, Line(queue_service_pb2_grpc.QueueServiceStub(channel), name, admin), told
 
