@@ -249,8 +249,8 @@ async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in
         tally = await flooding
         done_count = tally.in_time + tally.too_late
         figure("a flood that is kept out", f"{tally.offered} offered, {done_count} done, not: {tally.statuses}")
-        # HTTP/2 took no more, before gRPC made calls of it: of none while it is not kept out. How much of it came before
-        # that, and was CANCELLED, is a matter of how soon a busy machine finds it out.
+        # HTTP/2 took no more, before gRPC made calls of it: it takes all while a flood is not kept out. How much came
+        # before that, and was CANCELLED, is a matter of how soon a busy machine finds it out.
         assert tally.statuses["reset"] > tally.offered / 5
         counted = (await line.counts()).length
         assert done_count <= counted <= tally.offered
