@@ -237,7 +237,7 @@ async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in
         stand = pb.Stand(consumer="ada", keep_standing=True, lease=span(60_000))
         standing: Any = turns.stub.WatchPosition(pb.WatchPositionRequest(queue="turns", stand=stand))
         assert (await anext(aiter(standing))).position.position == 1
-        flooding = asyncio.create_task(flood(service.address, "jobs", rate=40_000, seconds=12))
+        flooding = asyncio.create_task(flood(service.address, "jobs", rate=40_000, seconds=20))
         await eventually(lambda: FLOODED in service.log.read_text(), within=15)
         await asyncio.sleep(3)  # all have been told to connect anew
         assert (await scrape(service)).value("flood_kept_out") == 1
@@ -249,9 +249,7 @@ async def test_a_flood_that_lasts_is_kept_out_until_it_is_over_and_who_stands_in
         tally = await flooding
         done_count = tally.in_time + tally.too_late
         figure("a flood that is kept out", f"{tally.offered} offered, {done_count} done, not: {tally.statuses}")
-        # HTTP/2 took no more, before gRPC made calls of it: it takes all while a flood is not kept out. How much came
-        # before that, and was CANCELLED, is a matter of how soon a busy machine finds it out.
-        assert tally.statuses["reset"] > tally.offered / 5
+        assert tally.statuses["reset"] > tally.statuses["1"]  # HTTP/2 took no more, before gRPC made calls of it
         counted = (await line.counts()).length
         assert done_count <= counted <= tally.offered
         assert counted > began
