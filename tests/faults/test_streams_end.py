@@ -19,8 +19,8 @@ import grpc
 import pytest
 
 from faults.conftest import Connect, Open, Serve
-from harness import FaultProxy, ServiceProcess, StoreServer, eventually
-from wire.calls import Line, line_at, span
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually, refused
+from wire.calls import NOT_FOUND, Line, line_at, payloads, span
 from wire.conditions import consumers_wait, leased
 from wire.operators import assert_sound
 from wire.streams import Standing
@@ -321,3 +321,72 @@ async def test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_se
             await eventually(lambda: leased(line, 1), within=SOON_S)
             assert not holder.call.done()
         await lost.ended()
+
+
+async def stop_for_a_moment(service: ServiceProcess) -> None:
+    """It learns late of what comes meanwhile."""
+    service.signal(signal.SIGSTOP)
+    try:
+        await asyncio.sleep(0.15)
+    finally:
+        service.signal(signal.SIGCONT)
+
+
+async def test_who_comes_back_elsewhere_before_the_end_is_seen_has_its_place(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    services = [await serve(fresh_store_server.url) for _ in range(2)]
+    lines = [await open_line(service, "jobs") for service in services]
+    await lines[0].create(place_grace=span(60_000))
+    first = Standing(lines[0])
+    place = (await first.position(1)).place
+    async with Standing(lines[1]) as behind:
+        await behind.position(2)
+        for times in range(4):
+            left, entered = times % 2, 1 - times % 2
+            stopping = asyncio.create_task(stop_for_a_moment(services[left]))
+            await asyncio.sleep(0.01)
+            first.call.cancel()
+            first = Standing(lines[entered], place=place)
+            assert (await first.position(1)).place == place
+            await stopping
+        stopping = asyncio.create_task(stop_for_a_moment(services[0]))
+        await asyncio.sleep(0.01)
+        first.call.cancel()
+        standing = (await lines[1].get(stand=True, place=place)).standing
+        assert (standing.place, standing.position) == (place, 1)
+        await stopping
+
+
+async def test_who_comes_back_at_once_has_its_place_however_often(service: ServiceProcess, connect: Connect) -> None:
+    async with line_at(service.address, "noise", connect) as noise, line_at(service.address, "jobs", connect) as line:
+        await noise.create()
+        await line.create(place_grace=span(60_000))
+
+        async def put() -> None:
+            while True:
+                await noise.put(b"1")
+
+        putting = [asyncio.create_task(put()) for _ in range(20)]
+        try:
+            standing = Standing(line)
+            place = (await standing.position(1)).place
+            for _ in range(300):
+                standing.call.cancel()
+                standing = Standing(line, place=place)
+                assert (await standing.position(1)).place == place
+        finally:
+            for one in putting:
+                one.cancel()
+            await asyncio.wait(putting)
+
+
+async def test_a_place_that_a_stream_has_is_nobody_elses(service: ServiceProcess, connect: Connect) -> None:
+    async with line_at(service.address, "jobs", connect) as line:
+        await line.create(place_grace=span(60_000))
+        async with Standing(line) as holder:
+            await holder.position(1)
+            with refused("PLACE_LOST", NOT_FOUND):
+                await Standing(line, place=holder.place).position(1)
+            await line.put(b"1")
+            assert payloads(await holder.granted()) == [b"1"]
