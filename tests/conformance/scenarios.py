@@ -136,9 +136,6 @@ def beyond_http(scenario: Scenario) -> str:
         return "its certificates are the browser's business: connect-web has no say in TLS"
     if len(scenario.options.get("services", ())) > 1:
         return "it needs a client of several addresses, and connect-web has one"
-    stands = [step.get("request", {}).get("stand") for step in scenario.steps]
-    if any("${" in stand.get("place", "") for stand in stands if isinstance(stand, dict)):
-        return "it comes back to a place on another connection, which may overtake the first one's end"
     return ""
 
 
