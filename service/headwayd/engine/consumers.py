@@ -19,7 +19,6 @@ from headwayd.domain.columns import leases_of
 from headwayd.domain.errors import (
     HeadwayError,
     OutcomeUnknown,
-    PlaceLost,
     QueueDeleted,
     QueueDrained,
     QueueNotFound,
@@ -30,8 +29,8 @@ from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine import lines
-from headwayd.engine.budgets import Budget
 from headwayd.engine.busyness import Busyness
+from headwayd.engine.coming_back import come_back
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.ports import GetAsk, GetStep, Store, Wait
 from headwayd.engine.releasing import Releases
@@ -39,7 +38,6 @@ from headwayd.engine.releasing import Releases
 _BUDGET_S = 2.0
 _NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
 _MOST_AT_ONCE = 500
-_LOOKS_AGAIN_AFTER_S = (0.1, 0.3, 0.6)  # for a place: it may be asked for before its last call was seen to end
 MOST_TOGETHER = 1_000  # messages and settled leases of several who ask in one step
 log = structlog.get_logger(__name__)
 
@@ -216,7 +214,10 @@ class Consumers:
     async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
         """One step that survives its caller: cancelled, it gives back what it is given, and the place. PlaceLost is
         raised when the place was looked for again, and in vain."""
-        task = asyncio.ensure_future(self._first_step(consumer, budget_s))
+        # What was acked would be told as acked before if it were asked for twice.
+        comes_back = consumer.waiter.place and not consumer.order.ack
+        step = come_back(consumer.step, budget_s) if comes_back else consumer.step(budget_s)
+        task = asyncio.ensure_future(step)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -226,18 +227,6 @@ class Consumers:
             self.give_up(consumer)
             self.leave(consumer)
             raise
-
-    @staticmethod
-    async def _first_step(consumer: Consumer, budget_s: float) -> GetStep:
-        budget = Budget(budget_s)
-        for pause_s in _LOOKS_AGAIN_AFTER_S:
-            try:
-                return await consumer.step(budget.left_s)
-            except PlaceLost:
-                if consumer.order.ack or budget.left_s <= pause_s:  # what was acked would be told as acked before
-                    raise
-                await asyncio.sleep(pause_s)
-        return await consumer.step(budget.left_s)
 
     async def ask_together(self, consumers: Sequence[Consumer], *, budget_s: float) -> Sequence[GetStep | QueueDrained]:
         """One step of the store for several of a kind; each has learned of its own. Raises what the store does."""
