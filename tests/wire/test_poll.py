@@ -93,7 +93,7 @@ async def test_too_soon_is_a_strike_and_the_third_loses_the_place(line: Line) ->
 
 
 async def test_a_poll_in_time_forgives_a_strike(line: Line) -> None:
-    await line.create(poll=polls(1_000, strikes=2))  # so long that a busy machine is too soon, too
+    await line.create(poll=polls(1_000, strikes=2))  # so long that on a busy machine, too, the next poll is too soon
     standing = await poll(line)
     for _ in range(3):
         with refused("POLL_TOO_SOON"):
