@@ -16,6 +16,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 SETTINGS = "BENCH_SETTINGS"
+GROUPED = 4  # the level of headings in groups that have headings of their own
 FILES = ("--markdown", "--keep")  # where figures go: nothing of what they are
 
 
@@ -40,9 +41,9 @@ class Table:
         if not self.silent:
             print(" | ".join(cells), flush=True)
 
-    def markdown(self) -> str:
-        """A heading, the note, and the table, if it has rows."""
-        lines = [f"### {self.title}", "", *([self.note, ""] if self.note else [])]
+    def markdown(self, level: int = 3) -> str:
+        """A heading of this level, the note, and the table, if it has rows."""
+        lines = [f"{'#' * level} {self.title}", "", *([self.note, ""] if self.note else [])]
         lines += [_line(self.columns), _line(["---"] * len(self.columns)), *map(_line, self.rows)]
         return "\n".join(lines) + "\n"
 
@@ -99,12 +100,12 @@ def made_by(target: str, module: str = "") -> str:
     return f"cd tests && {before}../.venv/bin/python -m {module} {told}".rstrip()
 
 
-def write(path: Path | None, section: str, origin: str, tables: Sequence[Table]) -> None:
-    """Replaces the section of this name in a Markdown file with these tables and how they were made. Nothing without a
-    file."""
+def write(path: Path | None, section: str, origin: str, tables: Sequence[Table], level: int = 3) -> None:
+    """Replaces the section of this name in a Markdown file with these tables, whose headings have this level, and how
+    they were made. Nothing without a file."""
     if path is None:
         return
-    body = "\n".join(table.markdown() for table in tables if table.rows)
+    body = "\n".join(table.markdown(level) for table in tables if table.rows)
     put_section(path, section, f"`{origin}`, {machine()}.\n\n{body}")
 
 
@@ -116,6 +117,11 @@ def put_section(path: Path, section: str, body: str) -> None:
     pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
     text = pattern.sub(lambda _: whole, text) if pattern.search(text) else f"{text.rstrip()}\n\n{whole}\n".lstrip()
     path.write_text(text)
+
+
+def anchor(heading: str) -> str:
+    """What a link within a document names a heading by, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def today() -> str:

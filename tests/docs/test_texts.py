@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.peers.summary import summary
+from bench.tables import anchor
 from docs.blocks import ROOT
 from headway.v1 import queue_service_pb2
 from headwayd.domain.errors import Reason
@@ -37,8 +38,7 @@ _REASON_ROW = re.compile(r"^\| ([A-Z_]+) \| ([A-Z_]+) \|", re.MULTILINE)
 
 
 def _anchors(markdown: str) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {anchor(heading) for heading in re.findall(r"^#+ (.+)$", markdown, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -24,7 +24,7 @@ from bench.peers import places, servers
 from bench.peers.catalogue import BOTH, CATALOGUE
 from bench.peers.contest import Cell, Contest
 from bench.peers.driving import BATCH, UNCONFIRMED
-from bench.tables import Table, arguments, made_by, spread, write
+from bench.tables import GROUPED, Table, arguments, made_by, spread, write
 from harness import processes
 from harness.conditions import eventually_sync
 
@@ -176,7 +176,7 @@ def main() -> None:
     for durability, size, clients in product(options.durability, options.sizes, options.clients):
         cell = Cell(options.messages, size, clients, PATIENCE_S, options.batch, options.unconfirmed)
         compare(cell, durability, options.runs, table)
-    write(options.markdown, options.section, made_by("", "bench.peers.jetstreams_own"), [table])
+    write(options.markdown, options.section, made_by("", "bench.peers.jetstreams_own"), [table], GROUPED)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from bench.peers.kept import Kept, Round
 from bench.peers.places import Missing
 from bench.peers.ratios import Mode, ratio_row, ratios
 from bench.peers.schedule import Plan, Schedule
-from bench.tables import Table, arguments, made_by, processor, settings, spread, today, write
+from bench.tables import GROUPED, Table, arguments, made_by, processor, settings, spread, today, write
 
 GIVEN_UP = "given up"
 PATIENCE = 6  # a phase that takes so many times as long as it should is given up
@@ -222,7 +222,7 @@ class Report:
         if ratio is not None:
             self.ratios.add(*ratio)
         tables = [self.about, *self.tables, self.ratios, self.missing]
-        write(self.options.markdown, self.options.section, made_by("bench-peers"), tables)
+        write(self.options.markdown, self.options.section, made_by("bench-peers"), tables, GROUPED)
 
     def _terms(self, table: Table, lines: Sequence[Line]) -> dict[str, object]:
         """What rounds must have been measured with to count as this table's."""

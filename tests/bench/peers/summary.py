@@ -3,7 +3,8 @@
 A peer is compared with Headway in the better of its modes, in one and the same table: the one in which it had most
 messages, and of several such the latest. Tables with another size of batches, or of what is unconfirmed, than the
 default do not count, nor do those in which a message was missing. Who did some of them twice counts, for that was more
-work, not less, and it is told. Measures nothing: reads a document and writes into it.
+work, not less, and it is told. Each name leads to the heading that its tables stand under. Measures nothing: reads a
+document and writes into it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from bench.peers.catalogue import BOTH, CATALOGUE, DURABILITY
 from bench.peers.contest import CLIENTS, SIZES
 from bench.peers.ratios import OURS
-from bench.tables import Table, put_section
+from bench.tables import GROUPED, Table, anchor, put_section
 
 SECTION = "bench-peers-summary"
 _MEASURED = re.compile(
@@ -27,8 +28,12 @@ _MEASURED = re.compile(
 )
 _OTHER_BATCHES = re.compile(r"--(batch|unconfirmed) ")
 _TABLE = re.compile(
-    r"^### (?P<durability>\w+), (?P<size>\d+) B, (?P<clients>\d+) clients?\n(?P<rows>(?:(?!#).*\n)*)", re.MULTILINE
+    rf"^{'#' * GROUPED} (?P<durability>\w+), (?P<size>\d+) B, (?P<clients>\d+) clients?\n"
+    r"(?P<rows>(?:(?!#).*\n)*)",
+    re.MULTILINE,
 )
+_OWN = re.compile(rf"<!-- {SECTION} -->.*?<!-- /{SECTION} -->", re.DOTALL)
+_HEADING = re.compile(rf"^#{{2,{GROUPED - 1}}} (.+)$", re.MULTILINE)
 _ROW = re.compile(
     r"^\| (?P<peer>.+?) \| (?P<messages>[\d,]+)\S* \| (?P<rates>[^a-z]+)"
     r" \| (?:in (?P<exact>\d+) of (?P=exact) runs|\*\*.* runs: (?:\d+ more than once(?:; )?){1,2}\*\*) \|$",
@@ -48,12 +53,13 @@ class Shape:
 @dataclass(frozen=True)
 class Beside:
     """Headway's medians ÷ those of a peer in one table, for put, get + ack and end to end; the least number of messages
-    of the peer's runs, the day, and whether the peer did each of them once."""
+    of the peer's runs, the day, whether the peer did each of them once, and the heading that the table stands under."""
 
     messages: int
     day: str
     ratios: tuple[float, ...]
     exact: bool = True
+    heading: str = ""
 
 
 def compared(markdown: str) -> dict[str, dict[Shape, Beside]]:
@@ -67,9 +73,12 @@ def compared(markdown: str) -> dict[str, dict[Shape, Beside]]:
 
 
 def _everything(markdown: str) -> Iterator[tuple[str, Shape, Beside]]:
+    markdown = _OWN.sub("", markdown)
     for section in _MEASURED.finditer(markdown):
         if _OTHER_BATCHES.search(section["command"]):
             continue
+        headings = _HEADING.findall(markdown, 0, section.start())
+        heading = headings[-1] if headings else ""
         for table in _TABLE.finditer(section["tables"]):
             shape = Shape(table["durability"], int(table["size"]), int(table["clients"]))
             rows = list(_ROW.finditer(table["rows"]))
@@ -81,7 +90,7 @@ def _everything(markdown: str) -> Iterator[tuple[str, Shape, Beside]]:
                 if row["peer"] not in OURS:
                     ratios = tuple(mine / theirs for mine, theirs in zip(best, _medians(row), strict=True))
                     messages, is_exact = int(_number(row["messages"])), row["exact"] is not None
-                    yield row["peer"], shape, Beside(messages, section["day"], ratios, is_exact)
+                    yield row["peer"], shape, Beside(messages, section["day"], ratios, is_exact, heading)
 
 
 def _medians(row: re.Match[str]) -> list[float]:
@@ -116,8 +125,9 @@ def _line(peer: str, measured: Sequence[Beside]) -> list[str]:
     twice = sum(not beside.exact for beside in measured)
     notes = [f"{len(measured)} of {shapes}"] if len(measured) < shapes else []
     notes += [f"some more than once in {twice} of {len(measured)}"] if twice else []
+    told = _link(peer, measured[0].heading)
     return [
-        f"{peer} ({', '.join(notes)})" if notes else peer,
+        f"{told} ({', '.join(notes)})" if notes else told,
         _from_to([f"{messages:,}" for messages in sorted(beside.messages for beside in measured)], "–"),
         *(
             _from_to([_ratio(ratio) for ratio in sorted(phase)], "–")
@@ -125,6 +135,11 @@ def _line(peer: str, measured: Sequence[Beside]) -> list[str]:
         ),
         _from_to(sorted(beside.day for beside in measured), " to "),
     ]
+
+
+def _link(peer: str, heading: str) -> str:
+    """To where the document has the peer's tables."""
+    return f"[{peer}](#{anchor(heading)})" if heading else peer
 
 
 def _ratio(ratio: float) -> str:

@@ -17,7 +17,7 @@ def section(name: str, day: str, *tables: str, options: str = "--runs 5") -> str
 
 def table(*rows: str, title: str = "everysec, 256 B, 1 client") -> str:
     head = "| peer | messages | put/s | get + ack/s | end to end/s | each exactly once |\n|---|---|---|---|---|---|\n"
-    return f"### {title}\n\nMedian of 5 runs.\n\n{head}" + "".join(rows)
+    return f"#### {title}\n\nMedian of 5 runs.\n\n{head}" + "".join(rows)
 
 
 def row(peer: str, put: str, messages: str = "200,000", verdict: str = "in 5 of 5 runs") -> str:
@@ -85,6 +85,13 @@ def test_the_lines_are_in_the_catalogues_order_and_tell_from_the_least_to_the_mo
         "| RQ (2 of 4) | 900–2,000 | 20.0–1,200 | 1.00 | 1.00 | 2026-01-01 |",
     ]
     assert always.splitlines()[-1] == "| SAQ (1 of 4) | 200,000 | 12.0 | 1.00 | 1.00 | 2026-02-01 |"
+
+
+def test_each_name_leads_to_the_heading_that_its_tables_stand_under() -> None:
+    text = "# All\n\n## Old ones\n\n" + section("bench-peers-few", "2026-01-01", table(OURS, row("RQ", "9", "900")))
+    text += "\n### RQ, each on disk\n\n" + section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400")))
+    line = "| [RQ](#rq-each-on-disk) (1 of 4) | 200,000 | 3.00 | 1.00 | 1.00 | 2026-01-01 |"
+    assert line in summary(text).splitlines()
 
 
 @pytest.mark.parametrize("fault", ["2 more than once", "2 more than once; 1 more than once"])
