@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from harness import eventually
 from headwayd.rpc.backlog import (
     BETWEEN_CLOSE_LOOKS_S,
     BETWEEN_LOOKS_S,
@@ -257,7 +258,8 @@ async def test_calls_that_grpc_refused_itself_are_found_to_have_ended() -> None:
     channels = [grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=own_connection) for _ in range(20)]
     methods: list[Any] = [channel.unary_unary("/a/b") for channel in channels]
     calls = [method(b"", timeout=30) for method in methods for _ in range(20)]
-    await asyncio.sleep(1)  # far more than are accepted in one turn
+    # Each runs or was refused: they are far more than are accepted in one turn.
+    await eventually(lambda: holding.running + sum(call.done() for call in calls) == len(calls), within=20)
     refused_count = sum(call.done() for call in calls)
     assert refused_count > 0
     assert books.pending_count() == refused_count
