@@ -14,7 +14,7 @@ import pytest_asyncio
 from client.fake_service import Failure, FakeQueue, FakeService
 from headway.core import Connection, Lease, Worker, errors, watch
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Delivery, Message, OnDuplicate
+from headway.v1.message_pb2 import Delivery, Message, OnDuplicate, Settled, SettleResult
 
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
 HALF_A_MINUTE = timedelta(seconds=30)
@@ -65,13 +65,22 @@ async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
         delivery.put_at.FromSeconds(1_000_000)
         delivery.waited.FromSeconds(60)
 
-    async def answer(*_: object) -> pb.GetResponse:
+    asked: list[pb.ExtendRequest] = []
+
+    async def answer(_: object, __: object, request: object, **___: object) -> pb.GetResponse | pb.ExtendResponse:
+        if isinstance(request, pb.ExtendRequest):
+            asked.append(request)
+            return pb.ExtendResponse(results=[SettleResult(settled=Settled.SETTLED_EXTENDED)])
         return pb.GetResponse(deliveries=[delivery])
 
     monkeypatch.setattr(Connection, "call", answer)
     lease = await Lease.get(connection, "q")
     assert lease is not None
-    assert lease.span == timedelta(seconds=1 if is_foreign else 40)
+    assert lease.span == (timedelta(milliseconds=100) if is_foreign else timedelta(seconds=40))
+    assert await lease.confirm(within=1)
+    await lease.progress(0.5, "half")
+    assert [each.HasField("lease") for each in asked] == [not is_foreign] * 2  # unset: what the policy says
+    assert asked[1].progress.note == "half"
 
 
 async def test_handler_that_is_cancelled_by_nobody_here_has_failed(

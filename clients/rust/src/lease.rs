@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, sync::Arc, sync::Weak, thread, time::Duration, time::SystemTime};
 
-use tokio::{sync::Mutex, time::Instant, time::interval_at, time::timeout};
+use tokio::{sync::Mutex, time::Instant, time::MissedTickBehavior, time::interval_at, time::timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -12,7 +12,7 @@ use crate::v1::{AckRequest, DelayRequest, Delivery, ExtendRequest, Message, Prog
 use crate::v1::{SettleResult, Settled, delay_request::Available};
 use crate::{client::Call, client::span, error::DOMAIN, error::Error, queue::Queue};
 
-const SHORTEST_POLICY: Duration = Duration::from_secs(1); // no queue's leases last shorter
+const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
 const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
 
 type Results<R> = fn(<R as Call>::Response) -> Vec<SettleResult>;
@@ -139,11 +139,12 @@ fn told_span(delivery: &Delivery) -> Option<Duration> {
 
 /// Extends the lease at a third of its span until it is settled, lost or dropped.
 async fn keep_alive(lease: Weak<Lease>, pause: Duration) {
-    let mut ticks = interval_at(Instant::now() + pause, pause);
+    let (mut ticks, patience) = (interval_at(Instant::now() + pause, pause), pause.max(SHORTEST_POLICY));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         let Some(lease) = lease.upgrade().filter(|lease| !lease.lost.is_cancelled()) else { return };
-        if let Ok(Err(error)) = timeout(pause, lease.extend(None)).await {
+        if let Ok(Err(error)) = timeout(patience, lease.extend(None)).await {
             warn!(id = lease.message.id, %error, "could not extend a lease");
         }
     }

@@ -28,11 +28,12 @@ export class Lease {
   /** Aborted when the lease is lost (with the HeadwayError: LEASE_STALE, LEASE_GONE), or the client is closed. */
   readonly signal = this.#lost.signal;
 
-  /** Made by `Queue`. */
+  /** Made by `Queue`. It was asked to last for `leaseMs` (unset: as the queue's policy says), and lasts for `spanMs`. */
   constructor(
     readonly queue: Queue,
     readonly delivery: Delivery,
-    readonly spanMs: number,
+    readonly leaseMs?: number,
+    readonly spanMs = leaseMs ?? policyMs(delivery),
   ) {
     this.#named = { queue: queue.name, leases: [delivery.lease] };
     this.message = delivery.message as Message; // always sent
@@ -67,7 +68,7 @@ export class Lease {
   }
 
   async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
-    const request = { ...this.#named, lease: span(this.spanMs), progress };
+    const request = { ...this.#named, lease: span(this.leaseMs), progress };
     const answer = await this.queue.client.queues.extend(request, { timeoutMs });
     await (this.#over.signal.aborted || this.#book(answer));
   }
@@ -120,7 +121,7 @@ export class Lease {
 }
 
 /** How long the policy's lease lasts, by the store's clock; the shortest there is where nobody knows. */
-export function policyMs({ leaseExpiresAt, putAt, waited }: Delivery): number {
+function policyMs({ leaseExpiresAt, putAt, waited }: Delivery): number {
   const isKnown = leaseExpiresAt && putAt && waited;
-  return isKnown ? Math.max(1_000, timestampMs(leaseExpiresAt) - timestampMs(putAt) - durationMs(waited)) : 1_000;
+  return isKnown ? timestampMs(leaseExpiresAt) - timestampMs(putAt) - durationMs(waited) : 100;
 }

@@ -5,7 +5,7 @@ import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
 import type { MessageSchema, PutResult } from "./gen/headway/v1/message_pb.js";
 import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
-import { type Handler, Lease, policyMs } from "./lease.js";
+import { type Handler, Lease } from "./lease.js";
 import { backoffMs, pause, span, warn } from "./timing.js";
 import { currentHeaders } from "./trace.js";
 
@@ -46,7 +46,7 @@ export class Queue {
     const attemptId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // also on pages that came without TLS
     const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
     const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
-    return delivery && new Lease(this, delivery, leaseMs ?? policyMs(delivery));
+    return delivery && new Lease(this, delivery, leaseMs);
   }
 
   /**

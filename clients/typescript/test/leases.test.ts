@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
 import { ErrorReason, type HeadwayError, type Lease } from "@headway/client";
-import { type DelayRequest, type QueueService, Settled } from "@headway/client/v1";
+import { type DelayRequest, type ExtendRequest, type QueueService, Settled } from "@headway/client/v1";
 import { clientOf, DELIVERY, pass, refusal, settle } from "./service.js";
 
 const warn = mock.method(console, "warn", () => undefined);
@@ -115,6 +115,25 @@ test("a lease is extended at a third of its span, until it is settled", async ()
   await lease?.ack();
   await pass(60_000);
   assert.equal(count, 2);
+});
+
+test("a lease that was not asked to last is extended as the policy says, be that ever so short or not known", async () => {
+  const short = { ...DELIVERY, leaseExpiresAt: { seconds: 10n, nanos: 150_000_000 } };
+  for (const delivery of [short, { ...DELIVERY, putAt: undefined, waited: undefined }]) {
+    const asked: ExtendRequest[] = [];
+    const { client } = serviceOf({
+      get: () => ({ deliveries: [delivery] }),
+      extend: (request) => {
+        asked.push(request);
+        return results(Settled.EXTENDED);
+      },
+    });
+    const lease = await client.queue("q").lease();
+    await pass(50);
+    assert.equal(asked.length, 1);
+    assert.equal(asked[0]?.lease, undefined);
+    await lease?.ack();
+  }
 });
 
 test("a lease that is found lost says so, and its scope throws why", async () => {

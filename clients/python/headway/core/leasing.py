@@ -15,7 +15,7 @@ from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled, SettleResult
 
 _NO_SAY = {Settled.SETTLED_STALE: LeaseStale, Settled.SETTLED_GONE: LeaseGone}
-_UNKNOWN = timedelta(seconds=1)  # taken for the policy's span where nobody knows it: of a foreign message
+_SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
 
 
 @dataclass(eq=False, repr=False)
@@ -46,10 +46,9 @@ class Lease:
         request = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
         for delivery in (await connection.call(connection.queues.Get, request)).deliveries:
             # By the store's clock it was given when its message had waited so long.
-            policy = (
-                delivery.lease_expires_at.ToDatetime() - delivery.put_at.ToDatetime() - delivery.waited.ToTimedelta()
-            )
-            return cls(connection, queue_name, delivery, lease or (policy if delivery.HasField("put_at") else _UNKNOWN))
+            given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
+            policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST
+            return cls(connection, queue_name, delivery, lease or policy)
         return None
 
     async def ack(self, result: bytes = b"") -> SettleResult:
@@ -75,8 +74,10 @@ class Lease:
 
         Does not block. Raises LeaseStale or LeaseGone.
         """
-        told = Progress(fraction=fraction, note=note)
-        return self.book(await self.ask(pb.ExtendRequest(lease=span(self.span), progress=told)))
+        return self.book(await self.ask(self._extension(Progress(fraction=fraction, note=note))))
+
+    def _extension(self, progress: Progress | None = None) -> pb.ExtendRequest:
+        return pb.ExtendRequest(lease=span(None if self.span is _SHORTEST else self.span), progress=progress)
 
     async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
         """Makes a call that ends the lease; see `ack` and `delay`."""
@@ -122,7 +123,7 @@ class Lease:
             return True
         try:
             async with asyncio.timeout(within):
-                result = await self.ask(pb.ExtendRequest(lease=span(self.span)))
+                result = await self.ask(self._extension())
             return self.is_ending or self.book(result) is not None  # type: ignore[redundant-expr]  # it may be by now
         except (HeadwayError, TimeoutError) as error:
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
