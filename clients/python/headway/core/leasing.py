@@ -77,6 +77,7 @@ class Lease:
         return self.book(await self.ask(self._extension(Progress(fraction=fraction, note=note))))
 
     def _extension(self, progress: Progress | None = None) -> pb.ExtendRequest:
+        """For the lease's span; where nobody knows that, for as long as the policy says."""
         return pb.ExtendRequest(lease=span(None if self.span is _SHORTEST else self.span), progress=progress)
 
     async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
