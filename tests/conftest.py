@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 from conformance import table
 from conformance.languages import LANGUAGES, language_of
@@ -32,6 +33,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # How long an example takes to make or to run says nothing on a busy machine; the timeout catches what hangs.
+    settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("headway")
     # A shell without job control lets what it starts in the background ignore interrupts, and every program that the
     # tests start would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -56,7 +56,7 @@ def check(etas: Sequence[Eta | None]) -> None:
         assert nearer.p90_ms <= farther.p90_ms
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(looks())
 def test_estimates_are_finite_ordered_and_grow_with_the_position(history: Sequence[LineNumbers]) -> None:
     estimator = WaitEstimator()
@@ -68,7 +68,7 @@ def test_estimates_are_finite_ordered_and_grow_with_the_position(history: Sequen
             assert estimator.estimate(1) is None
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 10**18), few | many), max_size=60), st.sets(st.integers(0, 59)))
 def test_a_pace_is_positive_finite_and_remembers_little(spans: Sequence[tuple[int, int]], doubts: set[int]) -> None:
     pace = Pace()

@@ -47,7 +47,7 @@ def happen(queue: FakeQueue, step: str, number: int) -> None:
             act(queue, names[number % len(names)])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(st.tuples(st.sampled_from([*STEPS, "look"]), NUMBERS), min_size=30, max_size=150))
 def test_a_line_that_is_followed_is_the_line(steps: list[tuple[str, int]]) -> None:
     queue = FakeQueue()
@@ -148,7 +148,7 @@ class Desk:
 
 
 @example(2, [*[("put", 0)] * 29, ("join", 0), *[("ask", 0)] * 10])  # many answers on their way when all is to settle
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     st.integers(1, 3),
     st.lists(

@@ -292,4 +292,4 @@ class RunsAndLeases(RuleBasedStateMachine):
 
 
 def test_whatever_befalls_leases_of_runs_they_count_as_any() -> None:
-    run_state_machine_as_test(RunsAndLeases, settings=settings(max_examples=300, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(RunsAndLeases, settings=settings(max_examples=300, stateful_step_count=25))
