@@ -66,6 +66,8 @@ class Scenario:
 
     queue: the policy of the queue that is there when it begins; None: there is none.
     stage: the kind of scene; options: of that scene.
+    tries: how often it is played at most until it holds: more than once only if a pause of the machine can end what it
+    looks at, and what it guards against would end that each time.
     """
 
     id: str
@@ -75,6 +77,7 @@ class Scenario:
     queue: dict[str, Any] | None = field(default_factory=dict)
     stage: str = "shared"
     options: dict[str, Any] = field(default_factory=dict)
+    tries: int = 1
 
     def __post_init__(self) -> None:
         problem = next(self._problems(), None)
@@ -95,6 +98,8 @@ class Scenario:
     def _problems(self) -> Any:
         if self.stage not in KINDS:
             yield f"no scene is called {self.stage!r}"
+        if self.tries < 1:
+            yield "it is never played"
         if not any(EXPECTATIONS & step.keys() for step in self.steps):
             yield "it expects nothing"
         for step in self.steps:

@@ -11,6 +11,7 @@ from _pytest.mark import ParameterSet
 
 from conformance.driving import DriverProcess
 from conformance.languages import BUILD_S, CORE, LANGUAGES, language_of
+from conformance.matching import Mismatch
 from conformance.playing import Player
 from conformance.scenarios import Scenario, beyond_http, known_failures, read_scenarios, verb_of
 from conformance.stage import Stage
@@ -56,4 +57,10 @@ async def test_scenario(
         pytest.skip(reason)
     driver = await driver_of(language)
     async with stage.scene(scenario.stage, scenario.options, over_http=over_http) as scene:
-        await Player(scenario, driver, scene).play()
+        for left in reversed(range(scenario.tries)):
+            try:
+                await Player(scenario, driver, scene).play()
+                break
+            except Mismatch:
+                if not left:
+                    raise

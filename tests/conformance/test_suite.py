@@ -90,6 +90,7 @@ def test_known_failures_are_of_scenarios_and_languages_that_there_are() -> None:
         ({"steps": ({"call": "Describe", "expect": {}, "start": "s"},)}, "awaited"),
         ({"steps": ({"call": "Describe", "expect": {}, "error": {}},)}, "one thing"),
         ({"steps": ({"call": "Describe", "expect": {}},), "stage": "nowhere"}, "nowhere"),
+        ({"steps": ({"call": "Describe", "expect": {}},), "tries": 0}, "never played"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
