@@ -11,7 +11,6 @@ from _pytest.mark import ParameterSet
 
 from conformance.driving import DriverProcess
 from conformance.languages import BUILD_S, CORE, LANGUAGES, language_of
-from conformance.matching import Mismatch
 from conformance.playing import Player
 from conformance.scenarios import Scenario, beyond_http, known_failures, read_scenarios, verb_of
 from conformance.stage import Stage
@@ -39,6 +38,8 @@ def cases() -> list[ParameterSet]:
                     continue
             reason = known.get((language.name, scenario.id))
             marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            if scenario.tries > 1:
+                marks.append(pytest.mark.flaky(reruns=scenario.tries - 1))
             made.append(pytest.param(driver, scenario, marks=marks, id=f"{driver}-{scenario.id}"))
     return made
 
@@ -57,10 +58,4 @@ async def test_scenario(
         pytest.skip(reason)
     driver = await driver_of(language)
     async with stage.scene(scenario.stage, scenario.options, over_http=over_http) as scene:
-        for left in reversed(range(scenario.tries)):
-            try:
-                await Player(scenario, driver, scene).play()
-                break
-            except Mismatch:
-                if not left:
-                    raise
+        await Player(scenario, driver, scene).play()

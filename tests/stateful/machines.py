@@ -100,7 +100,6 @@ def run_examples(machine: type[StoreMachine], *, steps_at_most: int, steps_at_le
         settings=settings(
             max_examples=EXAMPLES,
             stateful_step_count=steps_at_most,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
             print_blob=True,
             report_multiple_bugs=False,
