@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any, Literal, cast
 
 import pytest
 
 from conformance import table, test_scenarios
+from conformance.languages import LANGUAGES
 from conformance.scenarios import read_scenarios
 
 Outcome = Literal["passed", "failed", "skipped"]
@@ -68,11 +70,24 @@ def test_run_without_scenarios_says_nothing() -> None:
     assert lines.written == []
 
 
+def marked(name: str) -> dict[str, dict[str, object]]:
+    """The cases with that mark, and what it says."""
+    return {
+        str(case.id): dict(mark.kwargs) for case in test_scenarios.cases() for mark in case.marks if mark.name == name
+    }
+
+
 def test_known_failure_is_expected_and_fails_the_run_if_it_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = read_scenarios()[0].id
     monkeypatch.setattr(test_scenarios, "known_failures", lambda: {("python", scenario): "a reason"})
-    marked = [case for case in test_scenarios.cases() if case.marks]
-    assert [case.id for case in marked] == [f"python-{scenario}"]
-    (mark,) = marked[0].marks
-    assert mark.name == "xfail"
-    assert mark.kwargs == {"strict": True, "reason": "a reason"}
+    assert marked("xfail") == {f"python-{scenario}": {"strict": True, "reason": "a reason"}}
+
+
+def test_scenario_of_several_tries_is_played_again_in_every_language_and_no_other_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    once, thrice = read_scenarios()[:2]
+    monkeypatch.setattr(test_scenarios, "read_scenarios", lambda: [once, dataclasses.replace(thrice, tries=3)])
+    again = marked("flaky")
+    assert again == {str(case.id): {"reruns": 2} for case in test_scenarios.cases() if str(case.id).endswith(thrice.id)}
+    assert len(again) >= len(LANGUAGES)
