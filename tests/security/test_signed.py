@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -12,11 +13,13 @@ from typing import Any
 import jwt
 import pytest
 
+from headwayd.access.access import Access
 from headwayd.access.jwks import KeyFile, KeyUrl
 from headwayd.access.signed import SignedRules, SignedTokens
 from headwayd.access.watched import AccessFailed
 from headwayd.domain.access import CallerRole
 from headwayd.domain.errors import Unauthenticated
+from security.callers import Caller, write_callers
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_server, key_set, unsigned
 
 pytestmark = pytest.mark.any_store
@@ -144,6 +147,12 @@ async def test_a_token_must_name_one_namespace_if_namespaces_are_claimed(key_fil
         await tokens(key_file, namespace_claim="ns").identify(KEY.token(**claims))
 
 
+async def has_changed(checked: SignedTokens) -> bool:
+    before = checked.version
+    await checked.refresh()
+    return checked.version != before
+
+
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
@@ -158,14 +167,14 @@ def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
 async def test_a_file_that_changes_is_read_again(key_file: Path) -> None:
     checked = tokens(key_file)
     new = SigningKey("new")
-    assert not await checked.refresh()
+    assert not await has_changed(checked)
     write(key_file, key_set(new))
-    assert await checked.refresh()
+    assert await has_changed(checked)
     await checked.identify(new.token())
     with pytest.raises(Unauthenticated):
         await checked.identify(KEY.token())
     write(key_file, "broken")
-    assert not await checked.refresh()
+    assert not await has_changed(checked)
     await checked.identify(new.token())
 
 
@@ -176,7 +185,7 @@ async def test_keys_of_a_url_are_fetched_once_and_an_unknown_one_asks_again_but_
     monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
     with key_server(key_set(KEY)) as server:
         checked = SignedTokens(SignedRules(**RULES), KeyUrl(server.url))
-        assert await checked.refresh()
+        assert await has_changed(checked)
         for _ in range(3):
             await checked.identify(KEY.token())
         assert server.asked == 1
@@ -193,8 +202,55 @@ async def test_keys_of_a_url_are_fetched_once_and_an_unknown_one_asks_again_but_
             await checked.identify(SigningKey("made-up").token())
         assert server.asked == 2
         now += 301
-        assert not await checked.refresh()  # the same keys
+        assert not await has_changed(checked)  # the same keys
         assert server.asked == 3
+
+
+async def test_keys_that_an_unknown_one_had_fetched_have_changed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who is remembered by a key that was taken back would be served for as long as the token holds."""
+    now = 1_000.0
+    monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
+    with key_server(key_set(KEY)) as server:
+        access = Access(file=None, signed=SignedTokens(SignedRules(**RULES), KeyUrl(server.url)))
+        await access.refresh()
+        await access.identify_token(KEY.token())
+        version, new = access.version, SigningKey("new")
+        server.text = key_set(new)
+        now += 31
+        await access.identify_token(new.token())
+        assert access.version > version
+        version = access.version
+        await access.refresh()
+        assert access.version == version
+        now += 31
+        with pytest.raises(Unauthenticated):
+            await access.identify_token(SigningKey("made-up").token())
+        assert access.version == version  # the same keys
+
+
+async def test_what_the_file_says_is_in_force_while_keys_are_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller(roles=("admin",))
+    file = write_callers(tmp_path / "callers.toml", [caller])
+    keys = KeyUrl("http://127.0.0.1:1/")
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def fetch(*_: object) -> object:
+        asked.set()
+        await answer.wait()
+        return json.loads(key_set(KEY))
+
+    monkeypatch.setattr("headwayd.access.jwks.asyncio.to_thread", fetch)
+    access = Access(file=file, signed=SignedTokens(SignedRules(**RULES), keys))
+    version = access.version
+    write_callers(file, [Caller(roles=("admin",))])
+    looking = asyncio.create_task(access.refresh())
+    await asyncio.wait_for(asked.wait(), 5)
+    assert access.version > version
+    answer.set()
+    await looking
+    assert access.version > version + 1
 
 
 async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +262,7 @@ async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.
         for answer in (None, "not JSON", json.dumps({"keys": []})):
             server.text = answer
             now += 301
-            assert not await checked.refresh()
+            assert not await has_changed(checked)
             await checked.identify(KEY.token())
 
 
@@ -222,5 +278,5 @@ async def test_without_keys_yet_signed_tokens_are_refused_until_they_are_there(
             await checked.identify(KEY.token())
         server.text = key_set(KEY)
         now += 31
-        assert await checked.refresh()
+        assert await has_changed(checked)
         await checked.identify(KEY.token())

@@ -25,15 +25,19 @@ class Access:
     def __init__(self, *, file: Path | None, signed: SignedTokens | None) -> None:
         self._file = WatchedFiles((file,), auth_file.read) if file else None
         self._signed = signed
-        self.version = 0
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of the file, and of the keys of signed tokens."""
+        return (self._file.version if self._file else 0) + (self._signed.version if self._signed else 0)
 
     async def refresh(self) -> None:
         """Reads again what has changed. To be called every few seconds; takes long only if the keys of signed tokens
         must be fetched."""
-        has_changed = self._file is not None and self._file.refresh()
+        if self._file is not None:
+            self._file.refresh()
         if self._signed is not None:
-            has_changed |= await self._signed.refresh()
-        self.version += has_changed
+            await self._signed.refresh()
 
     @property
     def takes_certificates(self) -> bool:

@@ -59,17 +59,24 @@ class KeyFile:
         """The key with this id; None if there is none."""
         return self._file.value.get(key_id)
 
-    async def refresh(self) -> bool:
-        """Whether the keys have changed."""
-        return self._file.refresh()
+    @property
+    def version(self) -> int:
+        """Changes whenever the keys do."""
+        return self._file.version
+
+    async def refresh(self) -> None:
+        """Reads the file again if it has changed."""
+        self._file.refresh()
 
 
 class KeyUrl:
-    """Keys from a URL. None are known before the first `refresh`."""
+    """Keys from a URL. None are known before the first `refresh`. `version` changes whenever the keys do, whoever had
+    them fetched."""
 
     def __init__(self, url: str) -> None:
         self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
         self._url = url
+        self.version = 0
         self._keys: Keys = {}
         self._fetched_at = float("-inf")  # tried, that is
         self._fetch_after_s = 0.0
@@ -81,28 +88,26 @@ class KeyUrl:
             await self._fetch()
         return self._keys.get(key_id)
 
-    async def refresh(self) -> bool:
-        """Whether the keys have changed; they are asked for if they are old."""
-        if time.monotonic() - self._fetched_at <= self._fetch_after_s:
-            return False
-        return await self._fetch()
+    async def refresh(self) -> None:
+        """Asks for the keys if they are old."""
+        if time.monotonic() - self._fetched_at > self._fetch_after_s:
+            await self._fetch()
 
-    async def _fetch(self) -> bool:
+    async def _fetch(self) -> None:
         before = self._fetched_at
         async with self._fetching:
             if self._fetched_at != before:
-                return False  # somebody else has just done it
+                return  # somebody else has just done it
             self._fetched_at = time.monotonic()
             try:
                 keys = _keys(await asyncio.to_thread(self._client.fetch_data))
             except (jwt.PyJWTError, ValueError, OSError) as error:
                 log.warning("the keys of signed tokens could not be fetched", url=self._url, error=str(error))
                 self._fetch_after_s = _FETCH_AGAIN_S
-                return False
+                return
             self._fetch_after_s = _FETCH_EVERY_S
-            has_changed = _thumbprints(keys) != _thumbprints(self._keys)
+            self.version += _thumbprints(keys) != _thumbprints(self._keys)
             self._keys = keys
-            return has_changed
 
 
 def _thumbprints(keys: Keys) -> dict[str, str]:

@@ -19,9 +19,12 @@ _MAX_BYTES = 8_192
 class Keys(Protocol):
     """Where keys come from."""
 
+    @property
+    def version(self) -> int: ...
+
     async def key(self, key_id: str) -> jwt.PyJWK | None: ...
 
-    async def refresh(self) -> bool: ...
+    async def refresh(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,14 @@ class SignedTokens:
         self._rules = rules
         self._keys = keys
 
-    async def refresh(self) -> bool:
-        """Whether tokens must be checked anew."""
-        return await self._keys.refresh()
+    @property
+    def version(self) -> int:
+        """Changes whenever tokens must be checked anew."""
+        return self._keys.version
+
+    async def refresh(self) -> None:
+        """Looks for other keys."""
+        await self._keys.refresh()
 
     async def identify(self, token: str) -> Identity:
         """Whose token it is. Raises Unauthenticated."""

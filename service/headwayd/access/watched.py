@@ -20,13 +20,14 @@ class AccessFailed(Exception):
 
 class WatchedFiles(Generic[Value]):
     """What `read` makes of the contents of some files that belong together. `read` raises ValueError for contents that
-    it cannot use."""
+    it cannot use. `version` counts the values."""
 
     def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[bytes]], Value]) -> None:
         self._paths = tuple(paths)
         self._read = read
         self._stamp: _Stamp = ()
         self.value = self._load()
+        self.version = 0
 
     def refresh(self) -> bool:
         """Whether there is a new value. Never raises."""
@@ -34,6 +35,7 @@ class WatchedFiles(Generic[Value]):
             if self._look() == self._stamp:
                 return False
             self.value = self._load()
+            self.version += 1
         except (AccessFailed, OSError) as error:
             log.error("a changed file cannot be used, what it said before stays in force", error=str(error))  # noqa: TRY400 - the trace is this class's
             return False
