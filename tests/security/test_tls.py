@@ -295,6 +295,34 @@ async def test_a_port_of_pythons_own_asks_for_certificates_too(short_dir: Path) 
         assert greeted == b""
 
 
+async def test_a_port_of_pythons_own_forgets_an_authority_that_was_taken_back(short_dir: Path) -> None:
+    """Also where a session of before would save its client from showing the certificate again."""
+    server_authority, old, new = Authority(), Authority(), Authority()
+    server_authority.write_server(short_dir)
+    file = Path(old.write(short_dir))
+    files = TlsFiles(cert=short_dir / "cert.pem", key=short_dir / "key.pem", client_ca=file)
+    server = await python_port(files)
+    shown = ssl.create_default_context(cadata=server_authority.pem.decode())
+    shown.maximum_version = ssl.TLSVersion.TLSv1_2  # there a session is there with the handshake
+    old.client("a.example").configure_cert(shown)
+    port = server.sockets[0].getsockname()[1]
+
+    def greeted(session: ssl.SSLSession | None) -> tuple[bytes, ssl.SSLSession | None, bool]:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=5)
+        with plain, shown.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as tls:
+            return tls.recv(5), tls.session, bool(tls.session_reused)
+
+    async with server:
+        _, session, _ = await asyncio.to_thread(greeted, None)
+        assert (await asyncio.to_thread(greeted, session))[2]
+        new.write(short_dir)
+        files.refresh()
+        for kept in (session, None):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(greeted, kept)
+        assert await greeting(server, server_authority, new.client("a.example")) == b"hello"
+
+
 def test_a_key_with_a_password_is_refused_without_asking_for_it(short_dir: Path) -> None:
     authority = Authority()
     authority.write_server(short_dir)

@@ -1,7 +1,8 @@
 """The certificate by which this service shows who it is, and the authority of its callers' certificates, from files.
 
 The gRPC port takes them as they are (`rpc/secure.py`), a port of Python's own takes `context`. Both follow the files:
-connections that begin after a change get the new certificate, those that stand keep the old one.
+connections that begin after a change get the new certificate, and show one of the new authority; those that stand keep
+the old ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 from headwayd.access.watched import WatchedFiles
 
@@ -29,7 +31,7 @@ class TlsFiles:
     def __init__(self, *, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         self._cert, self._key = cert, key
         paths = (cert, key) if client_ca is None else (cert, key, client_ca)
-        self._contexts: list[ssl.SSLContext] = []
+        self._followed: list[_Followed] = []
         self._files = WatchedFiles(paths, self._checked)
 
     @property
@@ -49,25 +51,24 @@ class TlsFiles:
     def refresh(self) -> None:
         """Reads the files again if they have changed."""
         if self._files.refresh():
-            for context in self._contexts:
-                self._fill(context, self.pems)
+            for followed in self._followed:
+                followed.newest = self._context(self.pems)
 
     def context(self) -> ssl.SSLContext:
-        """For a server that is not gRPC's: TLS 1.2 or newer, follows the files as long as `refresh` is called. A new
-        authority of callers' certificates is added to the old one until the process ends: Python can take none away."""
-        context = self._fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.pems)
-        self._contexts.append(context)
-        return context
+        """For a server of asyncio's: TLS 1.2 or newer, follows the files as long as `refresh` is called."""
+        self._followed.append(followed := _Followed(self._context(self.pems)))
+        return followed
 
     def _checked(self, contents: Sequence[bytes]) -> Pems:
         pems = Pems(contents[0], contents[1], contents[2] if len(contents) > 2 else None)
         try:
-            self._fill(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pems)
+            self._context(pems)
         except ssl.SSLError as error:
             raise ValueError(f"no certificates and key that belong together: {error.reason or error}") from error
         return pems
 
-    def _fill(self, context: ssl.SSLContext, pems: Pems) -> ssl.SSLContext:
+    def _context(self, pems: Pems) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if pems.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -75,6 +76,21 @@ class TlsFiles:
         # Python reads these from files only. Should they have changed since, the next look finds it.
         context.load_cert_chain(self._cert, self._key, password=_no_password)
         return context
+
+
+class _Followed(ssl.SSLContext):
+    """Each connection begins with the newest context. One that is filled anew would keep the authorities that it had,
+    and let sessions of theirs go on: neither can be taken out of it."""
+
+    def __new__(cls, *_: Any) -> Self:
+        return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
+
+    def __init__(self, newest: ssl.SSLContext) -> None:
+        self.newest = newest
+
+    def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
+        """What asyncio begins a connection with."""
+        return self.newest.wrap_bio(*args, **options)
 
 
 def _no_password() -> str:
