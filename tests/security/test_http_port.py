@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -105,6 +106,27 @@ async def test_it_serves_the_same_certificate_and_asks_for_the_same(start: Start
     authority.client("probe.example").configure_cert(context)
     async with httpx.AsyncClient(timeout=10, verify=context) as client:
         assert (await client.get(f"{url}/healthz")).status_code == 200
+
+
+async def test_who_never_shakes_hands_is_counted_and_sent_away(start: Start, short_dir: Path) -> None:
+    authority = Authority()
+    bounds = {"HEADWAY_MAX_HTTP_CONNECTIONS": "10", "HEADWAY_HANDSHAKE_TIMEOUT": "1s"}
+    url = httpx.URL(start(**HTTP, **bounds, **authority.write_server(short_dir)).addresses[1])
+    context = ssl.create_default_context(cadata=authority.pem.decode())
+
+    async def ask() -> int:
+        async with httpx.AsyncClient(timeout=10, verify=context) as client:
+            return (await client.get(url.join("/healthz"))).status_code
+
+    for _ in range(11):  # one whose handshake is over does not count
+        assert await ask() == 200
+    silent = [await asyncio.open_connection(url.host, url.port) for _ in range(10)]
+    with pytest.raises(httpx.TransportError):
+        await ask()
+    for reader, writer in silent:
+        assert await asyncio.wait_for(reader.read(), 30) == b""
+        writer.close()
+    assert await ask() == 200
 
 
 CERTIFICATES = """

@@ -123,7 +123,8 @@ class CapacitySettings(BaseSettings):
     )
     handshake_timeout: Span = setting(
         timedelta(seconds=10),
-        "How long a new connection may take until it speaks HTTP/2, its TLS included. Then it is closed.",
+        "How long a new connection may take until it speaks HTTP/2, its TLS included, and at http_listen for its TLS. "
+        "Then it is closed.",
         unit="span",
         ge=timedelta(seconds=1),
         le=timedelta(minutes=2),

@@ -22,6 +22,7 @@ import uvicorn
 from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
 from headwayd.http.errors import CannotListenHttp
+from headwayd.http.handshakes import Handshakes
 from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
@@ -40,7 +41,23 @@ class _Server(uvicorn.Server):
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """Listens. uvicorn's own would give every handshake a minute."""
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            made: asyncio.Protocol = config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state={}
+            )
+            return made
+
+        within_s = config.ssl.within_s if isinstance(config.ssl, Handshakes) else None
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=one, ssl=config.ssl, ssl_handshake_timeout=within_s, backlog=config.backlog
+            )
+            for one in sockets or ()
+        ]
+        self.started = True
         self.has_started.set()
 
     @contextlib.contextmanager
@@ -50,14 +67,20 @@ class _Server(uvicorn.Server):
 
 
 class HttpServer:
-    """Serves what is `behind` on `listen`, "HOST:PORT"; over TLS with `tls`. With `reuse_port` other workers listen
-    there, too.
+    """Serves what is `behind` on `listen`, "HOST:PORT"; over TLS with `tls`, whose handshakes may take `handshake_s`.
+    With `reuse_port` other workers listen there, too.
 
     Life: `start`, `stop`. Both belong to one event loop.
     """
 
     def __init__(
-        self, behind: Behind, *, listen: str, reuse_port: bool = False, tls: ssl.SSLContext | None = None
+        self,
+        behind: Behind,
+        *,
+        listen: str,
+        reuse_port: bool = False,
+        tls: ssl.SSLContext | None = None,
+        handshake_s: float = 10.0,
     ) -> None:
         self._listen = listen
         self._reuse_port = reuse_port
@@ -77,7 +100,8 @@ class HttpServer:
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
         )
         config.load()
-        config.ssl = tls  # made by whoever follows its files
+        if tls is not None:  # made by whoever follows its files; as many may shake hands as are served
+            config.ssl = Handshakes(tls, most=behind.most_connections, within_s=handshake_s)
         self._scheme = "http" if tls is None else "https"
         self._server = _Server(config)
         self._serving: asyncio.Task[None] | None = None
