@@ -99,12 +99,7 @@ class Oversight:
         self._tell()
         self._tasks.spawn(metrics.run(), "metrics")
         if settings.otlp_endpoint is not None:
-            from headwayd.telemetry.otlp_metrics import OtlpMetrics  # noqa: PLC0415
-
-            self._otlp = otlp = OtlpMetrics(
-                metrics, endpoint=settings.otlp_endpoint, every=settings.metrics_interval, process=self._process
-            )
-            self._tasks.spawn(otlp.run(), "otlp metrics")
+            self._send(metrics, settings.otlp_endpoint)
         if settings.http_listen is None:
             return []
         from headwayd.http.doors import Behind  # noqa: PLC0415
@@ -123,8 +118,23 @@ class Oversight:
             has_dashboard=settings.dashboard,
             may_act=settings.dashboard_actions,
         )
-        self._http = HttpServer(behind, listen=settings.http_listen, reuse_port=self._is_worker, tls=doors.tls)
+        self._http = HttpServer(
+            behind,
+            listen=settings.http_listen,
+            reuse_port=self._is_worker,
+            tls=doors.tls,
+            handshake_s=settings.handshake_timeout.total_seconds(),
+        )
         return [await self._http.start()]
+
+    def _send(self, metrics: Metrics, endpoint: str) -> None:
+        from headwayd.telemetry.identity import is_disabled  # noqa: PLC0415
+        from headwayd.telemetry.otlp_metrics import OtlpMetrics  # noqa: PLC0415
+
+        if not is_disabled():
+            every = self._settings.metrics_interval
+            self._otlp = OtlpMetrics(metrics, endpoint=endpoint, every=every, process=self._process)
+            self._tasks.spawn(self._otlp.run(), "otlp metrics")
 
     def set_serving(self, is_serving: bool) -> None:
         """Whether this process wants calls."""

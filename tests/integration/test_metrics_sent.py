@@ -105,6 +105,23 @@ async def test_what_is_sent_is_what_is_scraped(
     assert resource["service.instance.id"].split("/")[2] == str(service.pid)
 
 
+async def test_the_variables_of_the_sdk_are_in_force(receiver: Receiver, make_service: MakeService) -> None:
+    told = {"OTEL_SERVICE_NAME": "orders-queue", "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment.name=test"}
+    service = await asyncio.to_thread(make_service, **endpoint(receiver), **told)
+    await eventually(lambda: bool(receiver.sent), within=15)
+    resource = {each.key: each.value.string_value for each in receiver.sent[-1].resource.attributes}
+    assert resource["service.name"] == "orders-queue"
+    assert resource["deployment.environment.name"] == "test"
+    assert resource["service.instance.id"].split("/")[2] == str(service.pid)
+
+
+async def test_nothing_is_sent_where_the_sdk_is_disabled(receiver: Receiver, make_service: MakeService) -> None:
+    service = await asyncio.to_thread(make_service, **endpoint(receiver), OTEL_SDK_DISABLED="true")
+    await asyncio.sleep(2)  # two intervals
+    assert await asyncio.to_thread(service.stop) == 0
+    assert receiver.sent == []
+
+
 async def test_the_last_numbers_are_sent_at_the_end(
     receiver: Receiver, make_service: MakeService, connect: Callable[[str], grpc.aio.Channel]
 ) -> None:

@@ -15,16 +15,16 @@ from typing import Any, Final
 import structlog
 from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics import export as otel
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
 from headwayd import __version__
 from headwayd.telemetry import metric_names as names
+from headwayd.telemetry.identity import resource_of, timeout_of
 from headwayd.telemetry.metric_names import Kind
 from headwayd.telemetry.metrics import Metrics
 from headwayd.telemetry.reading import Buckets, Reading, Series
 
-_TIMEOUT_S: Final = 5
+_TIMEOUT_S: Final = 5  # OTEL_EXPORTER_OTLP_TIMEOUT says otherwise
 _CUMULATIVE: Final = otel.AggregationTemporality.CUMULATIVE
 log: Any = structlog.get_logger(__name__)
 
@@ -36,10 +36,8 @@ class OtlpMetrics:
         self._metrics = metrics
         self._every_s = every.total_seconds()
         self._started_ns = time.time_ns()
-        self._resource = Resource.create(
-            {"service.name": "headway", "service.version": __version__, "service.instance.id": process}
-        )
-        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=_TIMEOUT_S)
+        self._resource = resource_of(process)
+        self._exporter = OTLPMetricExporter(endpoint=endpoint, timeout=timeout_of("METRICS", _TIMEOUT_S))
 
     async def run(self) -> None:
         """Sends until cancelled."""

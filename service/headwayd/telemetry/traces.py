@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import structlog
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from headwayd import __version__
 from headwayd.telemetry.export import CountingExporter
+from headwayd.telemetry.identity import resource_of, timeout_of
 from headwayd.telemetry.jobs import Jobs
 from headwayd.telemetry.sampling import sampler
 
@@ -45,13 +43,12 @@ class Traces:
     process among its like."""
 
     def __init__(self, *, endpoint: str, ratio: float, process: str) -> None:
-        is_told = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{name}") for name in ("TIMEOUT", "TRACES_TIMEOUT"))
-        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=None if is_told else _EXPORT_S)
+        exporter = OTLPSpanExporter(endpoint=endpoint, timeout=timeout_of("TRACES", _EXPORT_S))
         self._exporter = CountingExporter(exporter, endpoint=endpoint)
         self._processor = _CountingProcessor(self._exporter)
         self._provider = TracerProvider(
             sampler=sampler(ratio),
-            resource=Resource.create(_who(process)),
+            resource=resource_of(process),
             shutdown_on_exit=False,  # `close` does it, in order
         )
         self._provider.add_span_processor(self._processor)
@@ -74,12 +71,3 @@ class Traces:
         lost = self._processor.ended_count - self._exporter.sent_count
         if lost:
             log.warning("traces were lost", spans=lost, sent=self._exporter.sent_count)
-
-
-def _who(process: str) -> Mapping[str, str]:
-    """What is told of this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win."""
-    ours = {"service.version": __version__, "service.instance.id": process}
-    told = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if "service.name" not in told and "OTEL_SERVICE_NAME" not in os.environ:
-        ours["service.name"] = "headway"
-    return {name: value for name, value in ours.items() if f"{name}=" not in told}
