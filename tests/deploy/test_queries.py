@@ -11,6 +11,7 @@ import yaml
 
 from deploy.charts import CHART, of_kind, rendered, the
 from deploy.queries import labels_left, texts_in
+from headwayd.engine.counting.counts import Counts
 from headwayd.telemetry import metric_names
 
 RULES = yaml.safe_load((CHART / "alerts.yaml").read_text())["rules"]
@@ -58,6 +59,21 @@ def test_an_alert_says_what_it_means_and_how_bad_it_is(rule: dict[str, Any]) -> 
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"].keys() == {"summary", "description"}
     assert all(text.endswith(".") for text in rule["annotations"].values())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_of_a_quantile_can_fire(rule: dict[str, Any]) -> None:
+    """What lies beyond the last bound of a histogram is told as that bound."""
+    asked = re.search(r"histogram_quantile\(.*?headway_(\w+)_bucket.*> ([\d.]+)$", rule["expr"].strip(), re.DOTALL)
+    assert (asked is None) == ("histogram_quantile" not in rule["expr"])
+    if asked is not None:
+        counts = Counts(most_queues=1)
+        bounds = {
+            "position_lag_seconds": counts.position_lag.bounds,
+            "event_loop_lag_seconds": counts.loop_lag.bounds,
+            "store_seconds": counts.store[""].bounds,
+        }
+        assert float(asked[2]) < bounds[asked[1]][-1]
 
 
 def test_alerts_can_be_told_apart_and_are_told_in_the_runbook() -> None:
