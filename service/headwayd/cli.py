@@ -109,6 +109,7 @@ def check(
         str | None, typer.Argument(help="HOST:PORT or unix:PATH. Default: where `serve` would listen.")
     ] = None,
     timeout: Annotated[str, typer.Option(help="How long to wait for the answer.")] = "2s",
+    ready: Annotated[bool, typer.Option("--ready", help="Ask also whether its store can be counted on.")] = False,
 ) -> None:
     """Ask a running service whether it serves. Exits with 0 if it does, 1 if not. With the service's own settings: its
     certificate is the one that is trusted, and shown where clients must show one."""
@@ -130,9 +131,9 @@ def check(
         )
     except AccessFailed as error:
         _fail(str(error), code=1)
-    if not asyncio.run(ask(where, within, tls or None)):
-        _fail(f"{where} does not serve", code=1)
-    print(f"{where} serves")
+    if not asyncio.run(ask(where, within, tls or None, service="readiness" if ready else "")):
+        _fail(f"{where} is not ready" if ready else f"{where} does not serve", code=1)
+    print(f"{where} is ready" if ready else f"{where} serves")
 
 
 @cli.command()

@@ -105,7 +105,7 @@ def test_probes_go_where_the_kubelet_can_ask() -> None:
     def by_grpc(service: str) -> Object:
         return {"grpc": {"port": 7420, "service": service}}
 
-    program = {"exec": {"command": ["headwayd", "check", "localhost:7420"]}}
+    program = {"exec": {"command": ["headwayd", "check", "--ready", "localhost:7420"]}}
     paths = ("/healthz", "/healthz", "/readyz")
     assert probes("url") == [over_http(path, "HTTP") for path in paths]
     assert probes("url", "httpPort=0") == [by_grpc(name) for name in ("liveness", "liveness", "readiness")]
@@ -132,7 +132,17 @@ def test_the_test_pod_brings_what_the_service_asks_for() -> None:
     env = {each["name"]: each for each in containers[0]["env"]}
     assert env["HEADWAY_CA"]["value"] == "/etc/headway/tls/ca.crt"
     assert env["HEADWAY_TOKEN"]["valueFrom"]["secretKeyRef"] == {"name": "headway-test", "key": "token"}
+    assert not {"HEADWAY_CERT", "HEADWAY_KEY"} & env.keys()
     assert of_kind(rendered("sentinel"), "Pod") == []
+
+
+def test_the_test_pod_shows_a_certificate_where_callers_must() -> None:
+    pod = the(rendered("secure", "tls.clients=true"), "Pod")["spec"]
+    (volume,) = pod["volumes"]
+    files = {f"/etc/headway/tls/{item['path']}" for item in volume["secret"]["items"]}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        env = {each["name"]: each.get("value") for each in container["env"]}
+        assert {env["HEADWAY_CA"], env["HEADWAY_CERT"], env["HEADWAY_KEY"]} == files
 
 
 # -- routes -----------------------------------------------------------------------------------------------------------

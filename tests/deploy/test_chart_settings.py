@@ -127,6 +127,7 @@ def test_the_service_takes_the_settings_as_they_are_said(
 def test_numbers_arrive_whole() -> None:
     said = settings_of(rendered("everything"))
     assert said["HEADWAY_MAX_REQUEST_BYTES"] == "16777216"
+    assert said["HEADWAY_TRACE_RATIO"] == "0.25"
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,11 @@ Connect = Callable[[str], grpc.aio.Channel]
 Health = health_pb2.HealthCheckResponse
 
 
-def check(address: str) -> int:
+def check(address: str, *flags: str) -> int:
     """The exit code of `headwayd check`."""
     program = str(Path(sys.executable).with_name("headwayd"))
-    return subprocess.run([program, "check", address], capture_output=True, check=False, timeout=20).returncode
+    command = [program, "check", *flags, address]
+    return subprocess.run(command, capture_output=True, check=False, timeout=20).returncode
 
 
 async def wait_for_a_message(
@@ -135,9 +136,12 @@ async def test_readiness_follows_the_store_and_nothing_else_does(
 
         expected = everything = await serving()
         assert "readiness" in everything
+        assert await asyncio.to_thread(check, service.address, "--ready") == 0
         fresh_store_server.pause()
         expected = everything - {"readiness"}
         await eventually(follows, within=10)
+        assert await asyncio.to_thread(check, service.address, "--ready") == 1
+        assert await asyncio.to_thread(check, service.address) == 0
         fresh_store_server.resume()
         expected = everything
         await eventually(follows, within=10)

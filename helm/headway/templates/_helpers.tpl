@@ -36,9 +36,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{/* A setting as the service reads it: helm makes numbers floats, and writes large ones with an exponent. */}}
+{{/* A setting as the service reads it: helm makes numbers floats, and writes large whole ones with an exponent. */}}
 {{- define "headway.text" -}}
-{{- if kindIs "float64" . -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- if and (kindIs "float64" .) (eq . (floor .)) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
 {{/* Whole seconds of a span such as 500ms, 5s, 2m, 12h, 7d or 5; rounded up. */}}
@@ -123,7 +123,7 @@ httpGet: {port: http, path: {{ ternary "/readyz" "/healthz" (eq .asks "readiness
 {{- else if not $tls.existingSecret -}}
 grpc: {port: {{ .root.Values.port }}, service: {{ .asks }}}
 {{- else if eq .asks "readiness" -}}
-exec: {command: [headwayd, check, "localhost:{{ .root.Values.port }}"]}
+exec: {command: [headwayd, check, --ready, "localhost:{{ .root.Values.port }}"]}
 {{- else -}}
 tcpSocket: {port: grpc}
 {{- end -}}

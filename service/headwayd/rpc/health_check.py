@@ -23,13 +23,14 @@ def _channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(pems.cert, *own), options=options)
 
 
-async def check(address: str, timeout: timedelta, tls: TlsFiles | None = None) -> bool:
-    """Whether the service at `address` ("HOST:PORT" or "unix:PATH") says SERVING within `timeout`. With the `tls` that
-    it serves, what answers must have that very certificate, for whatever name; and it is shown the same one."""
+async def check(address: str, timeout: timedelta, tls: TlsFiles | None = None, *, service: str = "") -> bool:
+    """Whether the service at `address` ("HOST:PORT" or "unix:PATH") says SERVING within `timeout`, of itself or of the
+    `service` that it is asked about, such as "readiness". With the `tls` that it serves, what answers must have that
+    very certificate, for whatever name; and it is shown the same one."""
     async with _channel(address, tls) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
         try:
-            response = await stub.Check(health_pb2.HealthCheckRequest(), timeout=timeout.total_seconds())
+            response = await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout.total_seconds())
         except grpc.aio.AioRpcError:
             return False
     return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
