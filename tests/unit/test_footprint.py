@@ -15,7 +15,8 @@ from headwayd.config.settings import BadSettings, Settings
 from headwayd.domain.footprint import BASE_BYTES, Capacity, capacity_within, window_within
 
 MIB = 1024 * 1024
-CHART = Path(__file__).resolve().parents[2] / "helm/headway/values.yaml"
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm/headway/values.yaml"
 
 
 @given(st.integers(BASE_BYTES, 64 * 1024 * MIB))
@@ -25,6 +26,19 @@ def test_what_follows_from_the_memory_fits_into_it(memory: int) -> None:
 
 def test_where_memory_is_ample_the_defaults_hold_and_no_more() -> None:
     assert capacity_within(64 * 1024 * MIB) == Capacity()
+
+
+def test_the_runbook_tells_what_the_container_of_the_chart_takes() -> None:
+    told = " ".join((ROOT / "docs/operations.md").read_text().split())
+    takes = capacity_within(512 * MIB)
+    assert (
+        f"takes {takes.max_running_calls:,} calls and streams, {takes.max_pending_calls:,} that wait to be begun, "
+        f"{takes.max_connections:,} connections, {takes.max_http_connections:,} to the HTTP port, "
+        f"and {takes.max_running_bytes // MIB} MiB" in told
+    )
+    assert "from 3 GiB on the most of each" in told
+    ample, full = capacity_within(3 * 1024 * MIB), Capacity()
+    assert replace(ample, max_running_bytes=full.max_running_bytes) == full
 
 
 def test_a_default_start_fits_into_the_container_of_the_chart() -> None:
