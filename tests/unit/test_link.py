@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -245,3 +247,92 @@ async def test_connections_that_were_dropped_are_used_no_more(store: FakeStore, 
     store.answer("b")
     await again
     assert len(store.connections) == 2
+
+
+async def busy_with(link: Link, count: int) -> list[asyncio.Task[list[Any]]]:
+    """So many calls, each by itself."""
+    calls = []
+    for number in range(count):
+        calls.append(call(link, f"busy {number}", is_long=False))
+        await settled()
+    return calls
+
+
+async def given_up(calls: Sequence[asyncio.Task[list[Any]]]) -> None:
+    """Nobody waits for them any more."""
+    for one in calls:
+        one.cancel()
+    await asyncio.wait(calls)
+
+
+async def test_however_many_were_given_up_before_a_connection_is_free_all_can_be_used_again(
+    store: FakeStore, link: Link
+) -> None:
+    calls = await busy_with(link, 16)
+    waiting = []
+    for number in range(1_000):
+        waiting.append(call(link, f"given up {number}", is_long=False))
+        for _ in range(3):
+            await asyncio.sleep(0)  # each goes by itself
+    await given_up(waiting)
+    for number in range(16):
+        store.answer(f"busy {number}")
+        await settled()
+    await asyncio.gather(*calls)
+    again = await busy_with(link, 16)
+    assert len(store.under_way) == 16
+    assert len(store.pieces) == 32  # nothing that was given up was sent
+    for name in tuple(store.under_way):
+        store.answer(name)
+    await asyncio.gather(*again)
+    assert len(store.connections) == 16
+
+
+class Payload(str):
+    """Tells by a weak reference whether it is kept."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_of_calls_that_were_given_up_nothing_is_kept_while_the_store_is_silent(
+    store: FakeStore, link: Link
+) -> None:
+    calls = await busy_with(link, 16)
+    kept: weakref.WeakSet[Payload] = weakref.WeakSet()
+    for number in range(10):
+        payload = Payload(number)
+        kept.add(payload)
+        waiting = call(link, payload, is_long=False)
+        del payload
+        await settled()
+        await given_up([waiting])
+        del waiting
+    last = call(link, "last", is_long=False)
+    await settled()
+    gc.collect()
+    assert len(kept) == 0
+    store.answer("busy 0")
+    await settled()
+    store.answer("last")
+    await last
+    for number in range(1, 16):
+        store.answer(f"busy {number}")
+    await asyncio.gather(*calls)
+
+
+async def test_long_calls_that_were_given_up_before_a_connection_is_free_hold_up_no_other(
+    store: FakeStore, link: Link
+) -> None:
+    calls = await busy_with(link, 16)
+    waiting = [call(link, name, is_long=True) for name in "ab"]
+    await settled()
+    later = [call(link, name, is_long=True) for name in "cd"]
+    await settled()
+    await given_up(waiting)
+    for name in ("busy 0", "busy 1"):
+        store.answer(name)
+        await settled()
+    assert store.pieces[16:] == [["c"], ["d"]]
+    for name in tuple(store.under_way):
+        store.answer(name)
+    await asyncio.gather(*calls, *later)

@@ -143,6 +143,7 @@ class Link:
     def _start(self, pipeline: Pipeline) -> None:
         """At once, if a connection is free; else as soon as one is."""
         if not self._places:
+            self._drop_unwanted()  # else all that comes while the store is away would be kept
             self._placeless.append(pipeline)
             return
         self._places -= 1
@@ -195,10 +196,18 @@ class Link:
         self._places += 1
         if pipeline.is_long:
             self._next_long()
+        self._drop_unwanted()
         if self._placeless and self._places:
             self._start(self._placeless.popleft())
         if self._places == _MOST_CONNECTIONS:
             self._rest.set()
+
+    def _drop_unwanted(self) -> None:
+        """Forgets the first of those who wait for a connection, as far as nobody waits for them any more. They are not
+        begun: each would end at once, deep within the end of the one before, and after an outage there are many."""
+        while self._placeless and not self._placeless[0].is_wanted():
+            if self._placeless.popleft().is_long:
+                self._next_long()
 
     def drop_connections(self) -> None:
         """Forgets every connection: they may lead to a server that is no longer the right one."""

@@ -56,6 +56,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_link.py::test_a_long_call_that_the_store_does_not_answer_holds_up_no_other_for_good",
     ),
     Mutant(
+        name="given-up-and-kept",
+        defect="What nobody waits for any more is kept for as long as the store is away.",
+        file="store/link.py",
+        old="            self._drop_unwanted()  # else",
+        new="            # else",
+        test="tests/unit/test_link.py::test_of_calls_that_were_given_up_nothing_is_kept_while_the_store_is_silent",
+    ),
+    Mutant(
         name="dropped-connection-kept",
         defect="A connection that was busy when all were dropped is used on, whoever is at its other end.",
         file="store/link.py",
