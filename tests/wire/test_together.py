@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
+from typing import Any
 
 from harness import eventually, refused
 from headway.v1 import message_pb2, queue_service_pb2
@@ -14,6 +15,7 @@ from wire.conditions import consumers_wait, leased
 
 MANY = 200
 KEEP = message_pb2.ON_DUPLICATE_KEEP
+REPLACE = message_pb2.ON_DUPLICATE_REPLACE
 
 
 def all_refused(answers: Sequence[object], reason: str) -> None:
@@ -22,6 +24,13 @@ def all_refused(answers: Sequence[object], reason: str) -> None:
         with refused(reason):
             assert isinstance(answer, BaseException)
             raise answer
+
+
+def results_of(answers: Sequence[queue_service_pb2.PutResponse | BaseException]) -> list[message_pb2.PutResult]:
+    """Of calls of one message each, none of which was refused."""
+    refusals = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert not refusals, refusals[0]
+    return [result for answer in answers if not isinstance(answer, BaseException) for result in answer.results]
 
 
 async def test_each_put_has_its_own_ticket_and_position(line: Line) -> None:
@@ -53,6 +62,43 @@ async def test_the_bound_holds_and_who_does_not_wait_is_told_so(line: Line) -> N
     assert len(errors) == MANY - 30
     all_refused(errors, "QUEUE_FULL")
     assert (await line.counts()).length == 30
+
+
+async def among_others(line: Line, one: Message, **fields: Any) -> list[queue_service_pb2.PutResponse | BaseException]:
+    """What one that is put many times is told, each time behind one that is nothing but a payload."""
+    puts = [line.put(each, **fields) for _ in range(MANY // 2) for each in (b"x", one)]
+    answers = await asyncio.gather(*puts, return_exceptions=True)
+    all_refused(answers[::2], "QUEUE_FULL")
+    return answers[1::2]
+
+
+async def test_what_is_delayed_needs_no_room_though_it_came_with_what_found_none(line: Line) -> None:
+    await line.create(bound=1)
+    await line.put(b"there")
+    results = results_of(await among_others(line, Message(payload=b"later", delay=span(60_000))))
+    assert all(one.ticket == one.position == 0 for one in results)
+    counts = await line.counts()
+    assert (counts.length, counts.delayed) == (1, len(results))
+
+
+async def test_an_id_that_is_known_is_known_though_it_came_with_what_found_no_room(line: Line) -> None:
+    await line.create(bound=1)
+    there = Message(id="there", payload=b"there")
+    [first] = (await line.put(there)).results
+    results = results_of(await among_others(line, there, on_duplicate=KEEP))
+    assert all(one.deduplicated and one.ticket == first.ticket for one in results)
+    all_refused(await among_others(line, there), "DUPLICATE_MESSAGE")
+    assert (await line.counts()).length == 1
+
+
+async def test_what_takes_a_place_needs_no_room_though_it_came_with_what_found_none(line: Line) -> None:
+    await line.create(bound=1)
+    there = Message(id="there", payload=b"there")
+    [first] = (await line.put(there)).results
+    results = results_of(await among_others(line, there, on_duplicate=REPLACE))
+    assert all((one.ticket, one.position) == (first.ticket, 1) for one in results)
+    counts = await line.counts()
+    assert (counts.length, counts.withdrawn) == (1, len(results))
 
 
 async def test_who_waits_for_room_gets_it_in_the_end(line: Line) -> None:

@@ -21,6 +21,7 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.domain.waiting import wait_for
+from headwayd.engine.budgets import Budget
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Lines
@@ -139,7 +140,9 @@ class _Waiter:
         self.rest = ()
 
 
-_Share = tuple[PutStep, Sequence[PutOutcome]]  # of a step: all of it, and what befell the messages of one Put
+# Of a step: all of it, what befell the messages of one Put, and whether nobody looked at those, because one of another
+# Put before them found no room.
+_Share = tuple[PutStep, Sequence[PutOutcome], bool]
 _Kind = tuple[str, OnDuplicate, str]  # what must be the same for Puts to go together: queue, on_duplicate, producer
 
 
@@ -155,6 +158,11 @@ def _size_if_together(order: PutOrder) -> int | None:
             return None
         size += len(message.payload)
     return size
+
+
+def _may_need_no_room(messages: Sequence[NewMessage]) -> bool:
+    """Whether one of them may be delayed, or its id be known."""
+    return any(message.id or message.delay_ms for message in messages)
 
 
 def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
@@ -213,12 +221,16 @@ class Putting:
         if (size := _size_if_together(order)) is not None:
             kind = (order.queue, order.on_duplicate, order.producer)
             items = len(order.messages)
+            budget = None if type(order.messages) is BareMessages else Budget(budget_s)
             share = await self._together.ask(kind, order.messages, items=items, size=size, budget_s=budget_s)
+            if budget is not None and share[2] and _may_need_no_room(order.messages):
+                # By itself, and not yet in line: there the one that found no room comes first.
+                [share] = await self._put_together(kind, [order.messages], budget.left_s)
             if len(share[1]) == items:
                 return share[1]
         name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
         waiter = _Waiter(order, self._store, budget_s, name)
-        is_all_done = await self._first_try(order, waiter) if share is None else waiter.note(*share)
+        is_all_done = await self._first_try(order, waiter) if share is None else waiter.note(*share[:2])
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
         if waiter.rest:
@@ -240,8 +252,8 @@ class Putting:
     async def _put_together(
         self, kind: _Kind, batches: Sequence[Sequence[NewMessage]], budget_s: float
     ) -> Sequence[_Share]:
-        """Several Puts as one step, one after the other: where there is no room for the next message of one, there is
-        none for those behind it either."""
+        """Several Puts as one step, one after the other: where there is no room for the next message of one, those
+        behind it are not looked at."""
         queue, on_duplicate, producer = kind
         step = await self._store.put(
             queue,
@@ -253,7 +265,13 @@ class Putting:
             all_or_nothing=False,
             budget_s=budget_s,
         )
-        return [(step, outcomes) for outcomes in shared_out(step.outcomes, map(len, batches))]
+        is_full, dealt_with = step.wait is Wait.ROOM, len(step.outcomes)
+        sizes = [len(batch) for batch in batches]
+        starts = itertools.accumulate(sizes, initial=0)
+        return [
+            (step, outcomes, is_full and start > dealt_with)
+            for outcomes, start in zip(shared_out(step.outcomes, sizes), starts, strict=False)
+        ]
 
     async def _wait(self, order: PutOrder, waiter: _Waiter) -> None:
         line = self._lines.join(order.queue, waiter)

@@ -18,6 +18,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=TOGETHER + "test_each_get_has_what_it_asked_for_and_settles_its_own",
     ),
     Mutant(
+        name="full-for-those-behind",
+        defect="Who came behind one that found no room is told that there is none, though it needs none.",
+        file="engine/putting.py",
+        old="is_full and start > dealt_with",
+        new="False",
+        test=TOGETHER + "test_an_id_that_is_known_is_known_though_it_came_with_what_found_no_room",
+    ),
+    Mutant(
         name="past-those-between",
         defect="Those who ask together get what those have a right to who stand between them.",
         file=LUA + "get.lua",

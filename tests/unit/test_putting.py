@@ -1,0 +1,162 @@
+"""Puts that go to the store together: each has its own answer, as if it had come alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, cast
+
+import pytest
+
+from harness import eventually
+from headwayd.domain.bare import BareMessages
+from headwayd.domain.errors import QueueFull, RoleInUse
+from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.engine.lines import Lines
+from headwayd.engine.ports import PutStep, Store, Wait
+from headwayd.engine.putting import Putting
+from headwayd.engine.tasks import Tasks
+
+BUDGET_S = 2.0
+BEFORE = PutOrder("jobs", BareMessages([b"before"]))  # on its way alone when the others come
+PLAIN = PutOrder("jobs", BareMessages([b"plain"]))
+NEEDS_ROOM = PutOrder("jobs", [NewMessage(b"unknown", id="unknown")])
+DELAYED = PutOrder("jobs", [NewMessage(b"delayed", delay_ms=1_000)])
+KNOWN = PutOrder("jobs", [NewMessage(b"known", id="known")])
+
+
+class FullStore:
+    """A queue without room, which knows one id. Answers when it is let."""
+
+    def __init__(self) -> None:
+        self.steps: list[list[bytes]] = []  # the payloads of each
+        self.budgets: list[float] = []
+        self.line: list[bytes] = []  # the first payload of each who stands there
+        self.wait = Wait.ROOM
+        self.goes_on = asyncio.Event()
+
+    async def put(
+        self,
+        _queue: str,
+        messages: Sequence[NewMessage],
+        *,
+        waiter: str,
+        line_ticket: int,
+        budget_s: float,
+        **_fields: Any,
+    ) -> PutStep:
+        """As put.lua does, up to the first message that needs room."""
+        self.steps.append([message.payload for message in messages])
+        self.budgets.append(budget_s)
+        await self.goes_on.wait()
+        outcomes: list[PutOutcome] = []
+        for message in messages:
+            if self.wait is Wait.ROLE or not (message.delay_ms or message.id == "known"):
+                if waiter and not line_ticket:
+                    self.line.append(messages[0].payload)
+                    line_ticket = len(self.line)
+                return PutStep(outcomes, self.wait, line_ticket, holder="a foreign client", bound=1)
+            outcomes.append(PutOutcome(PutCode.DELAYED if message.delay_ms else PutCode.KEPT, message.id))
+        return PutStep(outcomes)
+
+    async def leave_line(self, _queue: str, _waiter: str, *, budget_s: float) -> None:
+        """Nobody stands there."""
+
+
+@pytest.fixture
+def store() -> FullStore:
+    """Does nothing until it is let."""
+    return FullStore()
+
+
+@pytest.fixture
+async def putting(store: FullStore) -> AsyncIterator[Putting]:
+    """Puts there."""
+
+    async def arm(_queue: str) -> bool:
+        return False
+
+    tasks = Tasks()
+    yield Putting(cast(Store, store), Lines(arm, tasks.spawn, kind="producers"), tasks.spawn, process="here")
+    await tasks.close()
+
+
+async def begun(putting: Putting, store: FullStore, *orders: PutOrder) -> list[asyncio.Task[Sequence[PutOutcome]]]:
+    """All of them came while a step was on its way, which is then let go on."""
+    calls = []
+    for order in (BEFORE, *orders):
+        calls.append(asyncio.create_task(putting.put(order, budget_s=BUDGET_S)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    store.goes_on.set()
+    return calls[1:]
+
+
+async def together(putting: Putting, store: FullStore, *orders: PutOrder) -> list[Any]:
+    """What each is told, or the error: all of them came while a step was on its way."""
+    answers = await asyncio.gather(*await begun(putting, store, *orders), return_exceptions=True)
+    assert store.steps[:2] == [[b"before"], [message.payload for order in orders for message in order.messages]]
+    return answers
+
+
+def codes(answer: Sequence[PutOutcome]) -> list[PutCode]:
+    return [outcome.code for outcome in answer]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_who_needs_no_room_is_put_though_it_came_with_one_that_found_none(
+    putting: Putting, store: FullStore, wait_ms: int
+) -> None:
+    delayed, known = (order._replace(wait_ms=wait_ms) for order in (DELAYED, KNOWN))
+    full, first, second = await together(putting, store, PLAIN, delayed, known)
+    assert isinstance(full, QueueFull)
+    assert codes(first) == [PutCode.DELAYED]
+    assert codes(second) == [PutCode.KEPT]
+    assert store.steps[2:] == [[b"delayed"], [b"known"]]
+
+
+async def test_it_has_the_rest_of_its_own_time_for_that(putting: Putting, store: FullStore) -> None:
+    await together(putting, store, PLAIN, KNOWN)
+    assert 0 < store.budgets[2] < BUDGET_S
+
+
+async def test_it_does_not_stand_in_line_before_those_that_came_before(putting: Putting, store: FullStore) -> None:
+    orders = [PLAIN] * 5 + [NEEDS_ROOM]
+    calls = await begun(putting, store, *(order._replace(wait_ms=60_000) for order in orders))
+    await eventually(lambda: len(store.line) == len(orders))
+    assert store.line == [b"plain"] * 5 + [b"unknown"]
+    for one in calls:
+        one.cancel()
+    await asyncio.wait(calls)
+
+
+async def test_as_far_as_it_needs_none(putting: Putting, store: FullStore) -> None:
+    mixed = DELAYED._replace(messages=[*DELAYED.messages, NewMessage(b"now")])
+    _, answer = await together(putting, store, PLAIN, mixed)
+    assert codes(answer) == [PutCode.DELAYED, PutCode.REFUSED]
+    assert isinstance(answer[1].error, QueueFull)
+
+
+async def test_who_needs_room_for_certain_is_not_put_once_more(putting: Putting, store: FullStore) -> None:
+    with_headers = PLAIN._replace(messages=[NewMessage(b"headers", headers=b"h", time_to_live_ms=1)])
+    answers = await together(putting, store, PLAIN, PLAIN, with_headers)
+    assert [type(answer) for answer in answers] == [QueueFull] * 3
+    assert len(store.steps) == 2
+
+
+async def test_nor_who_was_looked_at_and_found_none_itself(putting: Putting, store: FullStore) -> None:
+    mixed = DELAYED._replace(messages=[*DELAYED.messages, NewMessage(b"now", id="now")])
+    first, second = await together(putting, store, KNOWN, NEEDS_ROOM)
+    assert codes(first) == [PutCode.KEPT]
+    assert isinstance(second, QueueFull)
+    assert len(store.steps) == 2
+    answer = await putting.put(mixed, budget_s=BUDGET_S)
+    assert codes(answer) == [PutCode.DELAYED, PutCode.REFUSED]
+    assert len(store.steps) == 3
+
+
+async def test_nor_anybody_while_a_foreign_client_has_the_role(putting: Putting, store: FullStore) -> None:
+    store.wait = Wait.ROLE
+    answers = await together(putting, store, PLAIN, DELAYED, KNOWN)
+    assert [type(answer) for answer in answers] == [RoleInUse] * 3
+    assert len(store.steps) == 2
