@@ -147,12 +147,16 @@ class FakeCore:
         async with self.changed:
             await self.changed.wait_for(lambda: bool(claim()))
 
-    async def lapse(self, name: str) -> None:
-        """Lets every lease of a queue lapse: their messages come back, and are worth another attempt."""
+    async def lapse(self, name: str, *, is_last: bool = False) -> None:
+        """Lets every lease of a queue lapse: their messages come back, and are worth another attempt, unless this was
+        the last: then they are dead."""
         queue = self.queues[name]
         for token, held in list(queue.leased.items()):
-            queue.ended[token] = Settled.SETTLED_STALE
-            queue.line.insert(0, Held(ticket=held.ticket, message=held.message, attempt=held.attempt + 1))
+            queue.ended[token] = Settled.SETTLED_DEAD if is_last else Settled.SETTLED_STALE
+            if is_last:
+                queue.dead.append(admin_pb.DeadMessage(message=held.message, failures=held.attempt))
+            else:
+                queue.line.insert(0, Held(ticket=held.ticket, message=held.message, attempt=held.attempt + 1))
             del queue.leased[token]
         await self.notify()
 

@@ -242,7 +242,8 @@ class FakeService(FakeStreams):
     def extend_all(self, queue: FakeQueue, request: pb.ExtendRequest) -> list[SettleResult]:
         results = []
         for token in request.leases:
-            ended = queue.ended.get(token, Settled.SETTLED_GONE)
+            is_late = queue.ended.get(token) in {Settled.SETTLED_STALE, Settled.SETTLED_DEAD}
+            ended = Settled.SETTLED_STALE if is_late else Settled.SETTLED_GONE
             settled = Settled.SETTLED_EXTENDED if token in queue.leased else ended
             if token in queue.leased and request.HasField("progress"):
                 queue.leased[token].progress = request.progress

@@ -7,8 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+import headway
 from client.conftest import CommandLine
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Settled, SettleResult
 from headway.v1.queue_pb2 import Policy
 
 
@@ -43,6 +46,24 @@ async def test_leases_that_get_tells_can_be_acked(made: FakeQueue, command_line:
     assert [item["settled"] for item in _json(acked.out)] == ["ACKED", "ACKED", "ACKED", "GONE"]
     assert acked.code == 3
     assert len(made.acked) == 3
+
+
+async def test_ack_of_a_message_that_is_dead_is_refused(
+    service: FakeService, queue: headway.Queue, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    lease = (await queue.get()).deliveries[0].lease
+    await service.lapse("q", is_last=True)
+    acked = await command_line.run("ack", "q", lease, "made up")
+    assert acked.code == 4
+    assert f"dead: {lease}" in acked.err
+
+    def too_late(_: FakeQueue, request: pb.AckRequest) -> list[SettleResult]:
+        return [SettleResult(lease=token, settled=Settled.SETTLED_DEAD) for token in request.leases]
+
+    monkeypatch.setattr(service, "ack_all", too_late)
+    got = await command_line.run("get", "q", "--ack")
+    assert (got.code, got.out) == (4, b"2")
 
 
 async def test_lines_are_put_in_order_as_they_come(

@@ -55,6 +55,18 @@ async def test_put_that_is_repeated_keeps_what_the_first_try_put(
     assert len(made.line) == 1
 
 
+async def test_ack_of_the_core_is_too_late_for_a_message_that_is_dead(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    await _put(connection, Message(payload=b"1"))
+    lease = await Lease.get(connection, "q", lease=HALF_A_MINUTE)
+    assert lease is not None
+    await service.lapse("q", is_last=True)
+    with pytest.raises(errors.LeaseStale, match="the message is dead"):
+        await lease.ack()
+    assert lease.is_lost
+
+
 @pytest.mark.parametrize("is_foreign", [False, True])
 async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
     service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch, is_foreign: bool

@@ -134,6 +134,29 @@ async def test_late_ack_raises_stale(service: FakeService, queue: headway.Queue)
             await service.lapse("q")
 
 
+async def test_ack_is_too_late_for_a_message_that_is_dead(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x", id="a")
+    lease = queue.hold((await queue.get()).deliveries[0], lease=SOON)
+    await service.lapse("q", is_last=True)
+    with pytest.raises(headway.LeaseStale, match="'a' is over: the message is dead") as caught:
+        await lease.ack()
+    assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert caught.value.metadata == {"queue": "q"}
+    assert not caught.value.is_outcome_unknown
+    assert lease.is_lost
+    assert lease.is_settled
+
+
+async def test_delay_that_ends_with_the_message_dead_is_done(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    async with queue.lease() as lease:
+        assert lease is not None
+        await service.lapse("q", is_last=True)
+        assert (await lease.delay()).settled == Settled.SETTLED_DEAD
+    assert lease.is_settled
+    assert not lease.is_lost
+
+
 async def test_made_up_lease_is_gone(queue: headway.Queue) -> None:
     await queue.put(b"x")
     response = await queue.get()

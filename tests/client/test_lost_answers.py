@@ -66,6 +66,62 @@ async def test_unknown_outcome_is_not_hidden_by_a_refusal_behind_it(service: Fak
         await queue.get()
 
 
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "QUOTA_EXCEEDED"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "STORE_FULL"),
+        (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED"),
+        (grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "QUEUE_CLOSED"),
+        (grpc.StatusCode.FAILED_PRECONDITION, "ROLE_IN_USE"),
+        (grpc.StatusCode.INTERNAL, "INTERNAL"),
+    ],
+)
+async def test_repeat_that_is_not_looked_at_does_not_hide_what_the_first_try_may_have_done(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, code: grpc.StatusCode, reason: str
+) -> None:
+    service.failures["Put"] = [LOST, Failure(code=code, reason=reason)]
+    with pytest.raises(headway.OutcomeUnknown) as caught:
+        await queue.put(b"1", id="a")
+    assert caught.value.is_outcome_unknown
+    assert len(made.line) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (grpc.StatusCode.NOT_FOUND, "QUEUE_DELETED"),
+        (grpc.StatusCode.ALREADY_EXISTS, "DUPLICATE_MESSAGE"),
+        (grpc.StatusCode.INVALID_ARGUMENT, "FIELD_INVALID"),
+    ],
+)
+async def test_repeat_that_tells_what_became_of_the_first_try_is_believed(
+    service: FakeService, queue: headway.Queue, code: grpc.StatusCode, reason: str
+) -> None:
+    service.failures["Put"] = [LOST, Failure(code=code, reason=reason)]
+    with pytest.raises(headway.HeadwayError) as caught:
+        await queue.put(b"1", id="a")
+    assert caught.value.reason_name == reason
+
+
+async def test_repeated_get_of_a_drained_queue_has_leased_nothing(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    made.closed = True
+    service.fail_next("Get", Failure(code=grpc.StatusCode.UNAVAILABLE))
+    with pytest.raises(headway.QueueDrained):
+        await queue.get()
+
+
+async def test_what_only_reads_fails_with_what_was_said_last(service: FakeService, client: headway.Client) -> None:
+    denied = Failure(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED")
+    service.failures["Describe"] = [Failure(code=grpc.StatusCode.UNAVAILABLE), denied]
+    with pytest.raises(headway.PermissionDenied):
+        await client.queue("q").describe()
+
+
 async def test_cancelled_get_is_not_repeated(service: FakeService, queue: headway.Queue) -> None:
     task = asyncio.create_task(queue.get(wait=timedelta(seconds=30)))
     await service.wait_for(lambda: service.requests("Get"))

@@ -233,6 +233,46 @@ async def test_what_waits_fails_when_the_service_is_away_for_longer_than_the_pat
         await producer.put(b"3")
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        [Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE")] * 50,
+        [Failure(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED")],
+    ],
+    ids=["away for longer than the patience", "refused for good"],
+)
+async def test_what_may_have_been_put_fails_as_unknown_whatever_is_said_later(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, behind: list[Failure]
+) -> None:
+    service.failures["Produce"] = [LOST, *behind]
+    gate = service.hold_next("Produce")
+    patience = timedelta(milliseconds=300)
+    async with queue.producer(max_batch=1, max_in_flight=1, linger=LONG, patience=patience) as producer:
+        first = await producer.put_soon(b"1")
+        await service.wait_for(lambda: made.line)
+        second = await producer.put_soon(b"2")  # not sent: the first is on the way
+        gate.set()
+        in_doubt, not_put = await failure_of(first), await failure_of(second)
+    assert isinstance(in_doubt, headway.OutcomeUnknown)
+    assert not_put.reason_name == behind[-1].reason
+    assert [held.message.payload for held in made.line] == [b"1"]
+
+
+async def test_closed_queue_does_not_hide_what_an_earlier_try_may_have_put(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    gate = service.hold_next("Produce")
+    service.fail_next("Produce", LOST)
+    async with queue.producer() as producer:
+        first = await producer.put_soon(b"1")
+        await service.wait_for(lambda: made.line)
+        made.closed = True
+        gate.set()
+        assert isinstance(await failure_of(first), headway.OutcomeUnknown)
+        assert isinstance(await failure_of(producer.put(b"2")), headway.QueueClosed)
+    assert [held.message.payload for held in made.line] == [b"1"]
+
+
 async def test_lasting_refusal_of_the_stream_fails_what_waits(service: FakeService, queue: headway.Queue) -> None:
     async with queue.producer() as producer:
         service.fail_next("Produce", Failure(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED"))

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
@@ -13,6 +14,7 @@ from client.fake_service import Failure, FakeQueue, FakeService
 from headway.v1.message_pb2 import Settled
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
+OVERLOADED = Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="OVERLOADED")
 By = Literal["stream", "calls"]
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
 
@@ -238,6 +240,73 @@ async def test_ack_that_came_too_late_is_said(
     stop = asyncio.Event()
     await queue.run(handle, stop=stop, by=by)
     assert "ack came too late" in caplog.text
+    assert len(made.acked) == 1
+
+
+async def test_ack_of_a_message_that_died_meanwhile_is_said_to_be_too_late(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture, by: By
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+
+    async def handle(lease: headway.Lease) -> bytes | None:
+        await service.lapse("q", is_last=True)
+        return b"done" if lease.payload == b"2" else None
+
+    await queue.run(handle, by=by)
+    assert caplog.text.count("its ack came too late") == caplog.text.count("the message is dead") == 2
+    assert len(made.dead) == 2
+    assert not made.acked
+
+
+@pytest.mark.parametrize("refused", [OVERLOADED, AWAY], ids=["overloaded", "going down"])
+async def test_what_is_done_is_acked_where_nothing_more_is_leased(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, refused: Failure
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    service.failures["Get"] = [None, *[refused] * 100]
+    stop = asyncio.Event()
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(queue.run(_nothing, stop=stop, by="calls"))
+        await service.wait_for(lambda: made.acked)
+        stop.set()
+    assert [message.payload for message in made.acked] == [b"1"]
+    assert len(service.requests("Ack")) == 1
+
+
+async def test_worker_waits_as_long_as_it_was_told_before_it_asks_for_more(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    clock = asyncio.get_running_loop().time
+    handled: list[float] = []
+
+    async def handle(lease: headway.Lease) -> None:
+        handled.append(clock())
+
+    service.failures["Get"] = [None, replace(OVERLOADED, retry_seconds=0.5)]
+    await queue.run(handle, by="calls")
+    assert [message.payload for message in made.acked] == [b"1", b"2"]
+    assert handled[1] - handled[0] >= 0.5
+
+
+@pytest.mark.parametrize("result", [None, b"done"])
+async def test_lease_is_kept_alive_until_its_ack_is_through(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, result: bytes | None
+) -> None:
+    await queue.put(b"1")
+    await queue.close()
+
+    async def handle(lease: headway.Lease) -> bytes | None:
+        return result
+
+    service.failures["Get"] = [None, OVERLOADED]
+    service.fail_next("Ack", replace(OVERLOADED, retry_seconds=0.5))
+    await queue.run(handle, lease=timedelta(milliseconds=150), by="calls")
+    steps = [name for name, _ in service.calls]
+    first, last = (i for i, name in enumerate(steps) if name == "Ack")
+    assert "Extend" in steps[first:last]
     assert len(made.acked) == 1
 
 

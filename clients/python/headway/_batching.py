@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway._batch import FRAMING_BYTES
+from headway.core.error import HeadwayError
 from headway.v1.message_pb2 import Message, PutResult
 
 Answer = asyncio.Future[PutResult]
@@ -20,7 +21,7 @@ class Batch:
     answers: list[Answer] = field(default_factory=list)
     size: int = 0  # bytes in a request
     number: int = 0  # as sent last
-    is_again: bool = False  # an earlier try may have put some of it
+    doubt: HeadwayError | None = None  # what an earlier try failed with that may have put some of it
 
 
 @dataclass(slots=True, eq=False)
@@ -109,19 +110,24 @@ class Gathering:
         return [answer for batch in (*self.unanswered, self._filling) for answer in batch.answers if not answer.done()]
 
     def fail(self, error: BaseException | None) -> None:
-        """Gives everything up: with an error, or, with None, as cancelled."""
-        futures: list[asyncio.Future[Any]] = [*self.outstanding(), *(each.turn for each in self._entering)]
+        """Gives everything up: with an error, or what is in doubt with that of its doubt; with None, as cancelled."""
+        failed: list[tuple[asyncio.Future[Any], BaseException | None]] = [
+            (answer, error and (batch.doubt or error))
+            for batch in (*self.unanswered, self._filling)
+            for answer in batch.answers
+        ]
+        failed += [(entering.turn, error) for entering in self._entering]
         self._entering.clear()
         self.unanswered.clear()
         self._begin_anew()
         self._is_emptied.set()
-        for each in futures:
+        for each, reason in failed:
             if each.done():
                 continue
-            if error is None:
+            if reason is None:
                 each.cancel()
             else:
-                each.set_exception(error)
+                each.set_exception(reason)
 
     def _fits(self, size: int) -> bool:
         filling = self._filling

@@ -78,7 +78,8 @@ class Producer:
         Many tasks that call it at once fill batches; called by one task alone each message is a batch, so that one
         better calls `put_soon`. Waits for room while the queue is full, for as long as that takes. One that is
         cancelled may or may not be put. Raises what `Queue.put` raises, but QueueFull: of this message alone, or, if
-        the service did not serve it for longer than `patience`, what it said last.
+        the service did not serve it for longer than `patience`, what it said last; but if an earlier try may have put
+        the message, what that one failed with, whose `is_outcome_unknown` is set.
         """
         return await (await self.put_soon(payload, id=id, headers=headers, delay=delay, time_to_live=time_to_live))
 
@@ -233,15 +234,13 @@ def _refuse_one(gathering: Gathering, error: HeadwayError) -> None:
         gathering.answered()
         return
     middle = len(first.messages) // 2
-    gathering.unanswered[0] = Batch(first.messages[middle:], first.answers[middle:], is_again=first.is_again)
-    gathering.unanswered.appendleft(
-        Batch(first.messages[:middle], first.answers[:middle], is_again=first.is_again),
-    )
+    gathering.unanswered[0] = Batch(first.messages[middle:], first.answers[middle:], doubt=first.doubt)
+    gathering.unanswered.appendleft(Batch(first.messages[:middle], first.answers[:middle], doubt=first.doubt))
 
 
 def _doubt(batch: Batch, error: HeadwayError) -> None:
     """It may have been put: those with an id are put again, the others are told so."""
-    batch.is_again = True
+    batch.doubt = error
     kept = [(m, a) for m, a in zip(batch.messages, batch.answers, strict=True) if m.id]
     for message, answer in zip(batch.messages, batch.answers, strict=True):
         if not message.id and not answer.done():

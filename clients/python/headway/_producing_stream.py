@@ -29,6 +29,8 @@ _LAST_WORDS = frozenset(
         ErrorReason.ERROR_REASON_ROLE_IN_USE,
     }
 )
+# Those of them that are said before any id is looked at: an earlier try may have put the message all the same.
+_BLIND = frozenset({ErrorReason.ERROR_REASON_QUEUE_CLOSED, ErrorReason.ERROR_REASON_ROLE_IN_USE})
 
 
 class ProducingStream:
@@ -93,7 +95,7 @@ class ProducingStream:
 
     def _request(self, batch: Batch) -> pb.ProduceRequest:
         on_duplicate = self._on_duplicate
-        if batch.is_again and on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT:
+        if batch.doubt is not None and on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT:
             on_duplicate = OnDuplicate.ON_DUPLICATE_KEEP  # what an earlier try put is not to be refused
         return pb.ProduceRequest(
             queue=self._queue.name, messages=batch.messages, batch=batch.number, on_duplicate=on_duplicate
@@ -103,8 +105,8 @@ class ProducingStream:
         batch = self._gathering.unanswered[0] if self.sent_count else None
         if batch is None or response.batch != batch.number or len(response.results) != len(batch.messages):
             raise Internal("an answer to no batch that was sent")
-        is_rejecting = batch.is_again and self._on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
-        left = Batch(is_again=batch.is_again)
+        is_rejecting = batch.doubt is not None and self._on_duplicate == OnDuplicate.ON_DUPLICATE_REJECT
+        left = Batch(doubt=batch.doubt)
         for message, answer, result in zip(batch.messages, batch.answers, response.results, strict=True):
             if result.HasField("error"):
                 self._refused(left, message, answer, result)
@@ -127,8 +129,8 @@ class ProducingStream:
         error = from_status(result.error)
         is_last_word = error.reason in _LAST_WORDS or (error.is_outcome_unknown and not message.id)
         if not is_last_word:
-            left.is_again |= error.is_outcome_unknown
+            left.doubt = error if error.is_outcome_unknown else left.doubt
             left.messages.append(message)
             left.answers.append(answer)
         elif not answer.done():
-            answer.set_exception(error)
+            answer.set_exception((error.reason in _BLIND and left.doubt) or error)

@@ -9,6 +9,7 @@ from headway._lease import Lease
 from headway._outage import Outage
 from headway.core.connecting import log
 from headway.core.error import HeadwayError
+from headway.core.errors import InvalidArgument, LeaseGone, LeaseStale
 from headway.core.leasing import failure_reason
 from headway.core.working import Worker
 
@@ -74,8 +75,31 @@ class Runner(Worker):
         log.warning("the handler failed on message %r", lease.id, exc_info=error)
         await lease.give_back(failed_with=failure_reason(error))
 
-    def may_go_on(self, error: HeadwayError, failures: int, handled: Lease | None) -> bool:
-        """Whether trying again makes sense; if not it is said why, and the others stop too if the error lasts."""
+    async def ack(self, lease: Lease, result: bytes = b"") -> None:
+        """Acks what is done, and goes on trying while the service is away. A result that is refused is a failure."""
+        failures = 0
+        while True:
+            try:
+                await lease.ack(result)
+            except (LeaseStale, LeaseGone) as error:
+                say_too_late(lease, error)
+            except HeadwayError as error:
+                failures += 1
+                if result and isinstance(error, InvalidArgument):
+                    await self.failed(lease, error)
+                elif self.may_go_on(error, failures, lease):
+                    await asyncio.sleep(self.outage.pause_seconds(error))
+                    continue
+            else:
+                if failures:
+                    self.outage.over()
+            return
+
+    def may_go_on(self, error: HeadwayError, failures: int = 0, handled: Lease | None = None) -> bool:
+        """Whether trying again makes sense; if not it is said why, and the others stop too if the error lasts.
+
+        Of an ack: `failures` in a row, and what was `handled`.
+        """
         if error.is_passing and not (self.is_stopping and failures >= _FINAL_ACK_TRIES):
             return True
         if handled is not None:
@@ -88,3 +112,8 @@ class Runner(Worker):
         """Whether a message waits, is delayed or is leased."""
         counts = (await self.queue.describe()).counts
         return bool(counts.length or counts.leased or counts.delayed)
+
+
+def say_too_late(lease: Lease, error: HeadwayError) -> None:
+    """What was done has no say any more."""
+    log.warning("message %r was handled, but its ack came too late: %s", lease.id, error)

@@ -18,7 +18,10 @@ class Settling(Watching):
     """The part of `Queue` that names leases and messages."""
 
     async def ack(self, leases: Sequence[str], *, result: bytes = b"") -> list[SettleResult]:
-        """Settles leases for good; one result per lease, in order: ACKED, ALREADY_ACKED, STALE or GONE. Idempotent.
+        """Settles leases for good; one result per lease, in order. Idempotent.
+
+        ACKED and ALREADY_ACKED: it is done. STALE, GONE and DEAD: the lease has no say any more, for somebody newer has
+        or had the message, it is no more, or it is dead.
 
         `result`, at most 4096 bytes, is kept with the messages' outcome for those who watch them.
         """

@@ -9,9 +9,7 @@ from headway._consuming import Consumer
 from headway._lease import Lease
 from headway._runner import Handler, Runner, RunOptions
 from headway._work_by_calls import until_room
-from headway.core.connecting import log
 from headway.core.error import HeadwayError
-from headway.core.errors import InvalidArgument, LeaseGone, LeaseStale
 
 if TYPE_CHECKING:
     from headway._queue import Queue
@@ -115,33 +113,11 @@ class StreamRunner(Runner):
         while (lease := await self._source.next()) is not None:
             result = await self.work_on(lease)  # its lease is kept alive by where it comes from
             if result is not None and self._is_ahead:
-                acking = asyncio.create_task(self._ack(lease, result))
+                acking = asyncio.create_task(self.ack(lease, result))
                 self._acking.add(acking)
                 acking.add_done_callback(self._acking.discard)
             elif result is not None:
-                await self._ack(lease, result)
+                await self.ack(lease, result)
 
     def _stop_source(self, _: object) -> None:
         self._source.stop()
-
-    async def _ack(self, lease: Lease, result: bytes) -> None:
-        """Acks what is done, and goes on trying while the service is away."""
-        failures = 0
-        while True:
-            try:
-                await lease.ack(result)
-            except (LeaseStale, LeaseGone) as error:
-                log.warning("message %r was handled, but its ack came too late: %s", lease.id, error)
-            except InvalidArgument as error:
-                if result:
-                    await self.failed(lease, error)
-                    return
-                raise
-            except HeadwayError as error:
-                failures += 1
-                if self.may_go_on(error, failures, lease):
-                    await asyncio.sleep(self.outage.pause_seconds(error))
-                    continue
-            else:
-                self.outage.over()
-            return

@@ -81,7 +81,10 @@ def _verdict(output: Output, results: list[SettleResult]) -> ExitCode:
     """Says on standard error which leases had no say, and answers the code for it."""
     code = ExitCode.OK
     for result in results:
-        if result.settled == Settled.SETTLED_STALE:
+        if result.settled == Settled.SETTLED_DEAD:
+            output.notice(f"too late, the message is dead: {result.lease}")
+            code = max(code, ExitCode.REFUSED)
+        elif result.settled == Settled.SETTLED_STALE:
             output.notice(f"stale, somebody newer holds or held the message: {result.lease}")
             code = max(code, ExitCode.REFUSED)
         elif result.settled == Settled.SETTLED_GONE:

@@ -16,7 +16,7 @@ import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
 from headway.core.error import HeadwayError, from_rpc_error
-from headway.core.errors import DeadlineExceeded
+from headway.core.errors import AlreadyExists, DeadlineExceeded, InvalidArgument, NotFound, QueueDrained, QueuePaused
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from headway.v1.message_pb2 import ON_DUPLICATE_KEEP
 
@@ -37,6 +37,9 @@ _OPTIONS = (
 # second fails by rule), Purge and Repair (the second's answer tells its own part only).
 _READ = ("Check", "Describe", "GetServerInfo", "List", "ListDead", "ListLeased", "Peek")
 _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "Update", "Withdraw")
+# What a repeat may fail with that also tells what became of the tries before it. Others do not: they are said before
+# that is looked at, as QUEUE_CLOSED is before the ids of a Put.
+_TELLING = (AlreadyExists, InvalidArgument, NotFound, QueueDrained, QueuePaused)
 
 _Response = TypeVar("_Response")
 
@@ -93,8 +96,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         What names its effect is repeated whatever became of it, `on_lost` being called first: a Put whose messages all
         carry ids (it then says KEEP in place of REJECT), a Get with an `attempt_id`, and what only reads or settles. A
         Put or Get without is repeated only if nothing happened, and what ends or empties a queue never. Changes the
-        request. Raises HeadwayError: that of the last try, or of one whose outcome is unknown. Cancelling it cancels
-        the call.
+        request. Raises HeadwayError: that of the last try, or of one whose outcome is unknown if no later one told what
+        became of it. Cancelling it cancels the call.
         """
         name, clock = type(request).__name__.removesuffix("Request"), asyncio.get_running_loop().time
         wait = request.wait.ToTimedelta().total_seconds() if hasattr(request, "wait") else 0.0
@@ -117,7 +120,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                 is_safe = name in _READ or (name in _NAMED and (is_named or not error.is_outcome_unknown))
                 is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE
                 if not (is_away and is_safe) or failures == 5 or clock() + pause >= deadline:
-                    raise ((is_away and lost) or error) from raised
+                    raise (error if name in _READ or isinstance(error, _TELLING) else lost or error) from raised
             await asyncio.sleep(pause)
             if wait > 0.0:
                 request.wait.CopyFrom(span(timedelta(seconds=max(0.0, waited_at - clock()))))

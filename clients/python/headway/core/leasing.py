@@ -1,7 +1,7 @@
 """A message in my hands: settles it, and keeps its lease alive while I work on it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -14,7 +14,10 @@ from headway.core.errors import LeaseGone, LeaseStale
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled, SettleResult
 
-_NO_SAY = {Settled.SETTLED_STALE: LeaseStale, Settled.SETTLED_GONE: LeaseGone}
+# The results that say that a lease has no say any more: of any call, and of an Ack, which is too late for the dead.
+# Of a Delay, DEAD says that it is done.
+NO_SAY = {Settled.SETTLED_STALE: (LeaseStale, "stale"), Settled.SETTLED_GONE: (LeaseGone, "gone")}
+ACK_NO_SAY = NO_SAY | {Settled.SETTLED_DEAD: (LeaseStale, "over: the message is dead")}
 _SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
 
 
@@ -24,7 +27,8 @@ class Lease:
 
     delivery: the message, its attempt, its ticket, and the lease's token.
     is_settled: it was acked or given back through this handle, or found lost. is_ending: or that is under way.
-    is_lost: the service said that somebody else has, or had, the message: what is done with it now has no say.
+    is_lost: the service said that somebody else has, or had, the message, or that it is dead: what is done with it now
+    has no say.
     """
 
     connection: Connection
@@ -54,7 +58,8 @@ class Lease:
     async def ack(self, result: bytes = b"") -> SettleResult:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
 
-        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more.
+        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more, for example because it lapsed
+        with the last attempt and the message is dead.
         """
         return await self.settle(pb.AckRequest(result=result))
 
@@ -88,10 +93,8 @@ class Lease:
             result: SettleResult = await self.ask(request, on_lost=lambda: lost.append(True))
         finally:
             self.is_ending = self.is_settled
-        if lost and isinstance(request, pb.DelayRequest) and result.settled in _NO_SAY:
-            self.end()
-            return result
-        return self.book(result)
+        # After a lost answer to a Delay they most likely say that it is done.
+        return self.book(result, ACK_NO_SAY if isinstance(request, pb.AckRequest) else {} if lost else NO_SAY)
 
     async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> Any:
         """Makes an Ack, a Delay or an Extend of this lease."""
@@ -100,15 +103,16 @@ class Lease:
         rpc = getattr(self.connection.queues, type(request).__name__.removesuffix("Request"))
         return (await self.connection.call(rpc, request, on_lost=on_lost)).results[0]
 
-    def book(self, result: SettleResult) -> SettleResult:
-        """Notes what the service said of this lease. Raises LeaseStale or LeaseGone if it has no say any more."""
+    def book(self, result: SettleResult, no_say: Mapping[Any, tuple[type[HeadwayError], str]] = NO_SAY) -> SettleResult:
+        """Notes what the service said of this lease. Raises LeaseStale or LeaseGone for the results in `no_say`."""
         if result.settled == SETTLED_EXTENDED:
             return result
-        self.is_lost = result.settled in _NO_SAY
+        self.is_lost = result.settled in no_say
         self.end()
         if self.is_lost:
-            text = f"the lease of message {self.delivery.message.id!r} is {Settled.Name(result.settled)[8:].lower()}"
-            raise _NO_SAY[result.settled](text, metadata={"queue": self.queue_name})
+            kind, text = no_say[result.settled]
+            text = f"the lease of message {self.delivery.message.id!r} is {text}"
+            raise kind(text, metadata={"queue": self.queue_name})
         return result
 
     def end(self) -> None:
