@@ -32,8 +32,9 @@ const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List Li
 type Client struct {
 	// Queues is the generated stub of QueueService. A call without a deadline gets one: the call timeout beyond the
 	// wait it asks for. Streams have none. While the service is unavailable a call is made again until its deadline, if
-	// it only reads or carries ids; such a Put turns from REJECT to KEEP, so what the first try accepted is then
-	// deduplicated, and body_differs tells that the id is another message's.
+	// it only reads or carries ids. Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
+	// try accepted is then deduplicated, and body_differs tells that the id is another message's; and the call fails
+	// with that try's error, unless a later answer tells what became of it.
 	Queues headwaypb.QueueServiceClient
 	// Admin is the generated stub of AdminService. Its calls get deadlines, and are made again, as those of Queues.
 	Admin headwaypb.AdminServiceClient
@@ -109,10 +110,8 @@ func (c *Client) Close() error { return c.Conn.Close() }
 func (c *Client) Queue(name string) *Queue { return &Queue{client: c, name: name} }
 
 // unary makes every call that does not stream: with a deadline, again where that does no harm, with a typed error.
-func (c *Client) unary(
-	ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker,
-	options ...grpc.CallOption,
-) error {
+func (c *Client) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	if _, has := ctx.Deadline(); !has {
 		timeout := c.callTimeout
 		if waiting, can := request.(interface{ GetWait() *durationpb.Duration }); can {
@@ -122,20 +121,23 @@ func (c *Client) unary(
 		defer cancel()
 		ctx = limited
 	}
-	var lost *Error // a try that may have done it, whatever those behind it say
+	put, isPut := request.(*headwaypb.PutRequest)
+	var lost *Error // the last try that may have done it
 	for failures := 1; ; failures++ {
 		err := Typed(invoke(ctx, method, request, response, conn, options...))
 		failed, is := err.(*Error)
-		if !is || failed.Code != codes.Unavailable && (failed.Code != codes.Canceled || ctx.Err() != nil) {
+		switch {
+		// FAILED_PRECONDITION refuses a Put, as other codes any call, without a look at what an earlier try did.
+		case !is || slices.Contains(tellingCodes, failed.Code) && (failed.Code != codes.FailedPrecondition || !isPut):
 			return err
-		}
-		if failed.OutcomeUnknown() {
+		case failed.OutcomeUnknown():
 			lost = failed
 		}
-		if !harmless(method, request) || !c.pause(ctx, failures, failed) {
+		isAway := failed.Code == codes.Unavailable || failed.Code == codes.Canceled && ctx.Err() == nil
+		if !isAway || !harmless(method, request) || !c.pause(ctx, failures, failed) {
 			return cmp.Or(lost, failed)
 		}
-		if put, is := request.(*headwaypb.PutRequest); is && put.OnDuplicate < headwaypb.OnDuplicate_ON_DUPLICATE_KEEP {
+		if isPut && lost != nil && put.OnDuplicate < headwaypb.OnDuplicate_ON_DUPLICATE_KEEP {
 			put = proto.Clone(put).(*headwaypb.PutRequest)
 			put.OnDuplicate, request = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP, put
 		}
@@ -146,8 +148,7 @@ func (c *Client) unary(
 func harmless(method string, request any) bool {
 	switch request := request.(type) {
 	case *headwaypb.PutRequest:
-		unnamed := func(message *headwaypb.Message) bool { return message.GetId() == "" }
-		return !slices.ContainsFunc(request.Messages, unnamed)
+		return !slices.ContainsFunc(request.Messages, func(m *headwaypb.Message) bool { return m.GetId() == "" })
 	case *headwaypb.GetRequest:
 		return request.AttemptId != ""
 	}

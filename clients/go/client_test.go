@@ -3,6 +3,7 @@ package headway
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +170,28 @@ func TestAPutWithIdsWhoseAnswerIsLostIsMadeAgainAndKeepsWhatIsThere(t *testing.T
 	}
 }
 
+func TestAPutStaysAsItIsUntilATryMayHaveDoneIt(t *testing.T) {
+	failures := []error{errStopping, errBroken, errStopping}
+	s := &service{}
+	s.put = func(context.Context, *headwaypb.PutRequest) (*headwaypb.PutResponse, error) {
+		if calls := len(requests[*headwaypb.PutRequest](s)); calls <= len(failures) {
+			return nil, failures[calls-1]
+		}
+		return puts(&headwaypb.PutResult{}), nil
+	}
+	if _, err := connect(t, s).Queues.Put(t.Context(), asking(&headwaypb.Message{Id: "a"})); err != nil {
+		t.Fatal(err)
+	}
+	told := []headwaypb.OnDuplicate{}
+	for _, request := range requests[*headwaypb.PutRequest](s) {
+		told = append(told, request.OnDuplicate)
+	}
+	kept := headwaypb.OnDuplicate_ON_DUPLICATE_KEEP
+	if !slices.Equal(told, []headwaypb.OnDuplicate{0, 0, kept, kept}) {
+		t.Errorf("asked %v", told)
+	}
+}
+
 func TestOnlyWhatCarriesIdsOrReadsIsMadeAgain(t *testing.T) {
 	for _, request := range []*headwaypb.PutRequest{asking(&headwaypb.Message{}), asking(&headwaypb.Message{Id: "a"})} {
 		s := &service{}
@@ -207,6 +230,51 @@ func TestWhatMayHaveHappenedIsToldWhateverTheLastTrySays(t *testing.T) {
 	_, err := connect(t, s).Queues.Put(ctx, asking(&headwaypb.Message{Id: "a"}))
 	var failed *Error
 	if !errors.As(err, &failed) || !failed.OutcomeUnknown() {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestARepeatThatIsRefusedUnseenLeavesTheDoubt(t *testing.T) {
+	for _, refused := range []struct {
+		code      codes.Code
+		reason    string
+		isDoubted bool
+	}{
+		{codes.ResourceExhausted, "OVERLOADED", true},
+		{codes.ResourceExhausted, "QUEUE_FULL", true},
+		{codes.Unauthenticated, "UNAUTHENTICATED", true},
+		{codes.PermissionDenied, "PERMISSION_DENIED", true},
+		{codes.Internal, "INTERNAL", true},
+		{codes.FailedPrecondition, "QUEUE_CLOSED", true},
+		{codes.FailedPrecondition, "ROLE_IN_USE", true},
+		{codes.NotFound, "QUEUE_NOT_FOUND", false},
+		{codes.AlreadyExists, "DUPLICATE_MESSAGE", false},
+		{codes.InvalidArgument, "FIELD_INVALID", false},
+	} {
+		s := &service{}
+		s.put = func(context.Context, *headwaypb.PutRequest) (*headwaypb.PutResponse, error) {
+			if len(requests[*headwaypb.PutRequest](s)) == 1 {
+				return nil, errBroken
+			}
+			return nil, refusal(refused.code, refused.reason)
+		}
+		_, err := connect(t, s).Queues.Put(t.Context(), asking(&headwaypb.Message{Id: "a"}))
+		if failed := err.(*Error); failed.OutcomeUnknown() != refused.isDoubted {
+			t.Errorf("%s: failed with %v", refused.reason, failed)
+		}
+	}
+}
+
+func TestARepeatedGetThatFindsTheQueueDrainedSaysSo(t *testing.T) {
+	s := &service{}
+	s.get = func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			return nil, errBroken
+		}
+		return nil, refusal(codes.FailedPrecondition, "QUEUE_DRAINED")
+	}
+	_, err := connect(t, s).Queues.Get(t.Context(), &headwaypb.GetRequest{AttemptId: "a"})
+	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED) {
 		t.Errorf("failed with %v", err)
 	}
 }

@@ -3,7 +3,6 @@ package headway
 import (
 	"cmp"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +37,9 @@ var lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Ca
 
 // Those of failures that may pass: the service is away or busy, or a foreign client holds a role.
 var passingCodes = append([]codes.Code{codes.ResourceExhausted, codes.FailedPrecondition}, lostCodes...)
+
+// Those of answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
+var tellingCodes = []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.FailedPrecondition}
 
 // Is tells whether err is an [*Error] with this reason.
 func Is(err error, reason headwaypb.ErrorReason) bool {
@@ -74,7 +76,7 @@ func ErrorOf(item *headwaypb.Status) error {
 // by themselves; what the streams of the stubs answer needs it.
 func Typed(err error) error {
 	told, is := status.FromError(err)
-	if err == nil || err == io.EOF || !is {
+	if err == nil || !is {
 		return err
 	}
 	failed := &Error{Code: told.Code(), Text: told.Message()}

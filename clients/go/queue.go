@@ -62,7 +62,7 @@ type Lease struct {
 	end     context.CancelCauseFunc // of the handler's context
 	calling sync.Mutex              // one call at a time: an Ack that overtakes an Extend would make it look lost
 	settled bool                    // guarded by calling
-	loss    atomic.Pointer[Error]
+	loss    atomic.Value            // an *Error, once the service said that the lease has no say any more
 }
 
 // Lease leases one message, if there is one within the wait, and runs handle with it; found tells whether there was.
@@ -95,11 +95,9 @@ func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (fou
 	if stop(); err == nil {
 		err = l.Ack(lasting, result)
 	}
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
+	if ctx.Err() != nil {
 		_ = l.Release(lasting)
-	default:
+	} else if err != nil {
 		reason := fmt.Sprintf("%.256s", strings.ToValidUTF8(err.Error(), "?")) // 1024 bytes at most
 		_ = l.Backoff(lasting, reason)
 	}
@@ -192,10 +190,11 @@ func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bo
 }
 
 // Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
-// more the error is LEASE_STALE or LEASE_GONE. What is settled is not settled again: later calls do nothing.
+// more the error is LEASE_STALE, also of a message that is dead, or LEASE_GONE. What is settled is not settled again:
+// later calls do nothing.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
 	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
-	return settle(l, func() (*headwaypb.AckResponse, error) { return l.queue.client.Queues.Ack(ctx, request) })
+	return l.settle(func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
 }
 
 // Release gives the message back to the head of the line, now and for free: it was not worked on.
@@ -219,22 +218,22 @@ func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) e
 
 func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
 	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
-	return settle(l, func() (*headwaypb.DelayResponse, error) { return l.queue.client.Queues.Delay(ctx, request) })
+	return l.settle(func() (settled, error) { return l.queue.client.Queues.Delay(ctx, request) })
 }
 
 // Progress tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes. Fails with LEASE_STALE or
 // LEASE_GONE.
 func (l *Lease) Progress(ctx context.Context, fraction float64, note string) error {
-	return l.extend(ctx, &headwaypb.Progress{Fraction: fraction, Note: note})
+	return l.extend(ctx, &headwaypb.ExtendRequest{Progress: &headwaypb.Progress{Fraction: fraction, Note: note}})
 }
 
-func (l *Lease) extend(ctx context.Context, progress *headwaypb.Progress) error {
-	request := &headwaypb.ExtendRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Lease: l.asked}
-	request.Progress = progress
-	return settle(l, func() (*headwaypb.ExtendResponse, error) { return l.queue.client.Queues.Extend(ctx, request) })
+func (l *Lease) extend(ctx context.Context, request *headwaypb.ExtendRequest) error {
+	request.Queue, request.Leases, request.Lease = l.queue.name, []string{l.GetLease()}, l.asked
+	return l.settle(func() (settled, error) { return l.queue.client.Queues.Extend(ctx, request) })
 }
 
-// IsLost tells that the service said that somebody else has, or had, the message: what is done with it now has no say.
+// IsLost tells that the service said that somebody else has, or had, the message, or to an Ack that it is dead: what is
+// done with it now has no say.
 func (l *Lease) IsLost() bool { return l.loss.Load() != nil }
 
 type settled interface {
@@ -242,7 +241,7 @@ type settled interface {
 }
 
 // settle makes a call about a lease that is not settled, and notes what the service says of it.
-func settle[R settled](l *Lease, call func() (R, error)) error {
+func (l *Lease) settle(call func() (settled, error)) error {
 	l.calling.Lock()
 	defer l.calling.Unlock()
 	if !l.settled {
@@ -252,26 +251,28 @@ func settle[R settled](l *Lease, call func() (R, error)) error {
 		}
 		said := response.GetResults()[0].Settled
 		l.settled = said != headwaypb.Settled_SETTLED_EXTENDED
-		switch said {
-		case headwaypb.Settled_SETTLED_STALE:
-			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE)
-		case headwaypb.Settled_SETTLED_GONE:
-			l.lose(codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE)
+		_, isAck := response.(*headwaypb.AckResponse)
+		switch {
+		case said == headwaypb.Settled_SETTLED_STALE:
+			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE, "too late")
+		case said == headwaypb.Settled_SETTLED_GONE:
+			l.lose(codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE, "too late")
+		case said == headwaypb.Settled_SETTLED_DEAD && isAck: // to a Delay it is how that ended
+			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE, "too late: the message is dead")
 		}
 	}
-	if lost := l.loss.Load(); lost != nil {
-		return lost
-	}
-	return nil
+	lost, _ := l.loss.Load().(error)
+	return lost
 }
 
-func (l *Lease) lose(code codes.Code, reason headwaypb.ErrorReason) {
-	lost := &Error{Code: code, Reason: reason, Text: "too late", Metadata: map[string]string{"queue": l.queue.name}}
+func (l *Lease) lose(code codes.Code, reason headwaypb.ErrorReason, text string) {
+	lost := &Error{Code: code, Reason: reason, Text: text, Metadata: map[string]string{"queue": l.queue.name}}
 	l.loss.Store(lost)
 	l.end(lost)
 }
 
-// keepAlive extends the lease at a third of its time, until ctx ends.
+// keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
+// another try before the lease lapses, and for an Ack, which waits for it.
 func (l *Lease) keepAlive(ctx context.Context) {
 	third := 30 * time.Millisecond // of a foreign message nobody may know when it was put
 	if l.PutAt != nil {
@@ -279,10 +280,13 @@ func (l *Lease) keepAlive(ctx context.Context) {
 		given := l.PutAt.AsTime().Add(l.Waited.AsDuration())
 		third = max(third, l.LeaseExpiresAt.AsTime().Sub(given)/3)
 	}
+	most := max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond)
 	for turns := time.Tick(third); ; {
 		select {
 		case <-turns:
-			_ = l.extend(ctx, nil)
+			limited, cancel := context.WithTimeout(ctx, most)
+			_ = l.extend(limited, &headwaypb.ExtendRequest{})
+			cancel()
 		case <-ctx.Done():
 			return
 		}

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"headway.dev/go/headwaypb"
 )
 
 const (
 	acked    = headwaypb.Settled_SETTLED_ACKED
+	dead     = headwaypb.Settled_SETTLED_DEAD
 	delayed  = headwaypb.Settled_SETTLED_DELAYED
 	extended = headwaypb.Settled_SETTLED_EXTENDED
 	stale    = headwaypb.Settled_SETTLED_STALE
@@ -137,10 +139,82 @@ func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
 	}
 }
 
+// deaf is a service that does not answer the first Extend, with a lease of 1.5 s.
+func deaf(t *testing.T) (s *service, asked chan time.Time) {
+	s, asked = settles(acked, delayed, extended), make(chan time.Time, 100)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		response, err := give(ctx, request)
+		if err == nil {
+			response.Deliveries[0].LeaseExpiresAt = timestamppb.New(time.UnixMilli(1001_000 + 1500))
+		}
+		return response, err
+	}
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		if asked <- time.Now(); len(requests[*headwaypb.ExtendRequest](s)) == 1 {
+			<-t.Context().Done()
+		}
+		return extended, nil
+	}
+	return s, asked
+}
+
+func TestAnExtendWithoutAnAnswerDoesNotCostTheLease(t *testing.T) {
+	s, asked := deaf(t)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) {
+		first := <-asked
+		if later := (<-asked).Sub(first); later > time.Second { // the first came after half a second
+			t.Errorf("the second came %v later", later)
+		}
+		return nil, nil
+	}, Options{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAnAckDoesNotWaitForAnExtendWithoutAnAnswer(t *testing.T) {
+	s, asked := deaf(t)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		ctx, cancel := context.WithDeadline(ctx, (<-asked).Add(5*time.Second))
+		defer cancel()
+		return nil, lease.Ack(ctx, nil)
+	}, Options{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnAckThatComesTooLateIsAnError(t *testing.T) {
 	s := settles(stale, delayed, extended)
 	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
 	if !Is(err, isStale) || len(requests[*headwaypb.DelayRequest](s)) != 0 {
+		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestAnAckOfADeadMessageComesTooLate(t *testing.T) {
+	s := settles(dead, delayed, extended)
+	var held *Lease
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(_ context.Context, lease *Lease) ([]byte, error) {
+		held = lease
+		return nil, nil
+	}, Options{})
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Reason != isStale || failed.Code != codes.FailedPrecondition || !held.IsLost() {
+		t.Fatalf("failed with %v", err)
+	}
+	if failed.Text != "too late: the message is dead" || len(requests[*headwaypb.DelayRequest](s)) != 0 {
+		t.Errorf("failed with %q", failed.Text)
+	}
+}
+
+func TestADelayMayLeaveItsMessageDead(t *testing.T) {
+	s := settles(acked, dead, extended)
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		return nil, lease.Backoff(ctx, "for the last time")
+	}, Options{})
+	if err != nil {
 		t.Errorf("failed with %v", err)
 	}
 }

@@ -53,8 +53,11 @@ public final class Headway extends Channel implements AutoCloseable {
     private static final Set<Code> LASTING = Set.of(
             Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED);
 
+    // Answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
+    private static final Set<Code> TELLING = Set.of(Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT);
+
     final ScheduledThreadPoolExecutor extenders = new ScheduledThreadPoolExecutor(16); // threads, when needed
-    private final Duration callTimeout;
+    final Duration callTimeout;
     private final List<ManagedChannel> channels;
     private final AtomicInteger turn = new AtomicInteger();
 
@@ -86,9 +89,9 @@ public final class Headway extends Channel implements AutoCloseable {
     }
 
     /**
-     * Puts a batch, and puts it again if the service was not there and every message has an id: what a first try
-     * accepted whose answer was lost is then answered {@code deduplicated}, and {@code body_differs} says that another
-     * message had the id. The current span goes into the headers, where the application has OpenTelemetry.
+     * Puts a batch, and puts it again if the service was not there and every message has an id: what a try accepted
+     * whose answer was lost is then answered {@code deduplicated}, and {@code body_differs} says that another message
+     * had the id. The current span goes into the headers, where the application has OpenTelemetry.
      *
      * @param queue the queue's name
      * @param wait how long to wait for room, 0 to 1 h
@@ -98,10 +101,14 @@ public final class Headway extends Channel implements AutoCloseable {
      */
     public List<PutResult> put(String queue, Duration wait, Message... messages) {
         var put = PutRequest.newBuilder().setQueue(queue).setWait(wire(wait));
-        Stream.of(messages).map(Headway::traced).forEach(put::addMessages);
+        try {
+            Stream.of(messages).map(Traces::inject).forEach(put::addMessages);
+        } catch (NoClassDefFoundError absent) { // the application does without OpenTelemetry
+            put.addAllMessages(List.of(messages));
+        }
         boolean isNamed = Stream.of(messages).noneMatch(message -> message.getId().isEmpty());
         var again = isNamed ? put.clone().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
-        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, wait).getResultsList();
+        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout.plus(wait)).getResultsList();
     }
 
     /**
@@ -116,7 +123,7 @@ public final class Headway extends Channel implements AutoCloseable {
     public Optional<Lease> lease(String queue, Duration wait, Duration span) {
         var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
         var named = get.setAttemptId(UUID.randomUUID().toString()).build(); // a repeat gives what a lost answer gave
-        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, wait);
+        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout.plus(wait));
         return answer.getDeliveriesList().stream().findFirst().map(told -> new Lease(this, queue, told, span));
     }
 
@@ -128,23 +135,28 @@ public final class Headway extends Channel implements AutoCloseable {
      * @param rpc the call, for example {@code QueueServiceGrpc.getDescribeMethod()}
      * @param request what to ask
      * @return its answer
-     * @throws HeadwayException if it failed
+     * @throws HeadwayException if it failed; that of a try which may have taken effect, unless a later answer tells
+     *     what became of it
      */
     public <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
-        return call(rpc, request, REPEATABLE.contains(rpc.getBareMethodName()) ? request : null, Duration.ZERO);
+        return call(rpc, request, REPEATABLE.contains(rpc.getBareMethodName()) ? request : null, callTimeout);
     }
 
-    /** {@code again}: what to ask after a try that was not served, or whose answer was lost; null: nothing. */
-    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration wait) {
-        var options = CallOptions.DEFAULT.withDeadlineAfter(callTimeout.plus(wait));
+    /** {@code again}: what to ask once a try may have taken effect; null: nothing, and the call is made once. */
+    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration timeout) {
+        var options = CallOptions.DEFAULT.withDeadlineAfter(timeout);
+        HeadwayException lost = null; // of the last try that may have taken effect
         for (int failures = 0; ; failures++) {
             try {
-                return ClientCalls.blockingUnaryCall(this, rpc, options, failures == 0 ? request : again);
+                return ClientCalls.blockingUnaryCall(this, rpc, options, lost == null ? request : again);
             } catch (StatusRuntimeException thrown) {
                 var error = HeadwayException.from(thrown);
+                // FAILED_PRECONDITION refuses a Put as other codes any call: without a look at what an earlier try did.
+                boolean isState = error.code() == Code.FAILED_PRECONDITION && !(request instanceof PutRequest);
+                lost = isState || TELLING.contains(error.code()) ? null : error.isOutcomeUnknown() ? error : lost;
                 // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
                 boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.code() == Code.CANCELLED);
-                pause(isSafe ? options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) : 0, failures, error);
+                pause(isSafe ? options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) : 0, failures, error, lost);
             }
         }
     }
@@ -153,14 +165,14 @@ public final class Headway extends Channel implements AutoCloseable {
      * Waits before the next try, doubling from 0.1 s to 3.2 s and never less than the service asks. Then connects at
      * once where a connection failed: gRPC alone waits up to two minutes. Throws what will not pass by itself, and
      * everything if that would take too long, this thread is interrupted, its context cancelled, or the connection
-     * closed.
+     * closed; if a try was {@code lost}, that one's error.
      */
-    void pause(long mostNanos, int failures, HeadwayException error) {
+    void pause(long mostNanos, int failures, HeadwayException error, HeadwayException lost) {
         double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
         long nanos = Math.max(error.retryAfter().toNanos(), (long) backoff);
         boolean isEnded = Thread.currentThread().isInterrupted() || Context.current().isCancelled();
         if (nanos >= mostNanos || isEnded || extenders.isShutdown() || LASTING.contains(error.code())) {
-            throw error;
+            throw lost == null ? error : lost;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());
         LockSupport.parkNanos(nanos); // an interrupt ends it
@@ -190,24 +202,15 @@ public final class Headway extends Channel implements AutoCloseable {
         return channels.get(0).authority();
     }
 
-    private static Message traced(Message message) {
-        try {
-            return Traces.inject(message);
-        } catch (NoClassDefFoundError absent) { // the application does without OpenTelemetry
-            return message;
-        }
-    }
-
     static com.google.protobuf.Duration wire(Duration span) {
         return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
     }
 
     private static ManagedChannel channel(String address, ChannelCredentials credentials) {
-        return Grpc.newChannelBuilder(address, credentials)
-                .defaultLoadBalancingPolicy("round_robin") // over all that a DNS name has
-                // The service allows pings every 10 s and more.
-                .keepAliveTime(20, TimeUnit.SECONDS).keepAliveTimeout(10, TimeUnit.SECONDS)
-                .maxInboundMessageSize(64 * 1024 * 1024) // of one answer
-                .build();
+        // Round robin over all that a DNS name has.
+        var channel = Grpc.newChannelBuilder(address, credentials).defaultLoadBalancingPolicy("round_robin");
+        // The service allows pings every 10 s and more.
+        channel.keepAliveTime(20, TimeUnit.SECONDS).keepAliveTimeout(10, TimeUnit.SECONDS);
+        return channel.maxInboundMessageSize(64 * 1024 * 1024).build(); // of one answer
     }
 }

@@ -1,7 +1,6 @@
 package dev.headway;
 
 import com.google.protobuf.InvalidProtocolBufferException;
-import com.google.protobuf.Message;
 import com.google.rpc.BadRequest;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
@@ -57,6 +56,13 @@ public final class HeadwayException extends RuntimeException {
         return new HeadwayException(status, com.google.rpc.Status.getDefaultInstance(), null);
     }
 
+    /** What a lease is told that has no say any more: GONE, or else STALE. */
+    static HeadwayException tooLate(boolean isGone, String text) {
+        var reason = isGone ? ErrorReason.ERROR_REASON_LEASE_GONE : ErrorReason.ERROR_REASON_LEASE_STALE;
+        var code = isGone ? Code.NOT_FOUND : Code.FAILED_PRECONDITION;
+        return from(Status.newBuilder().setCode(code.value()).setReason(reason).setMessage(text).build());
+    }
+
     /**
      * The canonical gRPC code.
      *
@@ -98,14 +104,17 @@ public final class HeadwayException extends RuntimeException {
     /**
      * Whether the call may or may not have taken effect: it is safe to repeat with the same ids and leases.
      *
-     * @return true for OUTCOME_UNKNOWN, and if no reason of the service came at all
+     * @return true for OUTCOME_UNKNOWN, and without a reason of the service for UNAVAILABLE, DEADLINE_EXCEEDED,
+     *     CANCELLED, INTERNAL and UNKNOWN: no answer came
      */
     public boolean isOutcomeUnknown() {
-        return status.getReasonValue() == 0 || status.getReason() == ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN;
+        var lost = List.of(Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.INTERNAL, Code.UNKNOWN);
+        boolean isLost = status.getReasonValue() == 0 && lost.contains(code());
+        return isLost || status.getReason() == ErrorReason.ERROR_REASON_OUTCOME_UNKNOWN;
     }
 
     /** The first detail of a kind; one that is absent or cannot be read leaves the code to speak. */
-    private static <T extends Message> T find(com.google.rpc.Status details, T absent) {
+    private static <T extends com.google.protobuf.Message> T find(com.google.rpc.Status details, T absent) {
         try {
             var found = details.getDetailsList().stream().filter(each -> each.isSameTypeAs(absent)).findFirst();
             return found.isPresent() ? found.get().unpackSameTypeAs(absent) : absent;

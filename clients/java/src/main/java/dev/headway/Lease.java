@@ -4,13 +4,10 @@ import com.google.protobuf.ByteString;
 import dev.headway.v1.AckRequest;
 import dev.headway.v1.DelayRequest;
 import dev.headway.v1.Delivery;
-import dev.headway.v1.ErrorReason;
 import dev.headway.v1.ExtendRequest;
 import dev.headway.v1.Progress;
 import dev.headway.v1.QueueServiceGrpc;
 import dev.headway.v1.Settled;
-import dev.headway.v1.Status;
-import io.grpc.Status.Code;
 import java.time.Duration;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
@@ -33,9 +30,11 @@ public final class Lease implements AutoCloseable {
         this.delivery = delivery;
         var told = ExtendRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
         extension = told.setLease(Headway.wire(span)).build();
-        Runnable keep = () -> quietly(() -> extend(extension)); // if it fails there is a next time
         long third = span.toMillis() / 3;
-        extending = headway.extenders.scheduleWithFixedDelay(keep, third, third, TimeUnit.MILLISECONDS);
+        // An answer that does not come leaves time for another try, and for an Ack, which waits for it.
+        var most = Duration.ofMillis(Math.max(Math.min(third, headway.callTimeout.toMillis()) / 2, 100));
+        Runnable keep = () -> quietly(() -> extend(extension, most));
+        extending = headway.extenders.scheduleAtFixedRate(keep, third, third, TimeUnit.MILLISECONDS);
     }
 
     /**
@@ -48,21 +47,24 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Whether the service said that somebody else has, or had, the message: what is done with it now has no say.
+     * Whether the service said that somebody else has, or had, the message, or that it was dead when it was acked: what
+     * is done with it now has no say.
      *
      * @return true from then on
      */
     public boolean isLost() {
-        return said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE;
+        return said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE || said == Settled.SETTLED_DEAD;
     }
 
     /**
      * Settles the message for good, with a word to those who watch it.
      *
      * @param result at most 4096 bytes; null: none
-     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
+     * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more, be it that the message is
+     *     dead
      */
     public synchronized void ack(byte[] result) {
+        settle(said); // a loss that is known is not asked for again
         var request = AckRequest.newBuilder().setQueue(extension.getQueue()).addLeases(delivery.getLease());
         request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result));
         settle(headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0).getSettled());
@@ -90,7 +92,8 @@ public final class Lease implements AutoCloseable {
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more
      */
     public void progress(double fraction, String note) {
-        extend(extension.toBuilder().setProgress(Progress.newBuilder().setFraction(fraction).setNote(note)).build());
+        var told = Progress.newBuilder().setFraction(fraction).setNote(note);
+        extend(extension.toBuilder().setProgress(told).build(), headway.callTimeout);
     }
 
     /**
@@ -131,26 +134,24 @@ public final class Lease implements AutoCloseable {
     }
 
     // One call at a time: an Ack that overtakes an Extend would make it look lost.
-    private synchronized void extend(ExtendRequest request) {
-        settle(headway.call(QueueServiceGrpc.getExtendMethod(), request).getResults(0).getSettled());
+    private synchronized void extend(ExtendRequest request, Duration timeout) {
+        settle(headway.call(QueueServiceGrpc.getExtendMethod(), request, request, timeout).getResults(0).getSettled());
     }
 
     private synchronized void delay(DelayRequest.Builder told) {
         var request = told.setQueue(extension.getQueue()).addLeases(delivery.getLease()).build();
-        settle(headway.call(QueueServiceGrpc.getDelayMethod(), request).getResults(0).getSettled());
+        var answer = headway.call(QueueServiceGrpc.getDelayMethod(), request).getResults(0).getSettled();
+        settle(answer == Settled.SETTLED_DEAD ? Settled.SETTLED_RELEASED : answer); // dead by this is no loss
     }
 
-    /** Notes what the service says. */
+    /** Notes what the service says; throws if that, or what it said before, is that the lease is lost. */
     private void settle(Settled told) {
         said = told;
         if (told != Settled.SETTLED_EXTENDED) {
             extending.cancel(false);
         }
         if (isLost()) {
-            boolean isStale = told == Settled.SETTLED_STALE;
-            var error = Status.newBuilder().setCode((isStale ? Code.FAILED_PRECONDITION : Code.NOT_FOUND).value());
-            error.setReason(isStale ? ErrorReason.ERROR_REASON_LEASE_STALE : ErrorReason.ERROR_REASON_LEASE_GONE);
-            throw HeadwayException.from(error.setMessage("the lease has no say any more").build());
+            throw HeadwayException.tooLate(told == Settled.SETTLED_GONE, "the lease has no say any more: " + told);
         }
     }
 

@@ -20,12 +20,11 @@ import java.util.Set;
  */
 public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseable {
     private final Headway headway;
-    private final WatchPositionRequest.Builder request;
+    private final WatchPositionRequest.Builder request = WatchPositionRequest.newBuilder();
     private final Set<String> left; // those without a last word
     private final Context.CancellableContext context = Context.current().withCancellation();
     private Iterator<WatchPositionResponse> stream; // null: none is open
     private WatchPositionResponse ready; // null: nothing is
-    private int failures;
 
     /**
      * Watches messages.
@@ -37,8 +36,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
      */
     public Watch(Headway headway, String queue, Set<String> ids, boolean attended) {
         this.headway = headway;
-        request = WatchPositionRequest.newBuilder().setQueue(queue);
-        request.getMessagesBuilder().setAttended(attended);
+        request.setQueue(queue).getMessagesBuilder().setAttended(attended);
         left = new HashSet<>(ids);
     }
 
@@ -50,7 +48,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
      */
     @Override
     public boolean hasNext() {
-        while (ready == null && !left.isEmpty() && !context.isCancelled()) {
+        for (int failures = 0; ready == null && !left.isEmpty() && !context.isCancelled(); ) {
             try {
                 if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
                     request.getMessagesBuilder().clearIds().addAllIds(left);
@@ -58,12 +56,11 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
                 } else {
                     ready = stream.next();
                     left.remove(ready.getFinished().getId()); // empty unless it is a last word
-                    failures = 0;
                 }
             } catch (StatusRuntimeException thrown) {
                 stream = null;
                 if (!context.isCancelled()) {
-                    headway.pause(Long.MAX_VALUE, failures++, HeadwayException.from(thrown));
+                    headway.pause(Long.MAX_VALUE, failures++, HeadwayException.from(thrown), null);
                 }
             }
         }

@@ -72,7 +72,7 @@ public final class Worker implements AutoCloseable {
                 if (idle.isCancelled() || error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
                     return;
                 }
-                headway.pause(Long.MAX_VALUE, failures++, error); // what will not pass ends each slot by its own Get
+                headway.pause(Long.MAX_VALUE, failures++, error, null); // what stays ends each slot by its own Get
             }
         }
     }

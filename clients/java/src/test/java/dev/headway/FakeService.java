@@ -32,6 +32,7 @@ import java.util.List;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 
 /** A service on a port of this process that answers as a test tells it, and keeps what it was asked. */
 final class FakeService extends QueueServiceImplBase implements AutoCloseable {
@@ -45,7 +46,9 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     final Deque<Object> gets = new ArrayDeque<>(); // likewise, but at the end a Get waits until it is cancelled
     final Deque<List<Object>> watches = new ArrayDeque<>(); // of each stream, what it tells
     volatile Settled ackSays = Settled.SETTLED_ACKED;
+    volatile Settled delaySays = Settled.SETTLED_RELEASED;
     volatile Settled extendSays = Settled.SETTLED_EXTENDED;
+    final AtomicInteger unanswered = new AtomicInteger(); // how many Extends are not
     private final Server server;
 
     FakeService() throws IOException {
@@ -104,13 +107,15 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void delay(DelayRequest request, StreamObserver<DelayResponse> answer) {
         note(request);
-        say(DelayResponse.newBuilder().addResults(settled(Settled.SETTLED_RELEASED)).build(), answer);
+        say(DelayResponse.newBuilder().addResults(settled(delaySays)).build(), answer);
     }
 
     @Override
     public void extend(ExtendRequest request, StreamObserver<ExtendResponse> answer) {
         note(request);
-        say(ExtendResponse.newBuilder().addResults(settled(extendSays)).build(), answer);
+        if (unanswered.getAndDecrement() <= 0) {
+            say(ExtendResponse.newBuilder().addResults(settled(extendSays)).build(), answer);
+        }
     }
 
     @Override

@@ -71,6 +71,15 @@ class HeadwayExceptionTest {
         assertTrue(HeadwayException.from(code.toStatus().asRuntimeException()).isOutcomeUnknown());
     }
 
+    @ParameterizedTest
+    @EnumSource(
+            value = Status.Code.class,
+            mode = EnumSource.Mode.EXCLUDE,
+            names = {"OK", "UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "INTERNAL"})
+    void otherCodesAreAnswersAlsoWithoutAReason(Status.Code code) {
+        assertFalse(HeadwayException.from(code.toStatus().asRuntimeException()).isOutcomeUnknown());
+    }
+
     @Test
     void aReasonSaysWhetherTheOutcomeIsKnown() {
         assertFalse(of(ErrorReason.ERROR_REASON_SHUTTING_DOWN).isOutcomeUnknown());
@@ -95,6 +104,10 @@ class HeadwayExceptionTest {
         var error = HeadwayException.from(dev.headway.v1.Status.newBuilder().setCode(5).setReasonValue(9999).build());
         assertEquals(ErrorReason.UNRECOGNIZED, error.status().getReason());
         assertEquals(Status.Code.NOT_FOUND, error.code());
+    }
+
+    static StatusRuntimeException failure(Status.Code code, String reason) {
+        return failure(code, ErrorInfo.newBuilder().setDomain("headway.v1").setReason(reason).build());
     }
 
     private static HeadwayException of(ErrorReason reason) {

@@ -1,5 +1,6 @@
 package dev.headway;
 
+import static dev.headway.HeadwayExceptionTest.failure;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -14,6 +15,7 @@ import dev.headway.v1.GetRequest;
 import dev.headway.v1.Settled;
 import io.grpc.Status;
 import java.time.Duration;
+import java.time.Instant;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -100,6 +102,75 @@ class LeaseTest extends WithService {
         service.ackSays = Settled.SETTLED_GONE;
         var error = assertThrows(HeadwayException.class, () -> lease(LONG).run(lease -> null));
         assertTrue(error.status().getReason() == ErrorReason.ERROR_REASON_LEASE_GONE);
+    }
+
+    @Test
+    void anAckOfADeadMessageIsTooLate() {
+        service.ackSays = Settled.SETTLED_DEAD;
+        var lease = lease(LONG);
+        var error = assertThrows(HeadwayException.class, () -> lease.run(held -> null));
+        assertEquals(ErrorReason.ERROR_REASON_LEASE_STALE, error.status().getReason());
+        assertEquals(Status.Code.FAILED_PRECONDITION, error.code());
+        assertTrue(lease.isLost() && !error.isOutcomeUnknown());
+    }
+
+    @Test
+    void aDelayMayLeaveItsMessageDead() {
+        service.delaySays = Settled.SETTLED_DEAD;
+        try (var lease = lease(LONG)) {
+            lease.delay(null, "for the last time");
+            assertFalse(lease.isLost());
+        }
+    }
+
+    @Test
+    @Timeout(120)
+    void workThatLostItsLeaseEndsWithThatAndAcksNothing() {
+        service.extendSays = Settled.SETTLED_STALE;
+        service.ackSays = Settled.SETTLED_ACKED; // as it may: the lease lapsed, and nobody took the message
+        var error = assertThrows(HeadwayException.class, () -> lease(Duration.ofMillis(30)).run(lease -> {
+            while (!lease.isLost()) {
+                Thread.sleep(1);
+            }
+            return null;
+        }));
+        assertEquals(ErrorReason.ERROR_REASON_LEASE_STALE, error.status().getReason());
+        assertTrue(service.asked.stream().noneMatch(AckRequest.class::isInstance));
+    }
+
+    @Test
+    @Timeout(120)
+    void anExtendWithoutAnAnswerDoesNotCostTheLease() throws Exception {
+        service.unanswered.set(1);
+        try (var lease = lease(Duration.ofMillis(1500))) {
+            service.next(ExtendRequest.class); // after half a second
+            var first = Instant.now();
+            service.next(ExtendRequest.class);
+            var later = Duration.between(first, Instant.now());
+            assertTrue(later.toMillis() < 1000, "the second came " + later + " later");
+            assertFalse(lease.isLost());
+        }
+    }
+
+    @Test
+    @Timeout(120)
+    void anAckDoesNotWaitForAnExtendWithoutAnAnswer() throws Exception {
+        service.unanswered.set(1);
+        try (var lease = lease(Duration.ofMillis(1500))) {
+            service.next(ExtendRequest.class);
+            var asked = Instant.now();
+            lease.ack(null);
+            var waited = Duration.between(asked, Instant.now());
+            assertTrue(waited.toSeconds() < 5, "it took " + waited);
+        }
+    }
+
+    @Test
+    void aRepeatThatFindsTheQueueDrainedSaysSo() {
+        service.gets.addFirst(failure(Status.Code.FAILED_PRECONDITION, "QUEUE_DRAINED"));
+        service.gets.addFirst(Status.UNAVAILABLE.asRuntimeException());
+        var error = assertThrows(HeadwayException.class, () -> lease(LONG));
+        assertEquals(ErrorReason.ERROR_REASON_QUEUE_DRAINED, error.status().getReason());
     }
 
     @Test

@@ -1,9 +1,12 @@
 package dev.headway;
 
+import static dev.headway.HeadwayExceptionTest.failure;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
 import dev.headway.v1.Message;
 import dev.headway.v1.OnDuplicate;
 import dev.headway.v1.PutRequest;
@@ -20,7 +23,10 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.List;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 class PutTest extends WithService {
     private static final Message NAMED = Message.newBuilder().setId("a").build();
@@ -51,6 +57,49 @@ class PutTest extends WithService {
         assertTrue(error.isOutcomeUnknown());
         service.next(PutRequest.class);
         assertTrue(service.asked.isEmpty());
+    }
+
+    @Test
+    void itStaysAsItIsUntilATryMayHaveDoneIt() throws Exception {
+        var isStopping = failure(Status.Code.UNAVAILABLE, "SHUTTING_DOWN"); // nothing happened
+        service.puts.addAll(List.of(isStopping, Status.UNAVAILABLE.asRuntimeException(), isStopping));
+        service.puts.add(response(PutResult.newBuilder().setId("a")));
+        headway.put("q", Duration.ZERO, NAMED);
+        var asItIs = OnDuplicate.ON_DUPLICATE_UNSPECIFIED;
+        var keep = OnDuplicate.ON_DUPLICATE_KEEP;
+        for (var told : List.of(asItIs, asItIs, keep, keep)) {
+            assertEquals(told, service.next(PutRequest.class).getOnDuplicate());
+        }
+    }
+
+    @Test
+    void whatMayHaveHappenedIsToldWhateverTheLastTrySays() {
+        var info = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("SHUTTING_DOWN").build();
+        var later = RetryInfo.newBuilder().setRetryDelay(Headway.wire(Duration.ofHours(1))).build();
+        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
+        service.puts.add(failure(Status.Code.UNAVAILABLE, info, later));
+        var error = assertThrows(HeadwayException.class, () -> headway.put("q", Duration.ZERO, NAMED));
+        assertTrue(error.isOutcomeUnknown());
+    }
+
+    @ParameterizedTest
+    @CsvSource({
+        "RESOURCE_EXHAUSTED, OVERLOADED, true",
+        "RESOURCE_EXHAUSTED, QUEUE_FULL, true",
+        "UNAUTHENTICATED, UNAUTHENTICATED, true",
+        "PERMISSION_DENIED, PERMISSION_DENIED, true",
+        "INTERNAL, INTERNAL, true",
+        "FAILED_PRECONDITION, QUEUE_CLOSED, true",
+        "FAILED_PRECONDITION, ROLE_IN_USE, true",
+        "NOT_FOUND, QUEUE_NOT_FOUND, false",
+        "ALREADY_EXISTS, DUPLICATE_MESSAGE, false",
+        "INVALID_ARGUMENT, FIELD_INVALID, false",
+    })
+    void aRepeatThatIsRefusedUnseenLeavesTheDoubt(Status.Code code, String reason, boolean isDoubted) {
+        service.puts.add(Status.UNAVAILABLE.asRuntimeException());
+        service.puts.add(failure(code, reason));
+        var error = assertThrows(HeadwayException.class, () -> headway.put("q", Duration.ZERO, NAMED));
+        assertEquals(isDoubted, error.isOutcomeUnknown());
     }
 
     @Test

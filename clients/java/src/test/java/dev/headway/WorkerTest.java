@@ -1,16 +1,15 @@
 package dev.headway;
 
+import static dev.headway.HeadwayExceptionTest.failure;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
-import com.google.rpc.ErrorInfo;
 import dev.headway.v1.AckRequest;
 import dev.headway.v1.DelayRequest;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.GetRequest;
 import io.grpc.Status;
-import io.grpc.StatusRuntimeException;
 import java.time.Duration;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
@@ -117,10 +116,5 @@ class WorkerTest extends WithService {
     @Test
     void concurrencyIsAtLeastOne() {
         assertThrows(IllegalArgumentException.class, () -> new Worker(headway, "q", 0, LONG, lease -> null));
-    }
-
-    private static StatusRuntimeException failure(Status.Code code, String reason) {
-        return HeadwayExceptionTest.failure(
-                code, ErrorInfo.newBuilder().setDomain("headway.v1").setReason(reason).build());
     }
 }
