@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import cast
 
 import pytest
@@ -167,50 +167,183 @@ async def small(store_server: StoreServer, request: pytest.FixtureRequest) -> As
         yield made
 
 
-@pytest.mark.parametrize("seed", range(4, 12))  # in each of them all of that happens
-async def test_places_are_those_of_the_line_whatever_happens(small: Desk, seed: int) -> None:
-    chance = random.Random(seed)
+async def small_line(small: Desk) -> list[str]:
+    """Twelve messages, n1 to n12, in two blocks: of those that were leased n6 to n9 have lapsed, and stand before n1 to
+    n5, which came back first. The leases, in order."""
     await small.create(max_attempts=0)
-    out: dict[str, str] = {}  # name → lease
-    made = most_blocks = most_holes = 0
-    for _ in range(200):
-        match chance.choice(
-            ["put", "put", "take", "take", *["release"] * 5, "withdraw", "withdraw", "ack", "foreign get"]
-        ):
-            case "put":
-                names = [f"n{made + n}" for n in range(chance.randint(1, 8))]
-                made += len(names)
-                await small.put(*[b"x"] * len(names), ids=names)
-            case "take":
-                line = await line_of(small)
-                taken = await small.take(chance.randint(1, 8), lease_ms=HOUR_MS)
-                assert [one.id for one in taken] == line[: len(taken)]
-                out |= {one.id: one.lease for one in taken}
-            case "release" if out:
-                back = chance.sample(sorted(out), min(len(out), chance.randint(1, 3)))
-                line = await line_of(small)
-                await release(small, [out.pop(name) for name in back])
-                assert [name for name in await line_of(small) if name not in back] == line
-            case "withdraw":
-                line = await line_of(small)
-                near = line[:12]
-                gone = chance.sample(near, min(len(near), chance.randint(1, 2)))
-                assert await small.withdraw(*gone) == [""] * len(gone)
-                assert await line_of(small) == [name for name in line if name not in gone]
-            case "ack" if out:
-                assert await small.ack(out.pop(chance.choice(sorted(out)))) == ["ACKED"]
-            case "foreign get":
-                for _ in range(3):  # until no hole is near the head: here a step takes out but the first of them
-                    await small.sweep()
-                line = await line_of(small)
-                small.foreign_get()
-                assert await line_of(small) == line[1:]
-                await small.sweep()
+    await small.put(*(b"%d" % n for n in range(1, 13)), ids=[f"n{n}" for n in range(1, 13)])
+    early, late = await small.take(5, lease_ms=HOUR_MS), await small.take(4, lease_ms=1_000)
+    leases = [delivery.lease for delivery in [*early, *late]]
+    await release(small, leases[:5])
+    small.at(1_000)
+    await small.sweep()
+    assert await line_of(small) == [f"n{n}" for n in (6, 7, 8, 9, 1, 2, 3, 4, 5, 10, 11, 12)]
+    assert layout(small) == 2
+    return leases
+
+
+async def take_up_again(desk: Desk, lease: str, *, lease_ms: int = HOUR_MS) -> str:
+    """How Extend answers."""
+    [extended] = await desk.store.extend(desk.name, [lease], lease_ms, budget_s=BUDGET_S)
+    return extended.settled.name
+
+
+@pytest.mark.parametrize("how", ["released", "given back", "lapsed"])
+async def test_what_was_taken_up_again_from_deep_in_the_line_comes_back_to_its_place(small: Desk, how: str) -> None:
+    leases = await small_line(small)
+    before = await line_of(small)
+    assert await take_up_again(small, leases[7], lease_ms=1_000) == "EXTENDED"
+    assert small.raw.zcard(small.key("holes")) == 1
+    assert await line_of(small) == [name for name in before if name != "n8"]
+    if how == "lapsed":
+        small.at(2_000)
+        await small.sweep()
+    elif how == "released":
+        await release(small, [leases[7]])
+    else:
+        await small.give_back(leases[7], delay_ms=0)
+    assert await small.is_sound()
+    assert await line_of(small) == before
+    assert small.raw.zcard(small.key("holes")) == 0
+    taken = await small.take(12)
+    assert [f"n{int(one.payload)}" for one in taken] == before
+    assert [one.attempt for one in taken[:4]] == [2, 2, 2 if how != "released" else 1, 2]
+    assert await small.is_sound()
+
+
+async def test_what_expires_while_it_was_taken_up_again_does_not_come_back(small: Desk) -> None:
+    await small.create(max_attempts=0)
+    await small.put(*[b"x"] * 6, ids=[f"n{n}" for n in range(6)], time_to_live_ms=5_000)
+    leases = [delivery.lease for delivery in await small.take(3)]
+    small.at(1_000)
+    await small.sweep()
+    assert await take_up_again(small, leases[2]) == "EXTENDED"
+    small.at(5_000)
+    await small.give_back(leases[2], delay_ms=0)
+    assert (await small.counts()).expired == 6
+    assert await small.is_sound()
+
+
+async def test_who_watches_learns_where_that_has_come_back(small: Desk) -> None:
+    leases = await small_line(small)
+    seen = await small.store.places(small.name, [], with_shape=True, budget_s=BUDGET_S)
+    assert seen.shape is not None
+    line = Line(Glance(seen.numbers, 0.0), seen.shape)
+    assert await take_up_again(small, leases[7]) == "EXTENDED"
+    await release(small, [leases[7]])
+    numbers = seen.numbers
+    feed = await small.store.feed(small.name, generation=numbers.generation, logged=numbers.logged, budget_s=BUDGET_S)
+    assert feed.events is not None
+    assert [event.what for event in feed.events] == [Happening.LEASED, Happening.BACK]
+    for event in feed.events:
+        line.apply(event)
+    assert [line.position(ticket) for ticket in (6, 7, 8, 9, 1)] == [1, 2, 3, 4, 5]
+
+
+class Whatever:
+    """What happens by chance to a queue, whose line must be as it was but for that."""
+
+    def __init__(self, desk: Desk, chance: random.Random) -> None:
+        self.desk = desk
+        self.chance = chance
+        self.out: dict[str, str] = {}  # name → lease
+        self.late: dict[str, str] = {}  # of those whose lease has lapsed, and whom nobody took since
+        self.made = 0
+        self.ms = 0
+        self.filled = 0  # how often one came back to its hole
+
+    def some(self, names: Iterable[str], most: int) -> list[str]:
+        among = list(names)
+        return self.chance.sample(among, min(len(among), self.chance.randint(1, most)))
+
+    def holes(self) -> int:
+        """In which something can come back."""
+        return len(self.desk.raw.zinter([self.desk.key("returned"), self.desk.key("holes")]))
+
+    async def put(self) -> None:
+        names = [f"n{self.made + n}" for n in range(self.chance.randint(1, 8))]
+        self.made += len(names)
+        await self.desk.put(*[b"x"] * len(names), ids=names)
+
+    async def take(self) -> None:
+        line = await line_of(self.desk)
+        taken = await self.desk.take(self.chance.randint(1, 8), lease_ms=HOUR_MS)
+        assert [one.id for one in taken] == line[: len(taken)]
+        for one in taken:
+            self.out[one.id] = one.lease
+            self.late.pop(one.id, None)
+
+    async def release(self) -> None:
+        back = self.some(sorted(self.out), 3)
+        line, holes = await line_of(self.desk), self.holes()
+        await release(self.desk, [self.out.pop(name) for name in back])
+        assert [name for name in await line_of(self.desk) if name not in back] == line
+        self.filled += self.holes() < holes
+
+    async def lapse(self) -> None:
+        gone = self.some(sorted(self.out), 5)
+        line = await line_of(self.desk)
+        await self.desk.store.extend(self.desk.name, [self.out[name] for name in gone], 1_000, budget_s=BUDGET_S)
+        self.late |= {name: self.out.pop(name) for name in gone}
+        self.ms += 1_000
+        self.desk.at(self.ms)
+        await self.desk.sweep()
+        assert [name for name in await line_of(self.desk) if name not in gone] == line
+
+    async def take_up_again(self) -> None:
+        line = await line_of(self.desk)
+        self.late = {name: lease for name, lease in self.late.items() if name in line}
+        if self.late:
+            name, lease = self.late.popitem()
+            assert await take_up_again(self.desk, lease) == "EXTENDED"
+            assert await line_of(self.desk) == [one for one in line if one != name]
+            self.out[name] = lease
+
+    async def withdraw(self) -> None:
+        line = await line_of(self.desk)
+        gone = self.some(line[:12], 2)
+        assert await self.desk.withdraw(*gone) == [""] * len(gone)
+        assert await line_of(self.desk) == [name for name in line if name not in gone]
+
+    async def ack(self) -> None:
+        for name in self.some(sorted(self.out), 1):
+            assert await self.desk.ack(self.out.pop(name)) == ["ACKED"]
+
+    async def foreign_get(self) -> None:
+        for _ in range(3):  # until no hole is near the head: here a step takes out but the first of them
+            await self.desk.sweep()
+        line = await line_of(self.desk)
+        self.desk.foreign_get()
+        assert await line_of(self.desk) == line[1:]
+        await self.desk.sweep()
+
+
+# What happens, and how often.
+WEIGHTS = {
+    Whatever.put: 2,
+    Whatever.take: 2,
+    Whatever.release: 5,
+    Whatever.lapse: 1,
+    Whatever.take_up_again: 3,
+    Whatever.withdraw: 2,
+    Whatever.ack: 1,
+    Whatever.foreign_get: 1,
+}
+
+
+@pytest.mark.parametrize("seed", range(23, 31))  # in each of them all of that happens
+async def test_places_are_those_of_the_line_whatever_happens(small: Desk, seed: int) -> None:
+    whatever = Whatever(small, random.Random(seed))
+    await small.create(max_attempts=0)
+    most_blocks = most_holes = 0
+    for what in whatever.chance.choices(list(WEIGHTS), list(WEIGHTS.values()), k=250):
+        await what(whatever)
         assert await small.is_sound()
         returned = cast(list[tuple[bytes, float]], small.raw.zrange(small.key("returned"), 0, -1, withscores=True))
         blocks = {math.ceil(-order / BLOCK) if order < 0 else 0 for _, order in returned}
         most_blocks = max(most_blocks, len(blocks))
         if len(blocks) > 1:
-            most_holes = max(most_holes, len(small.raw.zinter([small.key("returned"), small.key("holes")])))
+            most_holes = max(most_holes, whatever.holes())
     assert most_blocks > 1
     assert most_holes > 0
+    assert whatever.filled > 0

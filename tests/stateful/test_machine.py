@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from harness import StoreServer
-from headwayd.domain.model import Policy, Purged
+from headwayd.domain.model import OnDuplicate, Policy, Purged
 from headwayd.store import keys, scripts
 from stateful.clients import FOREVER_MS
 from stateful.machines import BUDGET, CLOCK, CLOCK_KEY, EXAMPLES, run_examples
@@ -43,6 +43,23 @@ class QueueMachine(WatchedMachine):
     def sweep(self) -> None:
         assert self.run(self.store.sweep(self.name, **BUDGET)) is False
         self.model.do_due()
+
+    @precondition(lambda self: not self.model.is_closed and self.model.bound == 0)
+    @rule(how=st.sampled_from(["given back", "lapses", "stays"]))
+    def go_on_with_a_lease_that_lapsed(self, how: str) -> None:
+        """Of a message that then has others before and behind it, of which that line has enough: it is taken from its
+        middle, and may come back to it."""
+        self.put([(b"a", "", 0, 0)] * 4, OnDuplicate.REJECT, False)
+        self.get(4, 100, [], 10_000_000, attempt="", others=0)
+        self.put([(b"bb", "", 0, 0)] * 3, OnDuplicate.REJECT, False)
+        self.let_time_pass(100)
+        self.sweep()
+        self.extend([0], 1_000)
+        if how == "lapses":
+            self.let_time_pass(1_000)
+            self.sweep()
+        elif how == "given back":
+            self.delay([0], [], ("delay", 0), True)
 
     @rule(bound=st.sampled_from([0, 1, 4]))
     def update(self, bound: int) -> None:

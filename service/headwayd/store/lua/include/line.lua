@@ -2,17 +2,24 @@
 -- Moves messages into and back into the line, and out of it until later.
 
 -- Puts messages back at the head, in ticket order with those that came back before (see `blocks`); those whose time is
--- over meanwhile expire. `list` holds {ticket, element, record}.
+-- over meanwhile expire. What still has a hole of its own goes back into that. `all` holds {ticket, element, record}.
 -- O(k log n + MOST_MOVED).
 local function return_to_head(S, all)
   local list = {}
   for _, entry in ipairs(all) do
-    local expires_at = entry.record.expires_at
+    local ticket, expires_at = text_of(entry.ticket), entry.record.expires_at
     if expires_at > 0 and expires_at <= S.now then
-      expire(S, text_of(entry.ticket), entry.element, entry.record)
+      expire(S, ticket, entry.element, entry.record)
     else
-      list[#list + 1] = entry
-      if expires_at > 0 then expire_at(S, text_of(entry.ticket), expires_at) end
+      expire_at(S, ticket, expires_at)
+      if fill_again(S, ticket) then
+        local order = order_of(S, ticket)
+        tell(S, 'B', ticket, order ~= ticket and order or nil)
+        S.extras = 1
+        redis.call('HSET', K.side, ticket, pack_record(entry.record))
+      else
+        list[#list + 1] = entry
+      end
     end
   end
   if #list == 0 then return end

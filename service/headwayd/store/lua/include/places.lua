@@ -183,6 +183,15 @@ local function take_out(S, tickets)
   return elements, records
 end
 
+-- A message that comes back while its element still stands in the list as a hole waits again where that stands. Only
+-- one whose lapsed lease Extend took up again has one. Returns whether it does. O(log n).
+local function fill_again(S, ticket)
+  if S.n_holes == 0 or redis.call('ZREM', K.holes, ticket) == 0 then return false end
+  add(S, 'n_holes', -1)
+  S.len = S.len + 1
+  return true
+end
+
 -- Takes holes out of the list once the head has come near to the first. O(NEAR), rarely.
 local function fill_holes(S)
   local first = redis.call('ZRANGE', K.holes, 0, 0)[1]
