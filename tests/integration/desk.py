@@ -55,6 +55,7 @@ class Desk:
         line_ticket: int = 0,
         on_duplicate: OnDuplicate = OnDuplicate.REJECT,
         time_to_live_ms: int = 0,
+        all_or_nothing: bool = False,
     ) -> PutStep:
         given = list(ids) or [""] * len(payloads)
         messages = [
@@ -68,7 +69,7 @@ class Desk:
             waiter=waiter,
             line_ticket=line_ticket,
             on_duplicate=on_duplicate,
-            all_or_nothing=False,
+            all_or_nothing=all_or_nothing,
             budget_s=BUDGET_S,
         )
 

@@ -257,6 +257,56 @@ async def test_room_is_the_first_waiting_producers_whoever_else_asks(desk: Desk)
     assert (await desk.take_one()).payload == b"first"
 
 
+async def test_a_producer_that_came_when_called_keeps_its_place_for_the_next_room(desk: Desk) -> None:
+    await desk.create(bound=1)
+    await desk.put(b"one")
+    with listening(desk, keys.WAKE_CHANNEL + "here"):
+        first = await desk.put(b"a", b"b", waiter="here#1")
+        second = await desk.put(b"behind", waiter="here#2")
+        desk.at(1_000)
+        await desk.take_one(lease_ms=HOUR_MS)
+        assert len((await desk.put(b"a", b"b", waiter="here#1", line_ticket=first.line_ticket)).outcomes) == 1
+        desk.at(5_000)
+        assert (await desk.take_one(lease_ms=HOUR_MS)).payload == b"a"
+        behind = await desk.put(b"behind", waiter="here#2", line_ticket=second.line_ticket)
+        assert (list(behind.outcomes), behind.wait) == ([], Wait.ROOM)
+        assert len((await desk.put(b"b", waiter="here#1", line_ticket=first.line_ticket)).outcomes) == 1
+
+
+async def test_a_producer_that_came_once_and_leaves_the_next_call_for_two_seconds_loses_its_place(desk: Desk) -> None:
+    await desk.create(bound=1)
+    await desk.put(b"one")
+    with listening(desk, keys.WAKE_CHANNEL + "here"):
+        first = await desk.put(b"a", b"b", waiter="here#1")
+        second = await desk.put(b"behind", waiter="here#2")
+        desk.at(1_000)
+        await desk.take_one(lease_ms=HOUR_MS)
+        assert len((await desk.put(b"a", b"b", waiter="here#1", line_ticket=first.line_ticket)).outcomes) == 1
+        desk.at(5_000)
+        await desk.take_one(lease_ms=HOUR_MS)
+        for at_ms, accepted in ((7_000, 0), (7_001, 1)):
+            desk.at(at_ms)
+            behind = await desk.put(b"behind", waiter="here#2", line_ticket=second.line_ticket)
+            assert len(behind.outcomes) == accepted
+
+
+async def test_small_puts_do_not_overtake_one_that_needs_more_room_however_long_it_waits(desk: Desk) -> None:
+    await desk.create(bound=3)
+    await desk.put(b"one", b"two")
+    with listening(desk, keys.WAKE_CHANNEL + "here") as heard:
+        ticket = 0
+        for at_ms in range(1_000, 10_000, 1_500):  # each small one calls it, and it comes
+            desk.at(at_ms)
+            waits = await desk.put(b"a", b"b", b"c", waiter="here#1", line_ticket=ticket, all_or_nothing=True)
+            assert (list(waits.outcomes), waits.wait) == ([], Wait.ROOM)
+            ticket = waits.line_ticket
+            assert list((await desk.put(b"small")).outcomes) == []
+            assert heard.get_message(timeout=5) is not None
+        await desk.take(2, lease_ms=HOUR_MS)
+        whole = await desk.put(b"a", b"b", b"c", waiter="here#1", line_ticket=ticket, all_or_nothing=True)
+        assert len(whole.outcomes) == 3
+
+
 async def test_a_closed_queue_with_a_lease_out_is_not_drained(desk: Desk) -> None:
     await desk.create()
     await desk.put(b"one")

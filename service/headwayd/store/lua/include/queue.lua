@@ -351,13 +351,17 @@ local function leave_producers(waiter)
 end
 
 -- Whoever is first in the producer line and whose process still listens to its channel; the others are dropped. If
--- `offers`, tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. O(dropped),
--- at most 100.
+-- `offers`, tells it that it is its turn; a process that lets its turn pass for OFFER_MS is dropped, too. When it is
+-- `me` it has come, and its time runs anew from when it is next told. O(dropped), at most 100.
 local function first_producer(S, me, offers)
   if S.extras == 0 then return nil end
   for _ = 1, 100 do
     local first = redis.call('ZRANGE', K.producers, 0, 0)[1]
-    if not first or first == me then return first end
+    if not first then return nil end
+    if first == me then
+      if S.offer_to == me then set(S, 'offer_to', '') end
+      return me
+    end
     local channel = ARGV[2] .. WAKE_CHANNEL .. (string.match(first, '^(.*)#%d+$') or first)
     local is_overdue = offers and S.offer_to == first and S.now - S.offer_at > OFFER_MS
     if not is_overdue then
