@@ -61,6 +61,8 @@ class Getting:
     async def _go_on(self, consumer: Consumer, step: GetStep, *, waits: bool, budget: Budget) -> GetOutcome:
         """After its first try. What that settled is told, whatever comes now."""
         order, settled = consumer.order, step.settled
+        if step.left and not step.deliveries and not order.wait_ms:
+            step = await self._look_behind(consumer, budget)
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):
             return self._outcome(order, step, settled)
         consumer.order = order._replace(ack=(), place="")
@@ -71,6 +73,19 @@ class Getting:
         look_s = order.look_ms / 1000 if order.wait_ms else budget.left_s
         standing = await self._keep_place(consumer, order.place or new_place(), min(look_s, consumer.budget_s))
         return GetOutcome(deliveries=(), settled=settled, standing=standing)
+
+    async def _look_behind(self, consumer: Consumer, budget: Budget) -> GetStep:
+        """There is something behind messages that have expired, of which a step takes away so many and no more. A call
+        whose time is over before all are gone cannot say that there is nothing."""
+        consumer.order = consumer.order._replace(ack=(), place="")
+        try:
+            step = await self._consumers.first_try(consumer, budget.left_s)
+            while step.left and not step.deliveries:
+                step = await self._consumers.first_try(consumer, budget.left_s)
+        except StoreUnavailable:
+            self._consumers.give_up(consumer)
+            raise
+        return step
 
     @staticmethod
     def _outcome(order: GetOrder, step: GetStep, settled: Sequence[Settlement]) -> GetOutcome:

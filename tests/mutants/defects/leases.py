@@ -9,6 +9,15 @@ MEMORY = "tests/integration/test_memory.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="expired-without-end",
+        defect="A step takes away as many messages that have expired as stand at the head.",
+        file=INCLUDE + "leasing.lua",
+        old=" and #old < DUE_AT_ONCE do",
+        new=" do",
+        test="tests/integration/test_expired_at_the_head.py::"
+        "test_a_step_takes_away_so_many_and_says_that_more_may_be_had",
+    ),
+    Mutant(
         name="retaken-lease-found-by-its-attempt",
         defect="A lease that lapsed is its attempt's again or not, as it comes, when its holder takes it up again.",
         file=INCLUDE + "record.lua",

@@ -15,6 +15,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_delay.py::test_a_batch_given_back_stands_in_ticket_order_whatever_the_order_of_the_leases",
     ),
     Mutant(
+        name="hole-of-ones-own-forgotten",
+        defect="What was taken up again from deep in the line comes back beside the hole that it left.",
+        file=INCLUDE + "line.lua",
+        old="if fill_again(S, ticket) then",
+        new="if false then",
+        test="tests/integration/test_blocks.py::test_what_was_taken_up_again_from_deep_in_the_line_comes_back_to_its_place",
+    ),
+    Mutant(
+        name="came-in-vain",
+        defect="A producer that came when it was called, and has more to put, is taken for one that never came.",
+        file=INCLUDE + "queue.lua",
+        old="if S.offer_to == me then set(S, 'offer_to', '') end",
+        new="",
+        test=EXACT + "test_a_producer_that_came_when_called_keeps_its_place_for_the_next_room",
+    ),
+    Mutant(
         name="one-slot-too-many",
         defect="The limit is off by one: as if it had been counted before another lease was given.",
         file=LUA + "get.lua",

@@ -21,10 +21,10 @@
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if a waiter stood no longer there, how many more
---        could be leased after what was given (1 if that was given before), number and position in line of each of the
---        others ('number position …'; 'wait' is then that of those who got nothing), how many leases were not acked at
---        their first attempt, then number (from 1 on), status and failures of each of those, then '0' and for each
---        message:
+--        could be leased after what was given (1 if that was given before, and if nothing was because many that had
+--        expired stood before), number and position in line of each of the others ('number position …'; 'wait' is then
+--        that of those who got nothing), how many leases were not acked at their first attempt, then number (from 1
+--        on), status and failures of each of those, then '0' and for each message:
 --        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
 --        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
 --        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
@@ -124,13 +124,18 @@ local function asked_for()
   return most
 end
 
+local stands_more = false   -- behind as many as had expired and one step takes away
 if status == T.OK and wait == '' and L.given == 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
   local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and not has_extra(S, K.side)
   local most = math.min(asked_for(), slots, S.len - ahead, slots - ahead)
+  L.ahead = ahead
   local is_cut = (is_plain and lease_plain or lease_any)(S, L, most, S.now + lease_ms)
-  if L.taken == 0 then wait = L.must_fit and is_cut and 'large' or S.closed and 'drain' or 'empty' end
+  if L.taken == 0 then
+    stands_more = S.len > ahead and not is_cut
+    wait = is_cut and 'large' or not stands_more and (S.len > 0 and 'line' or S.closed and 'drain') or 'empty'
+  end
   S.made_room = true
 end
 
@@ -151,9 +156,9 @@ local poll = { 0, 0, 0 }
 local function stand_or_leave(ask, share)
   local waiter, number = ask.waiter, ask.number
   if waiter == '' then return number, 0 end
+  if S.turn_to == waiter then set(S, 'turn_to', '') end   -- it has come; if it stands on it is called anew
   if share > 0 or status ~= T.OK or wait == 'large' then
     if number ~= 0 then redis.call('ZREM', K.consumers, waiter) end
-    if S.turn_to == waiter then set(S, 'turn_to', '') end
     return number, 0
   end
   if number == 0 then number = number_behind_all(S) end
@@ -184,7 +189,7 @@ for i = 2, #asks do
 end
 if (WAITER ~= '' or OTHERS > 0) and not S.is_line_empty then length = redis.call('ZCARD', K.consumers) end
 local due = commit(S, false, nil)
-local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or 0
+local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or stands_more and 1 or 0
 local told = { ARGV[1], status, S.now, S.gen, wait, holder, random, due, number, position, length, limit, poll[1],
   poll[2], poll[3], was_dropped and 1 or 0, left, table.concat(told_others, ' ') }
 for i, value in ipairs(told) do reply[i] = value end

@@ -1,10 +1,11 @@
--- @include attempts names
+-- @include attempts due names
 -- Leases messages from the head of the line for those who ask in one step, and writes what they are given into the
 -- reply. A leasing L:
 --   asks                     those who ask, in the order in which they are served: each has `most` (messages) and
 --                            `random` (of the nonces of its leases, 16 bytes)
 --   most_bytes, must_fit     of elements in the reply; whether also the first message must fit (see get)
 --   consumer                 the holder, packed
+--   ahead                    messages that are for those who stand before
 --   reply, at                the reply, and the index behind which messages stand there
 --   given                    messages in the reply
 --   taken, tickets           messages that this step leases, and their tickets as an attempt keeps them
@@ -18,8 +19,9 @@ local PIECE_LEAST, PIECE_SIZE = 8, 2048
 
 local function new_leasing(asks, most_bytes, must_fit, consumer, reply)
   reply[#reply + 1] = 0
-  return { asks = asks, most_bytes = most_bytes, must_fit = must_fit, consumer = consumer, reply = reply, at = #reply,
-           given = 0, taken = 0, tickets = '', counted = 0, counted_bytes = 0, leases = {}, kept = {}, bodies = {} }
+  return { asks = asks, most_bytes = most_bytes, must_fit = must_fit, consumer = consumer, ahead = 0, reply = reply,
+           at = #reply, given = 0, taken = 0, tickets = '', counted = 0, counted_bytes = 0, leases = {}, kept = {},
+           bodies = {} }
 end
 
 local function deliver(L, ticket, attempt, put_at, id, deadline, element)
@@ -213,18 +215,19 @@ local function lease_plain(S, L, most, deadline)
   return is_cut
 end
 
--- Takes messages from the head of any line, those whose time is over aside. Returns whether the next one is more than
--- the reply can hold, and tickets, elements, what is known of each (false: no more than when it was put), and when each
--- was put. O(k log n).
+-- Takes messages from the head of any line, those whose time is over aside, until these are DUE_AT_ONCE. Returns
+-- whether the next one is more than the reply can hold, and tickets, elements, what is known of each (false: no more
+-- than when it was put), and when each was put. O(k log n).
 local function take_from_line(S, L, most)
   local tickets, elements, records, put_ats = {}, {}, {}, {}
   local old, bytes, is_cut = {}, 0, false
-  while #tickets < most and S.len > 0 and not is_cut do
-    local part = redis.call('RPOP', K.q, math.min(most - #tickets, CHUNK_OUT))
+  while #tickets < most and S.len > L.ahead and not is_cut and #old < DUE_AT_ONCE do
+    local part = redis.call('RPOP', K.q, math.min(most - #tickets, S.len - L.ahead, CHUNK_OUT))
     local passed_tickets, passed_elements = {}, {}
     local passed = walk(S, #part, function(i, ticket)
-      bytes = bytes + #part[i]
-      if bytes > L.most_bytes and (L.must_fit or #tickets > 0 or #passed_tickets > 0) then return false end
+      local with_it = bytes + #part[i]
+      if with_it > L.most_bytes and (L.must_fit or #tickets > 0 or #passed_tickets > 0) then return false end
+      bytes = with_it
       passed_tickets[#passed_tickets + 1], passed_elements[#passed_elements + 1] = ticket, part[i]
     end)
     if passed.count < #part then
@@ -247,6 +250,7 @@ local function take_from_line(S, L, most)
       if record then record.expires_at = expires_at end
       if expires_at > 0 and expires_at <= S.now then
         old[#old + 1] = { ticket, element, record }
+        bytes, is_cut = bytes - #element, false   -- without it the next one may fit
       else
         local at = #tickets + 1
         tickets[at], elements[at], records[at], put_ats[at] = ticket, element, record or false, put_at
