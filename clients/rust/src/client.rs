@@ -17,8 +17,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
 
 // Done twice, these do harm (Put and Get unless they carry ids), or fail by rule, or their second answer tells only its
-// own part.
-const UNSAFE: [&str; 6] = ["Put", "Get", "Close", "Delete", "Purge", "Repair"];
+// own part, and not what the first one did.
+const UNSAFE: [&str; 7] = ["Put", "Get", "Close", "Delete", "Purge", "Repair", "Withdraw"];
 
 /// The request of a unary call, for [`Client::call`].
 pub trait Call: prost::Message + Clone + 'static {
@@ -134,7 +134,8 @@ impl Client {
     /// make the same of a queue, and what was never sent. Dropping it cancels it.
     ///
     /// # Errors
-    /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached.
+    /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached. If an attempt
+    /// may have taken effect and the last one does not tell, the error is that attempt's, with `outcome_unknown`.
     pub async fn call<R: Call>(&self, request: R) -> Result<R::Response, Error> {
         let again: fn(&mut R) = |_| (); // as it is
         self.repeat(request, (!UNSAFE.contains(&R::NAME)).then_some(again)).await
@@ -151,19 +152,20 @@ impl Client {
     pub(crate) async fn repeat<R: Call>(&self, mut asked: R, again: Option<fn(&mut R)>) -> Result<R::Response, Error> {
         let wait = asked.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
         let deadline = Instant::now() + self.call_timeout.unwrap_or(wait + CALL_TIMEOUT).min(LONGEST_SPAN);
-        let mut failures = 0;
+        let (mut lost, mut failures) = (None, 0);
         loop {
             let answer = self.send(&asked, deadline).await.map_err(Error::from);
-            let Err(error) = &answer else { return answer };
+            let Err(error) = answer else { return answer };
             failures += 1;
-            let pause = backoff(failures, error);
+            let pause = backoff(failures, &error);
             let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
             // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
             let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled);
             if is_over || !is_away || !(again.is_some() || error.never_sent) {
-                return answer;
+                return Err(lost.filter(|_| error.is_blind()).unwrap_or(error));
             }
             again.filter(|_| error.outcome_unknown).inspect(|again| again(&mut asked));
+            lost = lost.or(error.outcome_unknown.then_some(error)); // the first that may have taken effect
             sleep(pause).await;
         }
     }

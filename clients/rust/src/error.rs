@@ -38,9 +38,13 @@ impl Error {
 
     /// The same call may succeed later without anybody changing it: the service is away, busy or paused.
     pub(crate) fn is_passing(&self) -> bool {
-        use Code::{InvalidArgument, NotFound, PermissionDenied, Unauthenticated, Unimplemented};
-        !matches!(self.code, NotFound | InvalidArgument | Unauthenticated | PermissionDenied | Unimplemented)
-            && !matches!(self.reason, ErrorReason::QueueClosed | ErrorReason::QueueDrained)
+        self.is_blind() && !matches!(self.code, Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented)
+    }
+
+    /// It does not say what became of an earlier try of the same call: it was refused unseen, or not answered.
+    pub(crate) fn is_blind(&self) -> bool {
+        let tells = matches!(self.code, Code::NotFound | Code::AlreadyExists | Code::InvalidArgument);
+        !tells && !self.is(ErrorReason::QueueDrained)
     }
 }
 
@@ -55,16 +59,15 @@ impl From<Status> for Error {
         let cause = std::error::Error::source(&status);
         let broken = |cause| if has::<TimeoutExpired>(cause) { DeadlineExceeded } else { Unavailable };
         let code = cause.map_or(status.code(), broken);
-        let reason = reason.unwrap_or_default();
         let never_sent = cause.is_some_and(has::<ConnectError>);
         let is_silent = !never_sent && matches!(code, Unavailable | DeadlineExceeded | Cancelled | Unknown | Internal);
         Error {
             code,
-            reason,
+            reason: reason.unwrap_or_default(),
             metadata: named.map(|named| named.metadata.clone()).unwrap_or_default(),
             retry_after: details.retry_info().and_then(|info| info.retry_delay),
             violations: details.bad_request().map(|bad| bad.field_violations.clone()).unwrap_or_default(),
-            outcome_unknown: reason == ErrorReason::OutcomeUnknown || (reason == ErrorReason::Unspecified && is_silent),
+            outcome_unknown: reason.map_or(is_silent, |reason| reason == ErrorReason::OutcomeUnknown),
             text: status.message().to_owned(),
             never_sent,
         }

@@ -8,14 +8,11 @@ use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 use tracing::warn;
 
-use crate::v1::{AckRequest, DelayRequest, Delivery, ExtendRequest, Message, Progress};
-use crate::v1::{SettleResult, Settled, delay_request::Available};
-use crate::{client::Call, client::span, error::DOMAIN, error::Error, queue::Queue};
+use crate::v1::{AckRequest, DelayRequest, Delivery, ExtendRequest, Message, Progress, SettleResult, Settled};
+use crate::{client::Call, client::span, error::DOMAIN, error::Error, queue::Queue, v1::delay_request::Available};
 
 const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
 const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
-
-type Results<R> = fn(<R as Call>::Response) -> Vec<SettleResult>;
 
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
 ///
@@ -28,8 +25,8 @@ pub struct Lease {
     pub message: Message,
     /// What the service told of it, but for the message: which attempt this is, its ticket, and more.
     pub delivery: Delivery,
-    /// Cancelled when the service says that somebody else has, or had, the message: what is done with it now has no
-    /// say.
+    /// Cancelled when the service says that somebody else has, or had, the message, or that it died: what is done with
+    /// it now has no say.
     pub lost: CancellationToken,
     queue: Queue,
     lasts: Option<Duration>, // None: as the queue's policy says
@@ -49,10 +46,10 @@ impl Lease {
     /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
     ///
     /// # Errors
-    /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
+    /// LEASE_STALE or LEASE_GONE if this lease has no say any more; STALE, too, if the message lies with the dead.
     pub async fn ack(&self, result: impl Into<Vec<u8>>) -> Result<(), Error> {
         let (queue, leases) = self.named();
-        self.call(AckRequest { queue, leases, result: result.into() }, true, |answer| answer.results).await
+        self.call(AckRequest { queue, leases, result: result.into() }, |answer| answer.results).await
     }
 
     /// Gives the message back at the cost of an attempt: after a span (zero: now, at the head), or with `None` by the
@@ -61,19 +58,23 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn delay(&self, delay: Option<Duration>, reason: &str) -> Result<(), Error> {
-        self.call(self.giving_back(delay, reason, false), true, |answer| answer.results).await
+        self.call(self.giving_back(delay, reason, false), |answer| answer.results).await
     }
 
     /// Settles the message by how the work on it ended, unless the work did: `Ok` acks it with these bytes as its
-    /// result (none: empty), `Err` gives it to the queue's backoff with the error's text as the reason.
+    /// result (none: empty), `Err` gives it to the queue's backoff with the error's text as the reason. So does an ack
+    /// that fails, perhaps because the result is too large; its error is returned.
     ///
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn finish<E: Display>(&self, done: Result<Vec<u8>, E>) -> Result<(), Error> {
-        match done {
+        let acked = match done {
             Ok(result) => self.ack(result).await,
-            Err(error) => self.delay(None, &error.to_string()).await,
-        }
+            Err(error) => return self.delay(None, &error.to_string()).await,
+        };
+        let Err(error) = &acked else { return acked };
+        let _ = self.delay(None, &error.to_string()).await; // in vain if the lease is lost
+        acked
     }
 
     /// Tells watchers how far the work is, 0.0 to 1.0, with a word about it, and extends the lease by its span.
@@ -96,19 +97,22 @@ impl Lease {
 
     async fn extend(&self, progress: Option<Progress>) -> Result<(), Error> {
         let ((queue, leases), lease) = (self.named(), self.lasts.map(span));
-        self.call(ExtendRequest { queue, leases, lease, progress }, false, |answer| answer.results).await
+        self.call(ExtendRequest { queue, leases, lease, progress }, |answer| answer.results).await
     }
 
     /// Makes a call on the lease, unless it is settled.
-    async fn call<R: Call>(&self, request: R, settles: bool, results: Results<R>) -> Result<(), Error> {
+    async fn call<R: Call>(&self, request: R, results: fn(R::Response) -> Vec<SettleResult>) -> Result<(), Error> {
         let mut is_settled = self.is_settled.lock().await;
         if *is_settled {
             return Ok(());
         }
         let said = results(self.queue.client.call(request).await?).first().map(SettleResult::settled);
-        *is_settled = settles && !matches!(said, Some(Settled::Stale | Settled::Gone));
+        // Dead before this call: a Delay may have done it itself, if the lease was not known to be lost.
+        let was_dead = said == Some(Settled::Dead) && (R::NAME == "Ack" || self.lost.is_cancelled());
+        *is_settled = !was_dead && !matches!(said, Some(Settled::Extended | Settled::Stale | Settled::Gone));
         let (code, reason, text) = match said {
             Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
+            Some(_) if was_dead => (Code::FailedPrecondition, "LEASE_STALE", "too late: the message is dead"),
             Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
             _ => return Ok(()),
         };

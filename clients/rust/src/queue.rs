@@ -10,9 +10,8 @@ use tracing::warn;
 
 use crate::client::{Client, backoff, random, span};
 use crate::v1::{ErrorReason, GetRequest, Message, MessageIds, OnDuplicate, PutRequest, PutResult};
-use crate::v1::{WatchPositionRequest, WatchPositionResponse};
-use crate::v1::{watch_position_request::Subject, watch_position_response::Event};
-use crate::{error::Error, lease::Lease};
+use crate::v1::{WatchPositionRequest, WatchPositionResponse, watch_position_request::Subject};
+use crate::{error::Error, lease::Lease, v1::watch_position_response::Event};
 
 const IDLE_WAIT: Duration = Duration::from_secs(30); // one waiting Get; shorter notices a lost service sooner
 
@@ -77,8 +76,7 @@ impl Queue {
     ) -> Result<(), Error> {
         let (mut stop, mut handlers) = (pin!(stop), JoinSet::new());
         let ended = loop {
-            while handlers.try_join_next().is_some() {} // they have ended
-            let is_free = handlers.len() < concurrency.max(1);
+            let is_free = handlers.len() < concurrency.max(1); // those that have ended count until they are joined
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
                 leased = self.lease(IDLE_WAIT, lasts), if is_free => leased,
@@ -146,8 +144,5 @@ impl Queue {
 
 async fn handle<E: Display>(lease: Arc<Lease>, work: impl Future<Output = Result<Vec<u8>, E>>) {
     let done = work.await.map_err(|error| error.to_string());
-    if let Err(error) = lease.finish(done).await {
-        warn!(id = lease.message.id, %error, "a message was handled, but could not be settled");
-        let _ = lease.delay(None, &error.to_string()).await; // perhaps it was its result that is refused
-    }
+    lease.finish(done).await.unwrap_or_else(|error| warn!(id = lease.message.id, %error, "handled, but not settled"));
 }

@@ -1,10 +1,13 @@
-//! What needs no service: spans, addresses, and what is said when nobody is there.
+//! Spans and addresses, what is said when nobody is there, and what is made again.
+
+mod service;
 
 use std::net::TcpListener;
 use std::time::Duration;
 
-use headway::v1::{DescribeRequest, GetRequest};
-use headway::{connect, span};
+use headway::v1::{DescribeRequest, GetRequest, Message, WithdrawRequest};
+use headway::{Error, connect, span};
+use service::{Said, client_of, lost, refused};
 use tonic::Code;
 
 /// An address where nobody listens.
@@ -60,4 +63,58 @@ async fn a_token_that_no_header_holds_is_refused_before_it_is_sent() {
     let client = connect(Some(&nobody())).unwrap().with_token(|| Some("two\nlines".into()));
     let error = client.call(DescribeRequest { queue: "q".into() }).await.unwrap_err();
     assert_eq!((error.code, error.text.as_str()), (Code::Unauthenticated, "the token is no text of ASCII"));
+}
+
+#[tokio::test]
+async fn a_withdraw_whose_answer_was_lost_is_not_made_again() {
+    let (client, asked) = client_of(|_| lost()).await;
+    let error = client.call(WithdrawRequest { queue: "q".into(), ..Default::default() }).await.unwrap_err();
+    assert!(error.outcome_unknown);
+    assert_eq!(*asked.lock().unwrap(), ["Withdraw"]);
+}
+
+/// How a put ends whose first answer was lost, and whose others are this.
+async fn put_after_a_lost_answer(said: Said) -> Error {
+    let mut first = Some(lost());
+    let (mut client, asked) = client_of(move |_| first.take().unwrap_or_else(|| said.clone())).await;
+    client.attempts = 3;
+    let message = Message { id: "a".into(), ..Default::default() };
+    let error = client.queue("q").put(vec![message], Duration::ZERO).await.unwrap_err();
+    assert!(asked.lock().unwrap().len() > 1);
+    error
+}
+
+#[tokio::test]
+async fn a_repeat_that_is_refused_unseen_leaves_the_outcome_unknown() {
+    use Code::{FailedPrecondition, PermissionDenied, ResourceExhausted, Unauthenticated, Unavailable};
+    for (code, reason) in [
+        (Unavailable, "SHUTTING_DOWN"),
+        (ResourceExhausted, "OVERLOADED"),
+        (ResourceExhausted, "QUOTA_EXCEEDED"),
+        (ResourceExhausted, "STORE_FULL"),
+        (Unauthenticated, "UNAUTHENTICATED"),
+        (PermissionDenied, "PERMISSION_DENIED"),
+        (FailedPrecondition, "QUEUE_CLOSED"),
+    ] {
+        let error = put_after_a_lost_answer(refused(code, reason)).await;
+        assert_eq!((error.text.as_str(), error.outcome_unknown), ("lost", true), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn a_repeat_that_finds_nobody_leaves_the_outcome_unknown() {
+    let error = put_after_a_lost_answer(None).await;
+    assert_eq!((error.text.as_str(), error.outcome_unknown), ("lost", true));
+}
+
+#[tokio::test]
+async fn a_repeat_that_tells_what_became_of_the_call_is_believed() {
+    for (code, reason) in [
+        (Code::NotFound, "QUEUE_NOT_FOUND"),
+        (Code::AlreadyExists, "DUPLICATE_MESSAGE"),
+        (Code::InvalidArgument, "TOO_LARGE"),
+    ] {
+        let error = put_after_a_lost_answer(refused(code, reason)).await;
+        assert_eq!((error.text.as_str(), error.outcome_unknown), (reason, false));
+    }
 }

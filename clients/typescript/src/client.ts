@@ -41,10 +41,14 @@ export class Client implements AsyncDisposable {
   /** A handle for the queue of this name; it need not be there yet. */
   readonly queue = (name: string): Queue => new Queue(this, name);
 
-  /** Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. */
+  /**
+   * Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. What is being
+   * settled it lets end, but takes no longer than `callTimeoutMs`.
+   */
   async close(): Promise<void> {
     this.closing.abort();
-    await Promise.all([...this.held].map((lease) => lease.giveBack()));
+    const late = new Promise((resolve) => AbortSignal.timeout(this.callTimeoutMs).addEventListener("abort", resolve));
+    await Promise.race([late, Promise.all([...this.held].map((lease) => lease.giveBack()))]);
     this.transport.close?.();
   }
 

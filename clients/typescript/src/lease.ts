@@ -24,7 +24,8 @@ export class Lease {
   readonly message: Message;
   readonly #named: { queue: string; leases: string[] };
   readonly #lost = new AbortController();
-  readonly #over = new AbortController(); // settled, be it in vain, or found lost: nothing extends it any more
+  readonly #over = new AbortController(); // settled, given up or found lost: nothing extends it any more
+  #turn: Promise<unknown> = Promise.resolve(); // that of the last call
   /** Aborted when the lease is lost (with the HeadwayError: LEASE_STALE, LEASE_GONE), or the client is closed. */
   readonly signal = this.#lost.signal;
 
@@ -38,6 +39,7 @@ export class Lease {
     this.#named = { queue: queue.name, leases: [delivery.lease] };
     this.message = delivery.message as Message; // always sent
     queue.client.held.add(this);
+    this.#over.signal.addEventListener("abort", () => queue.client.held.delete(this));
     queue.client.closing.signal.addEventListener("abort", () => this.#lost.abort(), { signal: this.#over.signal });
     void this.#keepAlive();
   }
@@ -45,18 +47,18 @@ export class Lease {
   /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
   readonly traceContext = (): Promise<TraceContext | undefined> => contextOf(this.message.headers);
 
-  /** Settles the message for good, with a result (at most 4096 bytes) for watchers. Throws LEASE_STALE, LEASE_GONE. */
+  /**
+   * Settles the message for good, with a result (at most 4096 bytes) for watchers. Throws LEASE_STALE, also if the
+   * message lies with the dead, and LEASE_GONE. If it fails otherwise the lease goes on, and it may be tried again.
+   */
   ack(result?: Uint8Array): Promise<SettleResult> {
     const timeoutMs = Math.max(this.spanMs, this.queue.client.callTimeoutMs); // tried while the lease may live
-    return this.#settle(this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs }));
+    const ack = () => this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs });
+    return this.#inTurn(async () => this.#book(await ack(), Settled.DEAD));
   }
 
   /** Gives the message back; a reason (at most 1024 bytes) is kept with it. Throws LEASE_STALE, LEASE_GONE. */
-  delay({ delayMs, ...how }: DelayOptions = {}): Promise<SettleResult> {
-    const value = span(delayMs);
-    const available = value && { case: "delay" as const, value };
-    return this.#settle(this.queue.client.queues.delay({ ...this.#named, ...how, available }));
-  }
+  readonly delay = (how: DelayOptions = {}): Promise<SettleResult> => this.#inTurn(() => this.#delay(how));
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
   readonly progress = (fraction: number, note = ""): Promise<void> => this.#extend({ fraction, note });
@@ -64,37 +66,47 @@ export class Lease {
   /** Gives the message back, unless it is settled: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {
     const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
-    await (this.#over.signal.aborted || this.delay(how).catch(warn));
+    await this.#inTurn(async () => this.#over.signal.aborted || this.#delay(how)).catch(warn);
+    this.#over.abort(); // what could not be given back lapses
+  }
+
+  async #delay({ delayMs, ...how }: DelayOptions): Promise<SettleResult> {
+    const value = span(delayMs);
+    const available = value && { case: "delay" as const, value };
+    return this.#book(await this.queue.client.queues.delay({ ...this.#named, ...how, available }));
   }
 
   async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
     const request = { ...this.#named, lease: span(this.leaseMs), progress };
-    const answer = await this.queue.client.queues.extend(request, { timeoutMs });
-    await (this.#over.signal.aborted || this.#book(answer));
+    const extend = () => this.queue.client.queues.extend(request, { timeoutMs });
+    await this.#inTurn(async () => this.#over.signal.aborted || this.#book(await extend()));
   }
 
   async #keepAlive(): Promise<void> {
     const third = this.spanMs / 3;
     while (await pause(third, this.#over.signal)) {
-      await this.#extend(undefined, Math.max(third / 2, 100)).catch(warn); // if that fails there is time for another
+      // If it fails there is time for another; and what waits for its turn does not wait long.
+      await this.#extend(undefined, Math.min(Math.max(third / 2, 100), this.queue.client.callTimeoutMs)).catch(warn);
     }
   }
 
-  async #settle(call: Promise<{ results: SettleResult[] }>): Promise<SettleResult> {
-    this.#end();
-    return this.#book(await call);
+  /** One call after the other: an Ack that overtook an Extend would make the lease look lost. */
+  #inTurn<T>(call: () => Promise<T>): Promise<T> {
+    const made = this.#turn.then(call);
+    this.#turn = made.catch(() => undefined);
+    return made;
   }
 
-  /** Notes what the service said of this lease; throws if it has no say any more. */
-  #book({ results }: { results: SettleResult[] }): SettleResult {
+  /** Notes what the service said of this lease; throws if it has no say any more. `tooLate` is what else says so. */
+  #book({ results }: { results: SettleResult[] }, tooLate = Settled.STALE): SettleResult {
     const result = results[0] as SettleResult; // always sent
-    const isStale = result.settled === Settled.STALE;
-    if (isStale || result.settled === Settled.GONE) {
-      const code = isStale ? Code.FailedPrecondition : Code.NotFound;
-      const reason = isStale ? ErrorReason.LEASE_STALE : ErrorReason.LEASE_GONE;
-      const error = new HeadwayError("the lease has no say any more", code, reason, { queue: this.queue.name });
+    void (result.settled === Settled.EXTENDED || this.#over.abort());
+    if ([Settled.STALE, Settled.GONE, tooLate].includes(result.settled)) {
+      const isGone = result.settled === Settled.GONE;
+      const code = isGone ? Code.NotFound : Code.FailedPrecondition;
+      const reason = isGone ? ErrorReason.LEASE_GONE : ErrorReason.LEASE_STALE;
+      const error = new HeadwayError("too late: the lease has no say", code, reason, { queue: this.queue.name });
       this.#lost.abort(error);
-      this.#end();
       throw error;
     }
     return result;
@@ -104,6 +116,7 @@ export class Lease {
   async handle(handler: Handler, cancel?: AbortSignal): Promise<void> {
     try {
       const result = await handler(this);
+      await this.#turn; // what is under way may settle it, or find it lost
       this.signal.throwIfAborted();
       await (this.#over.signal.aborted || this.ack(result ?? undefined));
     } catch (error) {
@@ -112,11 +125,6 @@ export class Lease {
       await this.giveBack(cancel?.aborted || this.signal.aborted ? undefined : reason);
       throw error;
     }
-  }
-
-  #end(): void {
-    this.#over.abort();
-    this.queue.client.held.delete(this);
   }
 }
 

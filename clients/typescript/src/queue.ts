@@ -1,5 +1,6 @@
 /** A queue by its name: puts, leases, works and watches. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
+import { createLinkedAbortController } from "@connectrpc/connect/protocol";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
@@ -45,8 +46,12 @@ export class Queue {
   async lease({ waitMs, leaseMs, signal }: LeaseOptions = {}): Promise<Lease | undefined> {
     const attemptId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // also on pages that came without TLS
     const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
-    const [delivery] = (await this.client.queues.get(request, { signal })).deliveries;
-    return delivery && new Lease(this, delivery, leaseMs);
+    const call = createLinkedAbortController(this.client.closing.signal, signal); // of `any` Node 20 keeps something
+    const { deliveries } = await this.client.queues.get(request, { signal: call.signal }).finally(() => call.abort());
+    const lease = deliveries[0] && new Lease(this, deliveries[0], leaseMs);
+    await (this.client.closing.signal.aborted && lease?.giveBack()); // it came all the same
+    this.client.closing.signal.throwIfAborted();
+    return lease;
   }
 
   /**
@@ -81,11 +86,9 @@ export class Queue {
           await lease?.handle(handler).catch(warn);
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
-          if (signal.aborted || error.is(ErrorReason.QUEUE_DRAINED)) {
-            return;
-          }
           if (!error.isPassing) {
-            return ending.abort(error); // the other slots stop too
+            // If that is a failure, the other slots stop too.
+            return signal.aborted || error.is(ErrorReason.QUEUE_DRAINED) ? undefined : ending.abort(error);
           }
           warn(error);
           await pause(backoffMs(++failures, error.retryAfterMs), signal);
@@ -102,31 +105,27 @@ export class Queue {
    */
   async *watch(ids: readonly string[], { attended, signal }: WatchOptions = {}): AsyncGenerator<WatchPositionResponse> {
     const [queues, left] = [this.client.queues, new Set(ids)];
-    const leaving = new AbortController(); // Connect does not end a stream whose loop is left
-    const ending = AbortSignal.any([leaving.signal, ...(signal ? [signal] : [])]);
-    let retryAfterMs: number | undefined;
+    const ending = createLinkedAbortController(this.client.closing.signal, signal);
     try {
-      for (let failures = 0; left.size > 0; failures++) {
+      for (let [failures, retryAfterMs] = [0, 0]; left.size > 0; failures++) {
         try {
-          await (failures > 0 && pause(backoffMs(failures, retryAfterMs), ending));
+          await (failures > 0 && pause(backoffMs(failures, retryAfterMs), ending.signal));
           const subject = { case: "messages" as const, value: { ids: [...left], attended } };
-          for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending })) {
+          for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending.signal })) {
             failures = 0;
             yield answer;
-            if (answer.event.case === "finished") {
-              left.delete(answer.event.value.id);
-            }
+            void (answer.event.case === "finished" && left.delete(answer.event.value.id));
           }
         } catch (caught) {
-          const error = HeadwayError.from(caught, ending);
+          const error = HeadwayError.from(caught, ending.signal);
           if (!error.isPassing) {
             throw error;
           }
-          retryAfterMs = error.retryAfterMs;
+          retryAfterMs = error.retryAfterMs ?? 0;
         }
       }
     } finally {
-      leaving.abort();
+      ending.abort(); // Connect does not end a stream whose loop is left
     }
   }
 }

@@ -22,6 +22,5 @@ export const backoffMs = (failures: number, retryAfterMs = 0): number =>
 export const warn = (error: unknown) => console.warn("headway: behind the scenes:", error);
 
 /** Milliseconds as the wire has them, rounded up to whole ones; the service judges ranges. */
-export function span(ms: number | undefined): Duration | undefined {
-  return ms === undefined ? undefined : durationFromMs(Math.ceil(ms));
-}
+export const span = (ms: number | undefined): Duration | undefined =>
+  ms === undefined ? undefined : durationFromMs(Math.ceil(ms));

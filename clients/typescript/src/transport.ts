@@ -8,9 +8,13 @@ import { OnDuplicate } from "./gen/headway/v1/message_pb.js";
 import { GetRequestSchema, PutRequestSchema } from "./gen/headway/v1/queue_service_pb.js";
 import { backoffMs, pause } from "./timing.js";
 
-// Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md).
-const SAFE =
-  /^(Create|Describe|List|Update|Peek|Ack|Delay|Extend|Withdraw|Put|Pause|Resume|ListDead|ListLeased|Check|GetServerInfo)$/;
+// Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md). That of
+// Withdraw does not: the message is finished, although the first try did it.
+const SAFE = /^(Create|Describe|List(Dead|Leased)?|Update|Peek|Ack|Delay|Extend|Put|Pause|Resume|Check|GetServerInfo)$/;
+
+// Codes of a repeat that tell what became of the try before it, too; the last is the caller's own. With any other it
+// was refused unseen, or not answered.
+const TELLING: readonly Code[] = [Code.NotFound, Code.AlreadyExists, Code.InvalidArgument, Code.Canceled];
 
 /** Whether a call that failed may be made again: it reads, or names its effect. */
 function isSafe(method: DescMethod, request: Message): boolean {
@@ -24,7 +28,7 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
     async unary(method, signal, timeoutMs, header, input, values) {
       const request = create(method.input, input) as Message & { wait?: Duration };
       const deadline = Date.now() + (timeoutMs ?? callTimeoutMs + (request.wait ? durationMs(request.wait) : 0));
-      let lost: HeadwayError | undefined; // of a try that may have taken effect: it is not hidden by a later one's
+      let lost: HeadwayError | undefined; // of the first try that may have taken effect: no later one's hides it
       for (let failures = 1; ; failures++) {
         try {
           const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
@@ -32,11 +36,10 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
           const delay = backoffMs(failures, error.retryAfterMs);
-          const isAway = error.code === Code.Unavailable;
-          lost ??= isAway && error.isOutcomeUnknown ? error : undefined;
-          if (!isAway || !isSafe(method, request) || Date.now() + delay >= deadline) {
-            throw (isAway && lost) || error;
+          if (error.code !== Code.Unavailable || !isSafe(method, request) || Date.now() + delay >= deadline) {
+            throw (!TELLING.includes(error.code) && lost) || error;
           }
+          lost ??= error.isOutcomeUnknown ? error : undefined;
           await pause(delay, signal);
           if (lost && isMessage(request, PutRequestSchema)) {
             request.onDuplicate = Math.max(request.onDuplicate, OnDuplicate.KEEP); // what the first try put stays

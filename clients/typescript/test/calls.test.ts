@@ -77,6 +77,59 @@ test("the error of a try that may have happened is not hidden by a later one", a
   assert.ok(count > 1);
 });
 
+/** How a put ends whose first answer was lost, and whose second is this. */
+async function putAgain(code: Code, reason: ErrorReason): Promise<HeadwayError> {
+  let count = 0;
+  const put = () => {
+    throw count++ === 0 ? broken() : refusal(code, reason);
+  };
+  const failed = clientOf({ put })
+    .queue("q")
+    .put([{ id: "a" }])
+    .catch((error) => error);
+  await pass(10_000);
+  assert.ok(count > 1);
+  return failed;
+}
+
+test("a repeat that is refused unseen leaves it unknown what its first try did", async () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
+  for (const [code, reason] of [
+    [Code.Unavailable, ErrorReason.SHUTTING_DOWN],
+    [Code.ResourceExhausted, ErrorReason.OVERLOADED],
+    [Code.ResourceExhausted, ErrorReason.QUOTA_EXCEEDED],
+    [Code.ResourceExhausted, ErrorReason.STORE_FULL],
+    [Code.Unauthenticated, ErrorReason.UNAUTHENTICATED],
+    [Code.PermissionDenied, ErrorReason.PERMISSION_DENIED],
+    [Code.FailedPrecondition, ErrorReason.QUEUE_CLOSED],
+  ] as const) {
+    const error = await putAgain(code, reason);
+    assert.ok(error.isOutcomeUnknown && error.code === Code.Unavailable, `${ErrorReason[reason]}: ${error}`);
+  }
+});
+
+test("a repeat that tells what became of the call is believed", async () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
+  for (const [code, reason] of [
+    [Code.NotFound, ErrorReason.QUEUE_NOT_FOUND],
+    [Code.AlreadyExists, ErrorReason.DUPLICATE_MESSAGE],
+    [Code.InvalidArgument, ErrorReason.TOO_LARGE],
+  ] as const) {
+    assert.ok((await putAgain(code, reason)).is(reason));
+  }
+});
+
+test("a withdraw whose answer was lost is not made again, for that would say that it was too late", async () => {
+  let count = 0;
+  const withdraw = () => {
+    count++;
+    throw broken();
+  };
+  const call = clientOf({ withdraw }).queues.withdraw({ queue: "q", messageIds: ["a"] });
+  await assert.rejects(call, (error: HeadwayError) => error.isOutcomeUnknown);
+  assert.equal(count, 1);
+});
+
 test("a call has a deadline of its wait and ten seconds more, in whole milliseconds", async () => {
   const left: (number | undefined)[] = [];
   const client = clientOf({

@@ -1,9 +1,9 @@
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
-import { ErrorReason, type HeadwayError, type Lease } from "@headway/client";
+import { Client, ErrorReason, type HeadwayError, type Lease } from "@headway/client";
 import { type DelayRequest, type ExtendRequest, type QueueService, Settled } from "@headway/client/v1";
-import { clientOf, DELIVERY, pass, refusal, settle } from "./service.js";
+import { DELIVERY, pass, refusal, settle, transportOf } from "./service.js";
 
 const warn = mock.method(console, "warn", () => undefined);
 
@@ -19,6 +19,7 @@ const results = (settled: Settled) => ({ results: [{ lease: "token", settled }] 
 function serviceOf(more: Calls = {}) {
   const delays: DelayRequest[] = [];
   const acks: string[] = [];
+  const extensions: ExtendRequest[] = [];
   let isLeased = false;
   const calls: Calls = {
     get: async (_, { signal }) => {
@@ -29,7 +30,10 @@ function serviceOf(more: Calls = {}) {
       isLeased = true;
       return { deliveries: [DELIVERY] };
     },
-    extend: () => results(Settled.EXTENDED),
+    extend: (request) => {
+      extensions.push(request);
+      return results(Settled.EXTENDED);
+    },
     ack: ({ result }) => {
       acks.push(Buffer.from(result).toString());
       return results(Settled.ACKED);
@@ -40,7 +44,8 @@ function serviceOf(more: Calls = {}) {
     },
     ...more,
   };
-  return { client: clientOf(calls), delays, acks };
+  const transport = transportOf(calls);
+  return { client: new Client(transport), transport, delays, acks, extensions };
 }
 
 test("withLease acks when the function returns, with its bytes", async () => {
@@ -149,6 +154,180 @@ test("a lease that is found lost says so, and its scope throws why", async () =>
   assert.ok(held?.signal.aborted);
   await assert.rejects(scope, (error: HeadwayError) => error.is(ErrorReason.LEASE_STALE));
   assert.deepEqual(acks, []);
+});
+
+test("an ack that finds its message with the dead came too late, but a delay may send it there", async () => {
+  const dead = () => results(Settled.DEAD);
+  const { client } = serviceOf({ get: () => ({ deliveries: [DELIVERY] }), ack: dead, delay: dead });
+  let held: Lease | undefined;
+  const scope = client.queue("q").withLease(async (lease) => {
+    held = lease;
+  });
+  await assert.rejects(scope, (error: HeadwayError) => {
+    return error.is(ErrorReason.LEASE_STALE) && error.code === Code.FailedPrecondition && !error.isOutcomeUnknown;
+  });
+  assert.ok(held?.signal.aborted);
+  const other = await client.queue("q").lease();
+  assert.equal((await other?.delay())?.settled, Settled.DEAD);
+  assert.ok(!other?.signal.aborted);
+});
+
+test("a result that is refused gives the message to the backoff", async () => {
+  const { client, delays, extensions } = serviceOf({
+    ack: () => {
+      throw refusal(Code.InvalidArgument, ErrorReason.TOO_LARGE);
+    },
+  });
+  const scope = client.queue("q").withLease(async () => new Uint8Array(4097));
+  await assert.rejects(scope, (error: HeadwayError) => error.is(ErrorReason.TOO_LARGE));
+  assert.equal(delays.length, 1);
+  assert.equal(delays[0]?.available.case, undefined);
+  assert.equal(delays[0]?.keepAttempt, false);
+  await pass(60_000);
+  assert.equal(extensions.length, 0);
+});
+
+test("an ack that is refused leaves the lease alive, to be acked again", async () => {
+  let count = 0;
+  const { client, extensions } = serviceOf({
+    ack: () => {
+      if (count++ === 0) {
+        throw refusal(Code.Unauthenticated, ErrorReason.UNAUTHENTICATED);
+      }
+      return results(Settled.ACKED);
+    },
+  });
+  const lease = await client.queue("q").lease();
+  await assert.rejects(lease?.ack() ?? Promise.resolve(), (error: HeadwayError) =>
+    error.is(ErrorReason.UNAUTHENTICATED),
+  );
+  await pass(10_100);
+  assert.equal(extensions.length, 1);
+  assert.equal((await lease?.ack())?.settled, Settled.ACKED);
+  await pass(60_000);
+  assert.equal(extensions.length, 1);
+});
+
+test("a lease that could not be given back lapses", async () => {
+  const { client, extensions } = serviceOf({
+    delay: () => {
+      throw refusal(Code.Unauthenticated, ErrorReason.UNAUTHENTICATED);
+    },
+  });
+  const lease = await client.queue("q").lease();
+  await lease?.giveBack();
+  assert.equal(client.held.size, 0);
+  await pass(60_000);
+  assert.equal(extensions.length, 0);
+});
+
+test("an ack does not overtake an extension, which would find the lease gone", async () => {
+  let answer: (() => void) | undefined;
+  const { client, acks } = serviceOf({
+    extend: async () => {
+      await new Promise<void>((resolve) => {
+        answer = resolve;
+      });
+      return results(acks.length > 0 ? Settled.GONE : Settled.EXTENDED);
+    },
+  });
+  const lease = await client.queue("q").lease();
+  await pass(10_100);
+  const ack = lease?.ack();
+  await settle();
+  answer?.();
+  assert.equal((await ack)?.settled, Settled.ACKED);
+  assert.ok(!lease?.signal.aborted);
+});
+
+test("a handler that returns while its lease is being found lost has worked in vain", async () => {
+  let answer: (() => void) | undefined;
+  const { client, acks } = serviceOf({
+    extend: async () => {
+      await new Promise<void>((resolve) => {
+        answer = resolve;
+      });
+      return results(Settled.STALE);
+    },
+  });
+  const ending = new AbortController();
+  const handler = () => new Promise<void>((resolve) => ending.signal.addEventListener("abort", () => resolve()));
+  const isStale = (error: HeadwayError) => error.is(ErrorReason.LEASE_STALE);
+  const scope = assert.rejects(client.queue("q").withLease(handler), isStale);
+  await settle();
+  await pass(10_100);
+  ending.abort();
+  await settle();
+  answer?.();
+  await scope;
+  assert.deepEqual(acks, []);
+});
+
+test("a client that is closed waits for no message any more", async () => {
+  const { client, delays } = serviceOf();
+  const held = await client.queue("q").lease();
+  const isCancelled = (error: HeadwayError) => error.code === Code.Canceled;
+  const waiting = assert.rejects(client.queue("q").lease({ waitMs: 60_000 }), isCancelled);
+  await settle();
+  await client.close();
+  await waiting;
+  assert.ok(held?.signal.aborted);
+  assert.equal(delays.length, 1);
+});
+
+test("a client that is closed lets an ack end, but does not wait for ever", async () => {
+  const alive = setInterval(() => undefined, 10); // as a connection would keep the process
+  for (const isAnswered of [true, false]) {
+    let answer: (() => void) | undefined;
+    const { transport, delays } = serviceOf({
+      ack: async () => {
+        await new Promise<void>((resolve) => {
+          answer = resolve;
+        });
+        return results(Settled.ACKED);
+      },
+    });
+    const client = new Client(transport, isAnswered ? 10_000 : 50);
+    const lease = await client.queue("q").lease();
+    let isAcked = false;
+    const ack = lease?.ack().then(() => {
+      isAcked = true;
+    });
+    await settle();
+    const closing = client.close();
+    await settle();
+    void (isAnswered && answer?.());
+    await closing;
+    assert.deepEqual([isAcked, delays.length], [isAnswered, 0]);
+    answer?.();
+    await ack;
+  }
+  clearInterval(alive);
+});
+
+test("a message that comes although the client was closed goes back, and nobody works on it", async () => {
+  let come: (() => void) | undefined;
+  const { transport, delays, extensions } = serviceOf({
+    get: async () => {
+      await new Promise<void>((resolve) => {
+        come = resolve;
+      });
+      return { deliveries: [DELIVERY] };
+    },
+  });
+  // It does not hear of what is cancelled.
+  const unary: typeof transport.unary = (method, _, ...rest) => transport.unary(method, undefined, ...rest);
+  const client = new Client({ ...transport, unary });
+  const handler = mock.fn(async () => undefined);
+  const scope = assert.rejects(client.queue("q").withLease(handler), { name: "AbortError" });
+  await settle();
+  await client.close();
+  come?.();
+  await scope;
+  assert.equal(handler.mock.callCount(), 0);
+  assert.equal(delays[0]?.keepAttempt, true);
+  await pass(60_000);
+  assert.equal(extensions.length, 0);
 });
 
 test("a worker finishes what it holds when it is stopped", async () => {

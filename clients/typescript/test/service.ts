@@ -2,15 +2,19 @@
 import { mock } from "node:test";
 import type { MessageInitShape } from "@bufbuild/protobuf";
 import { durationFromMs } from "@bufbuild/protobuf/wkt";
-import { Code, ConnectError, createRouterTransport, type ServiceImpl } from "@connectrpc/connect";
+import { Code, ConnectError, createRouterTransport, type ServiceImpl, type Transport } from "@connectrpc/connect";
 import { Client, ErrorReason } from "@headway/client";
 import { type DeliverySchema, QueueService } from "@headway/client/v1";
 import { ErrorInfoSchema, RetryInfoSchema } from "#dist/gen/google/rpc/error_details_pb.js";
 
 /** A client of a service that has only the calls given. */
 export function clientOf(calls: Partial<ServiceImpl<typeof QueueService>>, callTimeoutMs?: number): Client {
-  const transport = createRouterTransport(({ service }) => service(QueueService, calls));
-  return new Client(transport, callTimeoutMs);
+  return new Client(transportOf(calls), callTimeoutMs);
+}
+
+/** The transport to such a service. */
+export function transportOf(calls: Partial<ServiceImpl<typeof QueueService>>): Transport {
+  return createRouterTransport(({ service }) => service(QueueService, calls));
 }
 
 /** An error as the service sends it. */

@@ -68,6 +68,20 @@ test("a watch of nothing ends at once", async () => {
   assert.deepEqual(await told(scripted().client.queue("q").watch([])), []);
 });
 
+test("a watch ends when its client is closed", async () => {
+  const client = clientOf({
+    watchPosition: async function* (_, { signal }) {
+      yield at("a", 1n, 1n);
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+    },
+  });
+  const answers = client.queue("q").watch(["a"]);
+  assert.equal((await answers.next()).value?.event.case, "position");
+  const ended = assert.rejects(answers.next(), (error: HeadwayError) => error.code === Code.Canceled);
+  await client.close();
+  await ended;
+});
+
 test("leaving the loop ends the stream", async () => {
   let isEnded = false;
   const client = clientOf({

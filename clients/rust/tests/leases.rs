@@ -1,0 +1,75 @@
+//! What a lease makes of what the service says of it.
+
+mod service;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use headway::v1::*;
+use headway::{Error, ErrorReason, Lease};
+use service::{Said, answered, client_of, refused};
+use tonic::Code;
+
+/// The lease of a service that says this of an Ack and a Delay, and this of an Extend.
+async fn lease_of(settling: Settled, extending: Settled) -> Arc<Lease> {
+    let (client, _) = client_of(move |name| said(name, settling, extending)).await;
+    let minute = Duration::from_secs(60); // it is not extended by itself meanwhile
+    client.queue("q").lease(Duration::ZERO, Some(minute)).await.unwrap().unwrap()
+}
+
+fn said(name: &str, settling: Settled, extending: Settled) -> Said {
+    let results = |settled: Settled| vec![SettleResult { settled: settled.into(), ..Default::default() }];
+    match name {
+        "Get" => {
+            let message = Some(Message { id: "m".into(), ..Default::default() });
+            let delivery = Delivery { message, lease: "token".into(), ..Default::default() };
+            answered(GetResponse { deliveries: vec![delivery], ..Default::default() })
+        }
+        "Ack" => answered(AckResponse { results: results(settling) }),
+        "Delay" => answered(DelayResponse { results: results(settling) }),
+        _ => answered(ExtendResponse { results: results(extending) }),
+    }
+}
+
+fn assert_stale(done: Result<(), Error>) {
+    let error = done.unwrap_err();
+    assert_eq!((error.code, error.reason), (Code::FailedPrecondition, ErrorReason::LeaseStale));
+    assert!(!error.outcome_unknown);
+}
+
+#[tokio::test]
+async fn an_ack_of_a_message_that_died_is_too_late() {
+    let lease = lease_of(Settled::Dead, Settled::Extended).await;
+    assert_stale(lease.ack("made").await);
+    assert!(lease.lost.is_cancelled());
+    assert_stale(lease.ack("made").await);
+}
+
+#[tokio::test]
+async fn a_lease_that_is_known_to_be_lost_stays_so_when_its_message_died() {
+    let lease = lease_of(Settled::Dead, Settled::Stale).await;
+    assert_stale(lease.progress(0.5, "half").await);
+    assert_stale(lease.finish::<String>(Ok(b"made".to_vec())).await);
+    assert_stale(lease.finish(Err("in vain")).await);
+}
+
+#[tokio::test]
+async fn work_whose_result_is_refused_goes_to_the_backoff() {
+    let say = |name: &str| match name {
+        "Ack" => refused(Code::InvalidArgument, "TOO_LARGE"),
+        _ => said(name, Settled::Delayed, Settled::Extended),
+    };
+    let (client, asked) = client_of(say).await;
+    let lease = client.queue("q").lease(Duration::ZERO, None).await.unwrap().unwrap();
+    let error = lease.finish::<String>(Ok(vec![0; 4097])).await.unwrap_err();
+    assert!(error.is(ErrorReason::TooLarge));
+    assert_eq!(*asked.lock().unwrap(), ["Get", "Ack", "Delay"]);
+}
+
+#[tokio::test]
+async fn a_delay_that_spends_the_last_attempt_is_done() {
+    let lease = lease_of(Settled::Dead, Settled::Extended).await;
+    lease.delay(None, "not today").await.unwrap();
+    assert!(!lease.lost.is_cancelled());
+    lease.ack("").await.unwrap(); // it is settled
+}
