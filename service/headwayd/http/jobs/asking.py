@@ -74,6 +74,12 @@ def span_of(query: dict[str, str], name: str) -> str | None:
     return f"{query[name]}s"
 
 
+def too_large(most_bytes: int) -> CallFailed:
+    """Of a body that has more."""
+    text, metadata = f"the request has more than {most_bytes} bytes", {"field": "", "limit": str(most_bytes)}
+    return CallFailed(INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
+
+
 async def body_of(request: Request, most_bytes: int) -> bytes:
     """All of it. Raises Gone."""
     parts, size = [], 0
@@ -81,11 +87,7 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
         async for part in request.stream():
             size += len(part)
             if size > most_bytes:
-                text, metadata = (
-                    f"the request has more than {most_bytes} bytes",
-                    {"field": "", "limit": str(most_bytes)},
-                )
-                raise CallFailed(INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
+                raise too_large(most_bytes)
             parts.append(part)
     except ClientDisconnect:
         raise Gone from None

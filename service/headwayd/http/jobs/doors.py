@@ -18,6 +18,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
 
 from headwayd.domain.calls import Asked, CallFailed, Why
 from headwayd.http import answers
@@ -35,6 +36,7 @@ from headwayd.http.jobs.asking import (
     query_of,
     read_json,
     span_of,
+    too_large,
     type_of,
     while_there,
 )
@@ -70,8 +72,16 @@ class Jobs:
             "message": {"POST": self._put, "PUT": self._set},
         }
         told = {shape: {name: _told(verb) for name, verb in each.items()} for shape, each in verbs.items()}
-        route = JobsRoute(told, lambda app: Bodies(app, most_bytes=self._most_bytes, incoming=self._incoming))
-        return [route]
+
+        def bounded(app: ASGIApp) -> Bodies:
+            return Bodies(
+                app,
+                most_bytes=self._most_bytes,
+                incoming=self._incoming,
+                too_large=lambda most: answers.failed(too_large(most)),
+            )
+
+        return [JobsRoute(told, bounded)]
 
     async def close(self) -> None:
         """Gives up all places, and gives no more."""
