@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -81,6 +82,21 @@ async def test_queues_come_and_go(http: httpx.AsyncClient, line: Line) -> None:
         await events.until("queues", lambda data: data["names"] == [line.name, other.name])
         await line.stub.Delete(queue_service_pb2.DeleteRequest(queue=line.name), timeout=SLACK_S)
         await events.until("queues", lambda data: data["names"] == [other.name])
+
+
+async def test_a_queue_that_is_made_anew_between_two_lists_is_followed_again(
+    http: httpx.AsyncClient, line: Line
+) -> None:
+    def is_followed(length: str) -> Callable[[Any], bool]:
+        return lambda data: "asOf" in data and data["queue"]["counts"].get("length", "0") == length
+
+    async with looking(http, prefix=line.name) as events:
+        await events.until("queue", is_followed("0"))
+        await line.stub.Delete(queue_service_pb2.DeleteRequest(queue=line.name), timeout=SLACK_S)
+        await line.create()
+        await line.put(b"one")
+        async with asyncio.timeout(30):
+            await events.until("queue", is_followed("1"))
 
 
 async def test_it_brings_one_queue_in_depth(http: httpx.AsyncClient, line: Line) -> None:

@@ -88,7 +88,6 @@ class Overview:
                 for name, queue in queues.items():
                     if name not in followed or followed[name].done():
                         show.tell(f"queue {name}", "queue", _text({"queue": queue}))
-                    if name not in followed:
                         followed[name] = tasks.create_task(self._follow(show, name))
                 shown = {"names": list(queues), "next": listed.get("nextPageToken", ""), "most": MOST_QUEUES}
                 show.tell("queues", "queues", _text(shown))

@@ -41,8 +41,9 @@ class Row {
   }
 
   take({ queue, eta: estimate, asOf }) {
+    // Without asOf it is of List: nothing else is known then, nor from when what was known before would count.
     Object.assign(this, { counts: queue.counts ?? {}, policy: queue.policy ?? {}, queue });
-    if (asOf) Object.assign(this, { eta: estimate, asOf: instant(asOf) });
+    Object.assign(this, { eta: estimate, asOf: asOf && instant(asOf) });
   }
 
   paint() {
