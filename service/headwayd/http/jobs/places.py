@@ -69,6 +69,7 @@ class Places:
         self._calling = calling
         self._held: dict[Connection, dict[tuple[str, str], _Held]] = {}
         self._asking: set[tuple[Connection, tuple[str, str]]] = set()
+        self._passing: set[asyncio.Task[Any]] = set()  # that ask and do not wait: they may be given a place at the end
         self._leaving: set[asyncio.Task[None]] = set()
         self._may_leave = asyncio.Semaphore(_MOST_LEAVING)
         self.is_closed = False
@@ -82,6 +83,9 @@ class Places:
         if held is None and len(own) >= _MOST_PLACES:
             raise CallFailed(8, f"a connection has at most {_MOST_PLACES} places")
         self._asking.add((connection, key))
+        if "wait" not in request.query_params and (task := asyncio.current_task()) is not None:
+            self._passing.add(task)
+            task.add_done_callback(self._passing.discard)
         try:
             try:
                 answer = await self._get(queue, asked, held, fields)
@@ -97,6 +101,8 @@ class Places:
             self._asking.discard((connection, key))
         if standing := answer.get("standing"):
             self._hold(connection, key, _Held(standing["place"], asked, _seconds(standing["pollMax"])))
+            if self.is_closed:  # meanwhile: nobody else gives it up
+                self._ended(connection)
         else:
             self._forget(connection, key)
         return answer
@@ -141,10 +147,13 @@ class Places:
                 log.debug("http.place_not_left", queue=queue, error=str(error))
 
     async def close(self) -> None:
-        """Gives up all places, and waits until that is done. Nobody gets one any more."""
+        """Gives up all places, also those that calls under way still get, and waits until that is done. Nobody gets one
+        any more."""
         self.is_closed = True
         for connection in list(self._held):
             self._ended(connection)
+        if self._passing:
+            await asyncio.wait(set(self._passing), timeout=_LEAVE_S)
         if self._leaving:
             await asyncio.wait(set(self._leaving))
 
