@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from harness import ServiceProcess, StoreServer, eventually, refused
-from headway.v1 import message_pb2
+from headway.v1 import message_pb2, queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, UNAVAILABLE, Line, Message, line_at, payloads
 from wire.conditions import producers_wait
 from wire.flows import Producing, reasons, waiting_payloads
@@ -112,6 +112,21 @@ async def test_a_bad_request_ends_the_stream_behind_the_answers_to_those_before(
         with refused(reason, INVALID_ARGUMENT):
             await stream.ended()
         assert stream.answered == [1]
+    assert await waiting_payloads(line) == [b"before"]
+
+
+async def test_a_request_of_nothing_at_all_ends_the_stream_too(line: Line) -> None:
+    await line.create()
+    async with Producing(line) as stream:
+        await stream.send(b"before")
+        await stream.call.write(queue_service_pb2.ProduceRequest())  # not a byte
+        with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+            await stream.ended()
+        assert list(said.violations) == ["messages"]
+    async with Producing(line) as stream:
+        await stream.call.write(queue_service_pb2.ProduceRequest())
+        with refused("NAME_REFUSED", INVALID_ARGUMENT):
+            await stream.ended()
     assert await waiting_payloads(line) == [b"before"]
 
 

@@ -68,7 +68,7 @@ class Requests:
             self._reading = None
         if type(request) is Undecodable:
             raise request.error
-        return request.request if size else request
+        return request.request if type(request) is Large else request
 
     def answered(self) -> None:
         """A reply has gone: what the first request took is free."""
