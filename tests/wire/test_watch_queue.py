@@ -106,6 +106,46 @@ async def test_a_queue_made_anew_ends_the_stream_of_the_old_one(line: Line) -> N
             await anew.next(has(0))
 
 
+async def test_who_waits_out_a_long_interval_is_told_at_once_that_the_queue_is_no_more(line: Line) -> None:
+    await line.create()
+    async with watching_queue(line, interval_ms=3_600_000) as watched:
+        await watched.next()
+        await line.put(b"one")  # which it is told in an hour
+        await line.delete()
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await watched.end()
+
+
+async def test_who_comes_to_a_queue_made_anew_is_told_its_numbers_whoever_watches_the_old_one(line: Line) -> None:
+    for _ in range(10):
+        await line.create()
+        await line.put(b"old")
+        async with watching_queue(line, interval_ms=3_600_000) as old:
+            await old.next(has(1))
+            await line.delete()
+            await line.create()
+            async with watching_queue(line) as anew:
+                told = await anew.next()
+                assert told.queue.counts.length == 0
+                assert told.queue == await line.describe()
+            with refused("QUEUE_DELETED", NOT_FOUND):
+                await old.end()
+        await line.delete()
+
+
+async def test_who_comes_when_the_queue_is_no_more_is_told_that_it_is_not_there(line: Line) -> None:
+    for _ in range(10):
+        await line.create()
+        async with watching_queue(line, interval_ms=3_600_000) as old:
+            await old.next()
+            await line.delete()
+            async with watching_queue(line) as late:
+                with refused("QUEUE_NOT_FOUND", NOT_FOUND):
+                    await late.end()
+            with refused("QUEUE_DELETED", NOT_FOUND):
+                await old.end()
+
+
 async def test_a_queue_that_is_not_there_is_not_found(line: Line) -> None:
     async with watching_queue(line) as watched:
         with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:

@@ -173,7 +173,7 @@ class FakeStore:
         self.queue = queue
         self.error: HeadwayError | None = None
         self.hold: asyncio.Event | None = None
-        self.asked: dict[str, int] = {"places": 0, "feed": 0, "arm_watch": 0, "describe": 0}
+        self.asked: dict[str, int] = dict.fromkeys(("places", "feed", "arm_watch", "arm_blocked", "describe"), 0)
         self.withdrawn: list[str] = []
 
     async def _ask(self, what: str, budget_s: float) -> FakeQueue:
@@ -203,6 +203,9 @@ class FakeStore:
 
     async def arm_watch(self, _name: str) -> None:
         self.asked["arm_watch"] += 1
+
+    async def arm_blocked(self, _name: str) -> None:
+        self.asked["arm_blocked"] += 1
 
     async def withdraw(self, _name: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[Any]:
         del budget_s

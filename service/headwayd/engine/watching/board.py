@@ -1,10 +1,13 @@
 """A queue's numbers, shown to all who watch them in this process by one reader. It reads only when somebody is ready to
-be shown something, and something may have changed."""
+be shown something, and something may have changed; and when the queue may be no more, which everybody is told at once.
+
+A queue that was made anew is another one, though it has the same name: whoever was told of the old one has seen its
+end, and whoever was told nothing yet begins with the new one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
@@ -18,6 +21,7 @@ from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 
 READ_EVERY_S = 0.1
 READ_AT_LEAST_EVERY_S = 9.0  # what time alone changes (rates, the age of the oldest) is news so often
+CHECK_EVERY_S = 1.0  # at most, whether there is still a queue, while nobody is ready
 _BUDGET_S = 2.0
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
@@ -29,14 +33,30 @@ Spawn = Callable[[Awaitable[None], str], None]
 
 
 @dataclass(eq=False, slots=True)
-class _Ready:
-    """Somebody to be shown what is newer than number `seen`; for the first time by `until`, else None."""
+class _Watch:
+    """One stream. `next`, if it is not done, is to be shown what is newer than number `seen`."""
 
-    seen: int
-    until: float | None
-    shown: asyncio.Future[tuple[int, ToldQueue]] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    until: float | None  # when it must have been shown something at the latest; None once it has
+    generation: str = ""  # the queue's, when it was shown last; "" = it was shown nothing yet
+    seen: int = 0
+    next: asyncio.Future[ToldQueue] | None = None
+    over: asyncio.Future[HeadwayError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def is_open_to(self, number: int) -> bool:
+        """Whether it is to be shown what has this number."""
+        return self.next is not None and not self.next.done() and self.seen < number
+
+    def show(self, number: int, told: ToldQueue) -> None:
+        assert self.next is not None
+        self.seen, self.generation, self.until = number, told.queue.generation, None
+        self.next.set_result(told)
+
+    def end(self, error: HeadwayError) -> None:
+        """There is nothing more to show."""
+        if not self.over.done():
+            self.over.set_result(error)
+        if self.next is not None and not self.next.done():
+            self.next.set_exception(error)
 
 
 class Board:
@@ -48,71 +68,85 @@ class Board:
         self._spawn = spawn
         self._estimator = estimator
         self._loop = asyncio.get_running_loop()
-        self._watching = 0
-        self._ready: dict[_Ready, None] = {}
-        self._ended: asyncio.Future[HeadwayError] = self._loop.create_future()
+        self._watches: set[_Watch] = set()  # that have not ended
+        self._newcomers: set[_Watch] = set()  # since whose coming no read has begun that was answered
+        self._ready: dict[_Watch, None] = {}
         self._trouble: HeadwayError | None = None  # of the last look
         self._latest: ToldQueue | None = None
         self._number = 0  # of the latest; grows when there is news
-        self._read_at = self._news_at = float("-inf")
+        self._read_at = self._checked_at = self._news_at = float("-inf")
         self._is_armed = False  # since before the last read: a change will be heard
+        self._is_end_armed = False  # the same, of what changes when the queue goes
         self._is_serving = False
         self._is_showing = False  # to those who are left, soon
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
-        return self._watching
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it shows nothing any more."""
-        return self._ended.done()
+        return len(self._watches)
 
     def kick(self) -> None:
         """Something may have changed."""
         self._is_armed = False
         self._wake.set()
 
+    def kick_end(self) -> None:
+        """The queue may be no more."""
+        self._is_end_armed = False
+        self._wake.set()
+        if self._watches:
+            self._see_to_it()
+
     def fail_all(self, error: HeadwayError) -> None:
-        """Ends every watch, and those to come, with an error."""
-        if not self._ended.done():
-            self._ended.set_result(error)
-        for ready in tuple(self._ready):
-            if not ready.shown.done():
-                ready.shown.set_exception(error)
+        """Ends every watch with an error."""
+        for watch in tuple(self._watches):
+            self._end(watch, error)
 
     async def watch(self, interval_s: float, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The numbers: at once, and then whenever there is news, once in `interval_s` at most. Raises what the first
-        look raises, within `budget_s`; QueueDeleted when there is no such queue any more; what `fail_all` was given."""
-        self._watching += 1
-        seen = 0
-        until: float | None = self._loop.time() + budget_s
+        look raises, within `budget_s`; QueueDeleted when the queue is no more; what `fail_all` was given."""
+        watch = _Watch(self._loop.time() + budget_s)
+        self._watches.add(watch)
+        self._newcomers.add(watch)
         try:
-            while not self._ended.done():
-                seen, told = await self._newer_than(seen, until)
-                until = None
+            while not watch.over.done():
+                told = await self._next(watch)
                 next_at = self._loop.time() + interval_s
                 yield told
-                await asyncio.wait((self._ended,), timeout=max(next_at - self._loop.time(), 0))
-            raise self._ended.result()
+                await asyncio.wait((watch.over,), timeout=max(next_at - self._loop.time(), 0))
+            raise watch.over.result()
         finally:
-            self._watching -= 1
+            self._forget(watch)
 
-    async def _newer_than(self, seen: int, until: float | None) -> tuple[int, ToldQueue]:
-        ready = _Ready(seen, until)
-        self._ready[ready] = None
+    def _end(self, watch: _Watch, error: HeadwayError) -> None:
+        self._forget(watch)
+        watch.end(error)
+
+    def _forget(self, watch: _Watch) -> None:
+        self._watches.discard(watch)
+        self._newcomers.discard(watch)
         self._wake.set()
-        if not self._is_serving:
-            self._is_serving = True
-            self._spawn(self._guarded(), f"board:{self._queue}")
+
+    async def _next(self, watch: _Watch) -> ToldQueue:
+        watch.next = self._loop.create_future()
+        self._ready[watch] = None
+        self._wake.set()
+        self._see_to_it()
         try:
-            async with asyncio.timeout_at(until):
-                return await ready.shown
+            async with asyncio.timeout_at(watch.until):
+                return await watch.next
         except TimeoutError:
             raise self._trouble or silent() from None
         finally:
-            del self._ready[ready]
+            watch.next = None
+            del self._ready[watch]
             self._wake.set()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def _see_to_it(self) -> None:
+        if not self._is_serving:
+            self._is_serving = True
+            self._spawn(self._guarded(), f"board:{self._queue}")
 
     async def _guarded(self) -> None:
         """Nobody must wait for a task that is no more."""
@@ -125,29 +159,36 @@ class Board:
             self._is_serving = False
 
     async def _serve(self) -> None:
-        """Runs while somebody is ready."""
-        while self._ready and not self._ended.done():
+        """Runs while somebody is ready, and until the end of the queue will be heard."""
+        while self._ready or (self._watches and not self._is_end_armed):
             self._wake.clear()
             if self._is_armed:
                 self._show()
-            pause_s = READ_AT_LEAST_EVERY_S if self._is_armed else READ_EVERY_S
-            if self._read_at + pause_s <= self._loop.time():
+            read_at = self._next_read_at()
+            if read_at <= self._loop.time():
                 await self._read()
                 continue
             try:
-                async with asyncio.timeout_at(self._read_at + pause_s):
+                async with asyncio.timeout_at(read_at):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _next_read_at(self) -> float:
+        if not self._ready:
+            return max(self._read_at + READ_EVERY_S, self._checked_at + CHECK_EVERY_S)
+        if self._newcomers or not self._is_armed:
+            return self._read_at + READ_EVERY_S
+        return self._read_at + READ_AT_LEAST_EVERY_S
 
     def _show(self) -> None:
         """To some at a time: a thousand who are told in one turn of the loop would hold up everybody else's calls."""
         if self._is_showing or self._latest is None:
             return
         shown = 0
-        for ready in self._ready:
-            if ready.seen < self._number and not ready.shown.done():
-                ready.shown.set_result((self._number, self._latest))
+        for watch in self._ready:
+            if watch.is_open_to(self._number) and watch not in self._newcomers:
+                watch.show(self._number, self._latest)
                 shown += 1
                 if shown == _SHOWN_AT_ONCE:
                     self._is_showing = True
@@ -159,51 +200,68 @@ class Board:
         self._show()
 
     async def _read(self) -> None:
-        untils = [ready.until - self._loop.time() for ready in self._ready if ready.until is not None]
+        came = tuple(self._newcomers)  # before it: what it tells is true for them
+        untils = [watch.until - self._loop.time() for watch in self._ready if watch.until is not None]
         budget_s = max(min([_BUDGET_S, *untils]), _LEAST_BUDGET_S)
         try:
-            self._is_armed = True  # before: a hint may come while it is asked for
-            await self._store.arm_watch(self._queue)
+            await self._arm()
             queue = await self._store.describe(self._queue, budget_s=budget_s)
             places = await self._store.places(self._queue, (), with_shape=False, budget_s=budget_s)
         except HeadwayError as error:
-            await self._read_failed(error)
+            await self._read_failed(error, came)
             return
         finally:
             self._read_at = self._loop.time()
+            if not self._ready:
+                self._checked_at = self._read_at
         self._trouble = None
+        self._newcomers.difference_update(came)
         self._estimator.observe(places.numbers)
         self._note(queue)
         self._show()
 
+    async def _arm(self) -> None:
+        """So that what changes while it is asked for is heard. Of the keys of the producer line one changes when the
+        queue goes, and all seldom; those of the line of messages change all the time."""
+        self._is_armed = True
+        await self._store.arm_watch(self._queue)
+        if not self._is_end_armed:
+            self._is_end_armed = True
+            await self._store.arm_blocked(self._queue)
+
     def _note(self, queue: Queue) -> None:
         latest = self._latest
-        if latest is not None and latest.queue.generation != queue.generation:
-            self.fail_all(QueueDeleted.of(self._queue))
-            return
+        self._end_others(queue.generation)
         told = ToldQueue(queue, queue.at_ms, self._estimator.estimate(queue.counts.length + 1))
         is_news = latest is None or _timeless(latest.queue) != _timeless(queue)
         is_old = self._read_at >= self._news_at + READ_AT_LEAST_EVERY_S
         if is_news or (is_old and latest != told):
             self._number += 1
             self._news_at = self._read_at
-            self._latest = told
+        self._latest = told
 
-    async def _read_failed(self, error: HeadwayError) -> None:
+    def _end_others(self, generation: str) -> None:
+        """Whoever was shown another life of the queue has seen its end; "" = there is none now."""
+        for watch in tuple(self._watches):
+            if watch.generation not in ("", generation):
+                self._end(watch, QueueDeleted.of(self._queue))
+
+    async def _read_failed(self, error: HeadwayError, came: Sequence[_Watch]) -> None:
         log.debug("board.read_failed", queue=self._queue, reason=error.reason.name)
-        self._is_armed = False
+        self._is_armed = self._is_end_armed = False
         if isinstance(error, NotThere):
-            if self._latest is not None:
-                error = QueueDeleted.of(self._queue)
-            self.fail_all(error)
+            self._latest = None
+            self._end_others("")
+            for watch in (*came, *(self._watches - self._newcomers)):
+                self._end(watch, error)
             return
         if may_pass(error):
             self._trouble = of_a_look(error)
             await asyncio.sleep(_SHORT_PAUSE_S)
             return
-        for ready in tuple(self._ready):
-            if ready.until is not None and not ready.shown.done():
-                ready.shown.set_exception(error)
+        for watch in tuple(self._ready):
+            if watch.until is not None:
+                self._end(watch, error)
         await asyncio.sleep(_TROUBLE_PAUSE_S)
 
 

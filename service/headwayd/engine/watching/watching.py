@@ -48,10 +48,13 @@ class Watching:
                 board.kick()
 
     def kick_producers(self, queue: str | None) -> None:
-        """The producer line of this queue may have changed; None: any may have."""
+        """The producer line of this queue may have changed, or the queue may be no more; None: any may have."""
         for producers in self._producers.values() if queue is None else (self._producers.get(queue),):
             if producers is not None:
                 producers.kick()
+        for board in self._boards.values() if queue is None else (self._boards.get(queue),):
+            if board is not None:
+                board.kick_end()
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
@@ -85,8 +88,6 @@ class Watching:
 
     async def queue(self, name: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The queue's numbers, whenever they have changed, once in `interval_s` at most."""
-        if (ended := self._boards.get(name)) is not None and ended.has_ended:
-            del self._boards[name]
         with _held(self._boards, name, lambda: self._board(name)) as board:
             async with aclosing(board.watch(interval_s, budget_s)) as shown:
                 async for told in shown:
