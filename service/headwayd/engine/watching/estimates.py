@@ -10,13 +10,14 @@ from headwayd.domain.places import LineNumbers
 from headwayd.domain.watching import Eta
 
 _MOST_KEPT = 1_000
+_OVERTAKEN_MS = 2_000  # so much older may a look be that the last has overtaken: about what a look may take
 
 
 class Estimator(Protocol):
     """Learns from a queue's numbers how long one waits."""
 
     def observe(self, numbers: LineNumbers) -> None:
-        """What a look told. Looks come in the order of their instants."""
+        """What a look told. Looks come in the order of their instants, unless the store's clock went back."""
         ...
 
     def estimate(self, position: int) -> Eta | None:
@@ -44,7 +45,8 @@ class NoEstimator:
 
 
 class InOrder:
-    """An estimator that several readers feed: a look that is older than the last is not passed on."""
+    """An estimator that several readers feed: a look that the last has overtaken is not passed on. One that is much
+    older is: then the store's clock went back."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
@@ -53,9 +55,11 @@ class InOrder:
     def observe(self, numbers: LineNumbers) -> None:
         """What a look told, if it is news."""
         last = self._last
-        if last is None or last.generation != numbers.generation or last.at_ms < numbers.at_ms:
-            self._last = numbers
-            self._estimator.observe(numbers)
+        is_same = last is not None and last.generation == numbers.generation
+        if last is not None and is_same and 0 <= last.at_ms - numbers.at_ms <= _OVERTAKEN_MS:
+            return
+        self._last = numbers
+        self._estimator.observe(numbers)
 
     def estimate(self, position: int) -> Eta | None:
         """For this position; None if there is no basis."""
