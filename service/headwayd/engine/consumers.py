@@ -184,7 +184,7 @@ class Consumers:
         self._spawn = spawn
         self._process = process
         self._numbers = itertools.count(1)
-        self._waits: dict[str, Wait] = {}
+        self._drains: dict[str, bool] = {}  # by queue on which somebody waits: whether for a closed one's last
         self._restoring: set[str] = set()
         self._releases = Releases(store, spawn)
         self.busyness = Busyness()
@@ -209,6 +209,9 @@ class Consumers:
 
     def join(self, consumer: Consumer, *, has_tried: bool = False) -> lines.Line:
         """It waits for its turn; `has_tried`: just now a try gave it nothing."""
+        self._drains.setdefault(consumer.order.queue, False)
+        if consumer.last is not None and consumer.last.wait is Wait.DRAIN:
+            self._drains[consumer.order.queue] = True
         return self.lines.join(consumer.order.queue, consumer, has_tried=has_tried)
 
     async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
@@ -241,11 +244,9 @@ class Consumers:
     # -- what the line must know -------------------------------------------------------------------------------------
 
     def note(self, queue: str, step: GetStep) -> None:
-        """Learns from a try what is waited for on this queue, and that the store has dropped those who wait here."""
-        if step.wait is Wait.NOTHING:
-            self._waits.pop(queue, None)
-        else:
-            self._waits[queue] = step.wait
+        """Learns from a try what those who wait here wait for, and that the store has dropped them."""
+        if queue in self._drains:
+            self._drains[queue] = step.wait is Wait.DRAIN
         if step.was_dropped:
             self.restore(queue)
 
@@ -285,10 +286,10 @@ class Consumers:
 
     def _arm(self, queue: str) -> Awaitable[bool]:
         # What keeps a closed queue from being drained ends every wait when it goes. Else who is next is called.
-        return self.store.arm(queue, until_drained=self._waits.get(queue) is Wait.DRAIN)
+        return self.store.arm(queue, until_drained=self._drains.get(queue, False))
 
     def _line_ended(self, queue: str) -> None:
-        self._waits.pop(queue, None)
+        self._drains.pop(queue, None)
 
     async def _stand_again(self, queue: str) -> None:
         """All who wait here take their places anew. Who left meanwhile leaves once more."""

@@ -22,6 +22,7 @@ from headwayd.store.connections import ConnectionSource
 from headwayd.store.hint_wire import INVALIDATE, HintWire
 from headwayd.store.keys import (
     DUE_CHANNEL,
+    PRESSURE,
     WAKE_CHANNEL,
     base_key,
     blocked_at_keys,
@@ -35,23 +36,43 @@ from headwayd.store.keys import (
 _KICK = b"kick"
 _TOGETHER = 100  # queues in one question: some 50 microseconds of the server
 _APART = 5  # where each is a question of its own
-# How soon those are told to look again whose queue is being moved to another node.
-_MOVING_S = 0.05
+# How soon those are told to look again whose queue is being moved to another node, or is not there.
+_LOOK_AGAIN_S = 0.05
 
 HintListener = Callable[[str | None, bool], None]
 DueListener = Callable[[str, int], None]
 
 
 class Interest:
-    """Keys whose next change is told to one listener, with the queue's name, whoever else looks at the same queue."""
+    """Keys whose next change is told to one listener, with the queue's name, whoever else looks at the same queue. A
+    queue is told of once for all its keys: whoever still waits arms them all anew. Among them is one that changes when
+    the queue goes, so nothing is kept of a queue that is no more."""
 
     def __init__(self, listener: Callable[[str], None] = lambda _queue: None) -> None:
         self.listener = listener
-        self.queues: dict[bytes, str] = {}  # by key, as long as its change has not been heard
+        self._queues: dict[bytes, str] = {}  # by key, as long as no change of the queue has been heard
+        self._keys: dict[str, set[bytes]] = {}  # by queue
+
+    def add(self, queue: str, keys: Iterable[str]) -> None:
+        """The next change of these is told."""
+        encoded = [key.encode() for key in keys]
+        self._queues.update(dict.fromkeys(encoded, queue))
+        self._keys.setdefault(queue, set()).update(encoded)
+
+    def forget(self, queue: str) -> None:
+        """Nothing is told of this queue until something is added."""
+        for key in self._keys.pop(queue, ()):
+            del self._queues[key]
+
+    def clear(self) -> None:
+        """Nothing is told until something is added."""
+        self._queues.clear()
+        self._keys.clear()
 
     def tell(self, keys: Iterable[bytes]) -> None:
         """These have changed."""
-        for queue in {queue for key in keys if (queue := self.queues.pop(key, None)) is not None}:
+        for queue in {queue for key in keys if (queue := self._queues.get(key)) is not None}:
+            self.forget(queue)
             self.listener(queue)
 
 
@@ -127,7 +148,7 @@ class Hints:
     def look_again(self) -> None:
         """Something may have been missed: everybody is told."""
         for interest in self._interests:
-            interest.queues.clear()
+            interest.clear()
         self.on_hint(None, False)
         self.on_reconnect()
 
@@ -185,8 +206,7 @@ class Hints:
             these_absent, these_present = empty_line_keys(self._base(queue))
             absent += these_absent
             present += these_present
-            for key in (*these_absent, *these_present):
-                self._waited_for.queues[key.encode()] = queue
+            self._waited_for.add(queue, (*these_absent, *these_present))
         return absent, present
 
     async def arm_watch(self, queue: str) -> None:
@@ -195,9 +215,9 @@ class Hints:
         await self._arm(self._waited_for, queue, base, looked_at_keys(base))
 
     async def arm_standing(self, queue: str) -> None:
-        """The same for the consumer line."""
+        """The same for the consumer line, or that it goes with its queue."""
         base = self._base(queue)
-        await self._arm(self.standing, queue, base, stood_at_keys(base))
+        await self._arm(self.standing, queue, base, (*stood_at_keys(base), base + PRESSURE["bound"]))
 
     async def arm_blocked(self, queue: str) -> None:
         """The same for the producer line."""
@@ -214,16 +234,20 @@ class Hints:
         wire = self._wires.get(self._home(base.encode()))
         if wire is None or not wire.is_up:
             return []
-        for key in keys:
-            interest.queues[key.encode()] = queue
+        interest.add(queue, keys)
         counts = await wire.watch(keys, *more)
-        if counts is None:
-            asyncio.get_running_loop().call_later(_MOVING_S, interest.listener, queue)
+        is_absent = counts is not None and counts[:1] == [0]
+        if is_absent:  # there is no such queue, so its keys may never change
+            interest.forget(queue)
+        if counts is None or is_absent:
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN_S, interest.listener, queue)
         return counts or []
 
     def _dispatch(self, host: Host | None, channel: bytes, content: Any) -> None:
         if channel == INVALIDATE:
             if content is None:
+                for interest in self._interests:
+                    interest.clear()
                 self.on_hint(None, False)
                 return
             for interest in self._interests:
