@@ -1,6 +1,7 @@
 """The embedded store: one service per folder, nothing lost when it is killed, nothing left when it is gone."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -16,7 +17,7 @@ from redis.backoff import NoBackoff
 
 from harness import ServiceProcess, eventually, refused
 from headway.v1 import message_pb2, queue_service_pb2, queue_service_pb2_grpc
-from headwayd.store.data_folder import EmbeddedStoreFailed, socket_path
+from headwayd.store.data_folder import EmbeddedStoreFailed, Lock, socket_path
 from headwayd.store.embedded import EmbeddedStore
 
 pytestmark = pytest.mark.true_start
@@ -257,6 +258,63 @@ async def test_a_start_that_fails_says_why_and_gives_the_folder_back(
         await store.start()
     manifest.unlink()
     await make_store(short_dir / "data").start()
+
+
+@pytest.mark.parametrize(
+    ("part", "error"),
+    [
+        ("_prepare", OSError(errno.ENOSPC, "no space")),
+        ("_spawn", OSError(errno.EAGAIN, "no more processes")),
+        ("_spawn", RuntimeError("can't start new thread")),
+    ],
+    ids=["space", "process", "thread"],
+)
+async def test_a_restart_that_fails_does_not_stand_in_the_way_of_the_next(
+    make_store: Callable[[Path], EmbeddedStore],
+    short_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
+    error: Exception,
+) -> None:
+    store = make_store(short_dir / "data")
+    await store.start()
+    before = store.pid
+    failed = asyncio.Event()
+
+    def fail_once() -> None:
+        monkeypatch.undo()
+        failed.set()
+        raise error
+
+    monkeypatch.setattr(store, part, fail_once)
+    os.kill(before, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        await failed.wait()
+
+    async def answers() -> bool:
+        async with client(store) as raw:
+            try:
+                return bool(await raw.ping())
+            except redis.RedisError:
+                return False
+
+    assert await eventually(answers, within=8)  # before an orphan would be given up
+    assert store.pid not in (0, before)
+
+
+async def test_a_lock_that_cannot_be_written_into_is_not_held(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = Lock(short_dir / "lock")
+
+    def fail_once(*_: object) -> int:
+        monkeypatch.undo()
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "pwrite", fail_once)
+    with pytest.raises(OSError, match="no space"):
+        lock.take()
+    assert not lock.is_held
+    assert lock.take()
+    lock.release()
 
 
 class DeafToTheFirst(EmbeddedStore):

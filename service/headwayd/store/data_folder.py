@@ -38,7 +38,7 @@ class Lock:
         return self._descriptor is not None
 
     def take(self) -> bool:
-        """Takes it if it is free, and writes this process's id into it. Does not block."""
+        """Takes it if it is free, and writes this process's id into it. Does not block. Not taken if it raises."""
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -46,7 +46,11 @@ class Lock:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
-        self.write(os.getpid())
+        try:
+            self.write(os.getpid())
+        except BaseException:
+            self.release()  # else whoever tries again would stand in its own way
+            raise
         return True
 
     def write(self, pid: int) -> None:

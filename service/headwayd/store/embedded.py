@@ -133,8 +133,12 @@ class EmbeddedStore:
 
     async def _run(self) -> None:
         await self._wait_for_orphan()
-        self._prepare()
-        await self._spawn()
+        try:
+            self._prepare()
+            await self._spawn()
+        except BaseException:
+            self._store_lock.release()  # else the next try would wait for this one's; a child has inherited its own
+            raise
         await self._wait_until_ready()
 
     async def _wait_for_orphan(self) -> None:
@@ -230,9 +234,11 @@ class EmbeddedStore:
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
             try:
                 await self._run()
-            except (EmbeddedStoreFailed, OSError) as error:
+            # RuntimeError: there is no thread that could wait for the process.
+            except (EmbeddedStoreFailed, OSError, RuntimeError) as error:
                 log.error("embedded store did not start", error=str(error))  # noqa: TRY400 - a trace says nothing more
                 await self._stop_server()
+                self._started_at = time.monotonic()  # what did not start has not lived long
             else:
                 log.info("embedded store runs again", pid=self.pid)
 
