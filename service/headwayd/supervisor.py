@@ -61,19 +61,26 @@ class Worker:
         return self._orders.number
 
     async def keep(self) -> None:
-        """Fills the place until told to stop. Raises WorkersFailed if the first process ends before it serves."""
+        """Fills the place until told to stop. Raises WorkersFailed if the first process does not come to serve."""
         backoff_s = _MIN_BACKOFF_S
         while not self._told.is_set():
             started_at = time.monotonic()
-            await self._start()
-            code = await self._until_it_ends()
-            if code is None:
-                return
-            if not self._has_served:
-                raise WorkersFailed(f"worker {self.number} ended with {code} before it served")
-            if time.monotonic() - started_at > _STABLE_S:
-                backoff_s = _MIN_BACKOFF_S
-            log.error("worker ended, starting another", worker=self.number, exit_code=code, backoff_s=backoff_s)
+            try:
+                await self._start()
+            except (OSError, RuntimeError) as error:  # no process, or no thread that could wait for it
+                if not self._has_served:
+                    raise WorkersFailed(f"worker {self.number} could not be started: {error}") from error
+                why = {"worker": self.number, "error": str(error), "backoff_s": backoff_s}
+                log.error("worker could not be started, trying again", **why)  # noqa: TRY400 - no trace
+            else:
+                code = await self._until_it_ends()
+                if code is None:
+                    return
+                if not self._has_served:
+                    raise WorkersFailed(f"worker {self.number} ended with {code} before it served")
+                if time.monotonic() - started_at > _STABLE_S:
+                    backoff_s = _MIN_BACKOFF_S
+                log.error("worker ended, starting another", worker=self.number, exit_code=code, backoff_s=backoff_s)
             await _first(asyncio.sleep(backoff_s), self._told.wait())
             backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
 

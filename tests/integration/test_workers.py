@@ -337,3 +337,54 @@ async def test_workers_that_cannot_start_end_the_whole_with_a_reason(
     [line] = [line for line in service.log.read_text().splitlines() if line.startswith("headwayd:")]
     assert re.fullmatch(r"headwayd: worker [12] ended with 7 before it served", line)
     assert "Traceback" not in service.log.read_text()
+
+
+# What Python runs at its start: here, in the supervisor, a process that cannot be started.
+FAILS_TO_START = """
+import asyncio, sys
+if 'headwayd.worker' not in sys.orig_argv:
+    true, calls = asyncio.create_subprocess_exec, []
+    async def start(*command, **how):
+        calls.append(command)
+        if len(calls) == {call}:
+            raise {error}
+        return await true(*command, **how)
+    asyncio.create_subprocess_exec = start
+"""
+
+
+@pytest.mark.parametrize(
+    "error", ["OSError(11, 'no more processes')", "RuntimeError('no more threads')"], ids=["process", "thread"]
+)
+async def test_a_worker_that_cannot_be_started_anew_is_tried_again_and_the_others_go_on(
+    make_service: MakeService,
+    fresh_store_server: StoreServer,
+    short_dir: Path,
+    lines: Callable[[ServiceProcess], Lines],
+    error: str,
+) -> None:
+    (short_dir / "sitecustomize.py").write_text(FAILS_TO_START.format(call=3, error=error))
+    service = make_service(flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, PYTHONPATH=str(short_dir))
+    (doomed, _), (living, line) = (await lines(service).through_each("jobs")).items()
+    await line.create()
+    os.kill(doomed, signal.SIGKILL)
+    await eventually(lambda: "worker could not be started" in service.log.read_text(), within=SEEN_S)
+    await eventually(lambda: len(workers_of(service) - {doomed}) == 2, within=SEEN_S)
+    assert living in workers_of(service)
+    await line.put(b"1")
+    await lines(service).through_each("jobs")  # the new one serves, too
+
+
+async def test_a_first_worker_that_cannot_be_started_ends_the_whole_with_a_reason(
+    make_service: MakeService, fresh_store_server: StoreServer, short_dir: Path
+) -> None:
+    error = "OSError(11, 'no more processes')"
+    (short_dir / "sitecustomize.py").write_text(FAILS_TO_START.format(call=2, error=error))
+    service = make_service(
+        start=False, flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, PYTHONPATH=str(short_dir)
+    )
+    service.launch()
+    assert await asyncio.to_thread(service.wait) == 1
+    [line] = [line for line in service.log.read_text().splitlines() if line.startswith("headwayd:")]
+    assert re.fullmatch(r"headwayd: worker [12] could not be started: .*no more processes", line)
+    assert "Traceback" not in service.log.read_text()
