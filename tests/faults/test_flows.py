@@ -13,7 +13,7 @@ from faults.moments import at_rest, written
 from faults.wires import ReplyProxy
 from harness import StoreServer, error_of, eventually, refused
 from wire.calls import ACKED, EXTENDED, UNAVAILABLE, Line, Message, payloads
-from wire.conditions import leased, producers_wait
+from wire.conditions import consumers_wait, leased, producers_wait
 from wire.flows import Consuming, Flow, Producing
 
 HOUR_MS = 3_600_000.0
@@ -120,6 +120,67 @@ async def test_leases_whose_answer_was_lost_are_asked_for_again_and_nothing_is_l
         assert (await line.counts()).leased == 2
     await eventually(lambda: leased(line, 0))
     assert [one.attempt for one in await line.take(3)] == [1, 1, 1]
+
+
+async def test_leases_whose_answer_was_lost_come_back_with_the_stream_whose_credit_was_taken_away(
+    line: Line, shaky: Line, proxy: ReplyProxy
+) -> None:
+    await line.create()
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        await stream.position(1)
+        await turn_lost_with_its_credit(line, stream, proxy)
+    await eventually(lambda: leased(line, 0), within=5)
+    assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"1", 1), (b"2", 1)]
+
+
+async def test_leases_whose_answer_was_lost_are_asked_for_again_when_there_is_credit_again(
+    line: Line, shaky: Line, proxy: ReplyProxy
+) -> None:
+    await line.create()
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        await stream.position(1)
+        await turn_lost_with_its_credit(line, stream, proxy)
+        await line.put(b"3")
+        await stream.credit(3)
+        assert payloads(await stream.taken(3)) == [b"1", b"2", b"3"]
+        assert {one.attempt for one in stream.deliveries} == {1}
+        await stream.ack(*await stream.tokens(3))
+        assert [one.settled for one in await stream.results(3)] == [ACKED] * 3
+    assert (await line.counts()).leased == 0
+
+
+async def test_what_a_smaller_credit_does_not_take_again_of_lost_leases_comes_back_with_the_stream(
+    line: Line, shaky: Line, proxy: ReplyProxy
+) -> None:
+    await line.create()
+    async with Consuming(shaky, 2, lease_ms=HOUR_MS) as stream:
+        await stream.position(1)
+        await turn_lost(line, stream, proxy, messages=2, size=1)
+        assert payloads(await stream.taken(1)) == [b"1"]
+        assert await leased(line, 2)
+    await eventually(lambda: leased(line, 0), within=5)
+    assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"1", 1), (b"2", 1)]
+
+
+async def turn_lost_with_its_credit(line: Line, stream: Consuming, proxy: ReplyProxy) -> None:
+    """All credit is taken back, so the stream does not ask again."""
+    await turn_lost(line, stream, proxy, messages=0)
+    await eventually(lambda: consumers_wait(line, 0))
+    await asyncio.sleep(0.5)  # longer than it takes to try again
+    assert stream.deliveries == []
+    assert await leased(line, 2)
+
+
+async def turn_lost(line: Line, stream: Consuming, proxy: ReplyProxy, *, messages: int, size: int = 0) -> None:
+    """Two messages come and are leased to a stream that waits. Its consumer changes the credit before it hears of them;
+    the store's answer never comes."""
+    proxy.answers_left = 0  # that it is its turn is heard, and nothing else
+    await line.put(b"1", b"2")
+    await eventually(lambda: leased(line, 2))
+    await stream.credit(messages, size)
+    await asyncio.sleep(0.3)  # the service has read that
+    proxy.cut(refuse=False)
+    proxy.pass_replies()
 
 
 async def test_a_settle_that_meets_a_store_that_is_down_ends_the_stream_and_the_leases_come_back(

@@ -79,6 +79,8 @@ class Consuming:
         self._told_known_at = float("-inf")
         self._is_begun = False  # the store has answered once
         self._is_unsure = False  # it may have leased something without an answer
+        self._unheard = ""  # the attempt of a wait that it left, whose answer may have been lost
+        self._may_own_more = False  # than it was told of: of a lost answer its credit then took less, or nothing
         self._too_large_at = -1  # `freed` when the next message did not fit into what was left of the credit
         self._clock_ahead_ms = 0.0  # the store's clock before this process's, at most
         self._under_way: asyncio.Future[Any] | None = None
@@ -176,7 +178,7 @@ class Consuming:
         """Tries once; if nothing can be leased the stream waits for its turn from then on."""
         consumer = self._consumer
         consumer.begin_anew(number=0, attempt_id="")
-        consumer.order = self._asked_for(room, ack, secrets.token_hex(16))
+        consumer.order = self._asked_for(room, ack, self._unheard or secrets.token_hex(16))
         try:
             step = await self._call(consumer.step(self._budget_s))
         except (StoreUnavailable, OutcomeUnknown) as error:
@@ -196,6 +198,7 @@ class Consuming:
         """Takes over what a step gave."""
         now = self._loop.time()
         self._clock_ahead_ms = step.at_ms - now * 1_000
+        self._unheard = ""
         self._note(step.settled)
         if step.deliveries:
             last_ms = last_expiry_ms(step.deliveries)
@@ -246,11 +249,13 @@ class Consuming:
         await self._line.leave(consumer)
         if consumer.given.done():
             return
+        self._may_own_more = True
         room = self._held.room()
         if room is not None:
             consumer.order = self._asked_for(room, (), consumer.order.attempt_id)
             self._line = self._consumers.join(consumer)
             return
+        self._unheard = consumer.order.attempt_id
         self._stop_waiting()
         try:
             await self._call(self._leave_line())
@@ -347,7 +352,7 @@ class Consuming:
         """Ends, in the background, all that it stands for; after the step under way, which may be settling."""
         self._inbox.close()
         consumer, leases = self._consumer, self._held.leases
-        given, stands = consumer.given, self._line is not None
+        given, has_left = consumer.given, self._line is None and not self._may_own_more
         if self._line is not None:
             if given.done() and not given.cancelled() and given.exception() is None:
                 leases += leases_of(given.result().deliveries)
@@ -359,7 +364,7 @@ class Consuming:
             self._consumers.leave(consumer)
         under_way = self._under_way  # it may be done, and its answer not taken yet
         if under_way is None:
-            self._consumers.give_up(consumer, leases, has_left=not stands)
+            self._consumers.give_up(consumer, leases, has_left=has_left)
         else:
             self._spawn(self._give_up_late(under_way, leases), f"late:{self._queue}")
 
