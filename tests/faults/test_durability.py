@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 from faults.conftest import Open, Serve
-from harness import ServiceProcess, StoreServer, error_of, eventually, refused
+from harness import FaultProxy, ServiceProcess, StoreServer, error_of, eventually, refused
 from headway.v1 import admin_service_pb2
 from wire.calls import UNAVAILABLE, Line, payloads
 
@@ -87,6 +87,29 @@ async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_
         client.config_set("appendonly", "yes")
     await eventually(lambda: is_put(line), within=10)
     assert payloads(await line.take(2)) == [b"before", b"again"]
+
+
+async def test_a_store_that_was_away_at_the_start_is_not_written_to_before_it_has_said_what_it_keeps(
+    make_store_server: MakeStore, serve: Serve, open_line: Open
+) -> None:
+    store = store_that(make_store_server, "always")
+    async with FaultProxy(store.port) as wire:
+        wire.cut()
+        line = await open_line(await serve(wire.url, HEADWAY_DURABILITY="always"), "jobs")
+        with refused("STORE_UNAVAILABLE", UNAVAILABLE):
+            await line.create()
+        plain = await open_line(await serve(store.url), "jobs")
+        await plain.create()
+        with store.client() as client:
+            client.config_set("appendonly", "no")
+        wire.restore()
+        until = asyncio.get_running_loop().time() + 2.5  # the service looks by itself every second
+        while asyncio.get_running_loop().time() < until:
+            assert not await is_put(line)
+        assert (await line.describe()).counts.accepted == 0  # reading is allowed
+        with store.client() as client:
+            client.config_set("appendonly", "yes")
+        await eventually(lambda: is_put(line), within=10)
 
 
 @pytest.mark.long

@@ -6,7 +6,6 @@ Nothing is kept here but connections and the offset between the store's clock an
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +29,7 @@ from headwayd.domain.namespaces import split
 from headwayd.engine.ports import DueListener, HintListener
 from headwayd.store import keys, replies
 from headwayd.store.address import parse_address
-from headwayd.store.durability import Demand
+from headwayd.store.durability import AUTO, MEMORY, Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.gates import Gate, Gates
 from headwayd.store.hints import Hints
@@ -45,6 +44,7 @@ _MANY_ITEMS = 50  # cost the store more than half a millisecond
 DEAR = 4  # what takes messages out of the middle of something costs the store as much as so many puts, gets or acks
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
 _ANY = Demand()
+_NEVER_LOOKED = "the store has not said yet what it keeps"
 log = structlog.get_logger(__name__)
 
 
@@ -91,9 +91,11 @@ class Asking:
             is_cluster=self._servers.is_cluster,
         )
         self._gates = Gates()
-        self._refusal = ""  # why nothing is written now
+        # Why nothing is written now. What any store keeps need not be found out first.
+        self._refusal = "" if demand.profile in (AUTO, MEMORY) else _NEVER_LOOKED
         self._looked_at = -math.inf
-        self._looking: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[StoreUnavailable | None] | None = None
+        self._is_changed = False  # the store, since it was looked at
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
@@ -126,6 +128,7 @@ class Asking:
             self._hints.look_again()
         else:
             self._hints.renew()
+        self._is_changed = True
         self._look()
 
     def _look(self) -> None:
@@ -133,9 +136,31 @@ class Asking:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._probe_quietly(), name="facts")
 
-    async def _probe_quietly(self) -> None:
-        with contextlib.suppress(StoreUnavailable):  # whoever asks next will hear of it
-            await self.probe(budget_s=self._timeout_s)
+    async def _probe_quietly(self) -> StoreUnavailable | None:
+        """Returns why it is not known what the store is now."""
+        while True:
+            self._is_changed = False
+            trouble = None
+            try:
+                await self.probe(budget_s=self._timeout_s)
+            except StoreUnavailable as error:  # whoever asks next will hear of it
+                trouble = error
+            if not self._is_changed:  # else it may have been the one before that answered
+                return trouble
+
+    async def _look_first(self, *, budget_s: float) -> float:
+        """Before the first that is written: finds out whether the store keeps what was asked for, for all together who
+        wait for that. What is left of the budget. Raises StoreUnavailable."""
+        began = asyncio.get_running_loop().time()
+        self._look()
+        looking = self._looking
+        assert looking is not None
+        await asyncio.wait({looking}, timeout=budget_s)
+        if not looking.done() or looking.cancelled():
+            raise StoreUnavailable(_NEVER_LOOKED, metadata={"cause": "SILENT"})
+        if (trouble := looking.result()) is not None:
+            raise StoreUnavailable(trouble.text, metadata=trouble.metadata)
+        return budget_s - (asyncio.get_running_loop().time() - began)
 
     async def probe(self, *, budget_s: float) -> StoreFacts:
         """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
@@ -151,7 +176,7 @@ class Asking:
             self._facts = replace(self._facts, is_reachable=False)
             raise
         self._looked_at = asyncio.get_running_loop().time()
-        if self._facts.refusal and not self._refusal:
+        if self._facts.refusal and self._facts.refusal != self._refusal:
             log.error("nothing is written: the store does not keep what was asked for", why=self._facts.refusal)
         self._refusal = self._facts.refusal
         return self._facts
@@ -227,7 +252,10 @@ class Asking:
     ) -> list[Any]:
         """The reply of a script that does something with so many `items`, which may go by way of a `gate`."""
         if self._refusal and script not in READ_ONLY:
-            raise NotDurable(self._refusal)
+            if self._refusal is _NEVER_LOOKED:
+                budget_s = await self._look_first(budget_s=budget_s)
+            if self._refusal:
+                raise NotDurable(self._refusal)
         if self._servers.is_cluster:
             names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
