@@ -129,7 +129,7 @@ class DeadSteps(Asking):
             await self._ask("drop_dead", queue, generation, *rows, budget_s=budget_s, items=DEAR * safe)
         done, left, missing = self._dealt_with(corpses, message_ids, safe)
         if not message_ids:
-            left = len(found) - safe + (await self._left(queue, last, budget_s) if is_more else 0)
+            left = await self._left(queue, last, budget_s) if is_more else len(found) - safe
         return RedriveStep(moved=safe, done=done, is_full=is_full, remaining=left, last=last, not_found=missing)
 
     @staticmethod

@@ -51,6 +51,7 @@ OUTCOMES = {
     "a": Outcome.DONE,
     "w": Outcome.WITHDRAWN,
     "p": Outcome.WITHDRAWN,
+    "m": Outcome.WITHDRAWN,
     "x": Outcome.EXPIRED,
     "dead": Outcome.DEAD,
 }

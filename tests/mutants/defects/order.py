@@ -4,8 +4,51 @@ from __future__ import annotations
 
 from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
+FOREIGN_AGE = "tests/integration/test_foreign_age.py::"
+REDRIVE = "tests/integration/test_redrive_steps.py::"
+
 MUTANTS: tuple[Mutant, ...] = (
     # Order, bounds, slots.
+    Mutant(
+        name="age-passed-over",
+        defect="A Put ends the ageing of what foreign clients put before it, which then never expires.",
+        file=INCLUDE + "line.lua",
+        old="if S.aged == S.tail then set(S, 'aged', S.tail + #list) end",
+        new="set(S, 'aged', S.tail + #list)",
+        test=FOREIGN_AGE + "test_what_foreign_clients_put_expires_though_something_is_put_behind_it",
+    ),
+    Mutant(
+        name="age-passed-over-by-payloads",
+        defect="A Put of payloads ends the ageing of what foreign clients put before it.",
+        file=INCLUDE + "line.lua",
+        old="if S.aged == S.tail then set(S, 'aged', S.tail + count) end",
+        new="set(S, 'aged', S.tail + count)",
+        test=FOREIGN_AGE + "test_what_foreign_clients_put_expires_with_what_is_put_behind_it",
+    ),
+    Mutant(
+        name="own-taken-for-foreign",
+        defect="What Headway put gets the time to live of what foreign clients put before it.",
+        file=INCLUDE + "queue.lua",
+        old="not sides[i] and is_waiting(S, ticket)",
+        new="is_waiting(S, ticket)",
+        test=FOREIGN_AGE + "test_what_is_put_behind_keeps_its_own_time",
+    ),
+    Mutant(
+        name="redriven-there-and-back",
+        defect="A dead message that comes back to the queue that it was redriven from is lost.",
+        file=LUA + "drop_dead.lua",
+        old="MARK.MOVED",
+        new="MARK.WITHDRAWN",
+        test=REDRIVE + "test_a_message_that_comes_back_to_where_it_was_moved_from_is_not_lost",
+    ),
+    Mutant(
+        name="redriven-twice",
+        defect="A redrive to another queue that broke off puts a message there twice.",
+        file=LUA + "adopt.lua",
+        old="if not state and not seen[name] then",
+        new="if not seen[name] then",
+        test=REDRIVE + "test_what_was_put_there_and_not_removed_here_is_not_put_there_again",
+    ),
     Mutant(
         name="returned-out-of-order",
         defect="Messages that come back together stand the wrong way round.",

@@ -1,5 +1,6 @@
 #!lua
 -- Takes dead messages of another queue in, at the tail; those that this queue knows already are safe as they are.
+-- What was moved away from here counts as not known.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] count, then for each: name, how often it came back, put at, last error, element
 -- Reply: echo, OK, now, next due, how many of them are safe here, from the first on, how many of these are new, '1' if
@@ -18,8 +19,10 @@ local list, seen = {}, {}
 for i = 1, count do
   local at = 4 + 5 * (i - 1)
   local name, element = ARGV[at], ARGV[at + 4]
-  local state, _, _, finished_at = find_name(S, name)
+  local state, _, mark, finished_at = find_name(S, name)
   if state == 'f' and is_given(name) and not is_within_window(S, finished_at) then state = nil end
+  -- It went from here, so whoever brings it may have the only one.
+  if state == 'f' and mark == MARK.MOVED then state = nil end
   if not state and not seen[name] then
     if #list >= room_of(S) then
       is_full = 1

@@ -14,7 +14,7 @@ if S.gen == ARGV[3] then
     local ref = ARGV[i]
     if redis.call('ZSCORE', K.dead, ref) == ARGV[i + 1] then
       local record, element = unpack_corpse(redis.call('HGET', K.corpse, ref))
-      finish(S, ref, record, element, MARK.WITHDRAWN, '')
+      finish(S, ref, record, element, MARK.MOVED, '')
       redis.call('ZREM', K.dead, ref)
       redis.call('HDEL', K.corpse, ref)
       removed = removed + 1

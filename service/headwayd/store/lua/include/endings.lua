@@ -12,6 +12,7 @@ local MARK = {
   WITHDRAWN = 'w',
   EXPIRED = 'x',
   TAKEN = 'u',      -- by a foreign client
+  MOVED = 'm',      -- redriven to another queue, from which it may come back
 }
 local PAGE = 4096
 local PAGE_BYTES = PAGE / 8

@@ -1,0 +1,159 @@
+"""Redrive from queue to queue, step by step: there and back, broken off in between, and into a target that is full."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from harness import StoreServer
+from headwayd.domain.model import Policy
+from headwayd.engine.ports import RedriveStep
+from integration.desk import BUDGET_S, Desk, desk_at, queue_of
+
+
+@pytest.fixture
+async def there(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    async with desk_at(store_server, f"{queue_of(request)}-there") as made:
+        await made.create(max_attempts=1)
+        yield made
+
+
+@pytest.fixture
+async def here(desk: Desk) -> Desk:
+    await desk.create(max_attempts=1)
+    return desk
+
+
+async def kill(desk: Desk) -> str:
+    """The message at the head dies. Returns its id."""
+    delivery = await desk.take_one()
+    await desk.give_back(delivery.lease)
+    assert (await desk.counts()).dead == 1
+    return delivery.id
+
+
+async def move(source: Desk, target: Desk, *, most: int = 500, last: int = 0, ids: Sequence[str] = ()) -> RedriveStep:
+    return await source.store.redrive(
+        source.name, target.name, message_ids=ids, last=last, most=most, budget_s=BUDGET_S
+    )
+
+
+async def move_but_break_off(source: Desk, target: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message is put there, and stays here."""
+    ask = source.store._ask
+
+    async def breaks(script: str, *arguments: object, **named: object) -> object:
+        if script == "drop_dead":
+            raise ConnectionError
+        return await ask(script, *arguments, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source.store, "_ask", breaks)
+        with pytest.raises(ConnectionError):
+            await move(source, target)
+
+
+async def where(*desks: Desk) -> list[tuple[int, int]]:
+    """How many wait, and how many are dead, in each; all must be sound."""
+    counted = [await desk.counts() for desk in desks]
+    assert all([await desk.is_sound() for desk in desks])
+    return [(counts.length, counts.dead) for counts in counted]
+
+
+@pytest.mark.parametrize("given", ["m", ""], ids=["given-id", "made-id"])
+@pytest.mark.parametrize("delay_ms", [0, 10], ids=["put-in-line", "put-for-later"])
+async def test_a_message_that_comes_back_to_where_it_was_moved_from_is_not_lost(
+    here: Desk, there: Desk, given: str, delay_ms: int
+) -> None:
+    await here.put(b"x", ids=[given], delay_ms=delay_ms)
+    for desk in (here, there):
+        desk.at(delay_ms)
+    await here.sweep()
+    name = await kill(here)
+    for source, target in [(here, there), (there, here)] * 3:
+        assert (await move(source, target)).moved == 1
+        assert await where(source, target) == [(0, 0), (1, 0)]
+        assert await kill(target) == name
+
+
+async def test_a_message_that_never_was_leased_comes_back_too(here: Desk, there: Desk) -> None:
+    for desk in (here, there):
+        await desk.store.delete(desk.name, budget_s=BUDGET_S)
+        await desk.create(max_attempts=1, dead_letter_expired=True, dedupe_window_ms=60_000, remember_ms=1_000)
+    await here.put(b"x", ids=["m"], time_to_live_ms=10)
+    here.at(10)
+    await here.sweep()
+    await move(here, there)
+    await kill(there)
+    here.at(10_000)  # its id is known for longer than the rest
+    await here.sweep()
+    await move(there, here)
+    assert await where(here, there) == [(1, 0), (0, 0)]
+
+
+async def test_what_was_moved_away_was_withdrawn_for_whoever_asks(here: Desk, there: Desk) -> None:
+    await here.put(b"x", b"y", ids=["m", ""])
+    name = ""
+    for delivery in await here.take(2):
+        await here.give_back(delivery.lease)
+        name = delivery.id
+    await move(here, there)
+    assert await here.withdraw("m", name) == ["WITHDRAWN", "WITHDRAWN"]
+    assert (await here.put(b"x", ids=["m"])).outcomes[0].error is not None
+    places = await here.store.places(here.name, ["m", name], with_shape=False, budget_s=BUDGET_S)
+    assert [(one.outcome and one.outcome.name, one.result) for one in places.places] == [("WITHDRAWN", b"")] * 2
+
+
+async def test_what_was_put_there_and_not_removed_here_is_not_put_there_again(
+    here: Desk, there: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.put(b"x", ids=["m"])
+    await kill(here)
+    await move_but_break_off(here, there, monkeypatch)
+    assert await where(here, there) == [(0, 1), (1, 0)]
+    assert (await move(here, there)).moved == 1
+    assert await where(here, there) == [(0, 0), (1, 0)]
+
+
+async def test_what_was_put_there_and_not_removed_here_is_one_when_it_comes_back(
+    here: Desk, there: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.put(b"x", ids=["m"])
+    await kill(here)
+    await move_but_break_off(here, there, monkeypatch)
+    await kill(there)
+    await move(there, here)
+    assert await where(here, there) == [(0, 1), (0, 0)]
+    await move(here, there)
+    assert await where(here, there) == [(0, 0), (1, 0)]
+
+
+async def test_what_was_put_there_and_withdrawn_from_there_does_not_come_back(
+    here: Desk, there: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.put(b"x", ids=["m"])
+    await kill(here)
+    await move_but_break_off(here, there, monkeypatch)
+    assert await there.withdraw("m") == [""]
+    assert (await move(here, there)).moved == 1
+    assert await where(here, there) == [(0, 0), (0, 0)]
+
+
+async def test_what_is_left_is_counted_once_when_the_target_is_full(here: Desk, there: Desk) -> None:
+    await there.store.update(there.name, Policy(bound=2), ["bound"], budget_s=BUDGET_S)
+    await here.put(*[b"x"] * 10)
+    for delivery in await here.take(10):
+        await here.give_back(delivery.lease)
+    step = await move(here, there, most=5)
+    assert (step.moved, step.is_full, step.remaining) == (2, True, 8)
+    step = await move(here, there, most=500, last=step.last)
+    assert (step.moved, step.is_full, step.remaining) == (0, True, 8)
+    await there.take(2)
+    step = await move(here, there, most=500, last=step.last)
+    assert (step.moved, step.is_full, step.remaining) == (2, True, 6)
+    await there.store.update(there.name, Policy(bound=0), ["bound"], budget_s=BUDGET_S)
+    step = await move(here, there, most=2, last=step.last)
+    assert (step.moved, step.is_full, step.remaining) == (2, False, 4)
+    step = await move(here, there, most=4, last=step.last)
+    assert (step.moved, step.is_full, step.remaining) == (4, False, 0)
