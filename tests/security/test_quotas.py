@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,11 +14,13 @@ import pytest
 from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
 from security.callers import OTHERS, TEAM, line_of, write_callers
-from wire.calls import RESOURCE_EXHAUSTED, Line, leases
+from wire.calls import ACKED, RESOURCE_EXHAUSTED, Line, Message, leases
 from wire.flows import Consuming
 from wire.streams import Standing
 
 pytestmark = pytest.mark.any_store
+
+LOOK_S = 1.5  # until the next call makes the service look again at what lies in the store
 
 Limited = Callable[..., AbstractAsyncContextManager[tuple[Line, Line]]]
 
@@ -107,6 +111,16 @@ async def test_bytes(limited: Limited) -> None:
         await eventually_served(lambda: mine.put(b"y" * 100_000))
 
 
+async def test_bytes_of_messages_that_were_leased_together(limited: Limited) -> None:
+    async with limited(max_bytes=200_000) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x" * 1_500] * 100)
+        assert len(leases(await mine.take(100))) == 100
+        await asyncio.sleep(LOOK_S)
+        with exceeded("bytes", 200_000):
+            await mine.put(b"y" * 100_000)
+
+
 async def test_leases_of_calls_and_streams(limited: Limited) -> None:
     async with limited(max_leases=3) as (mine, _):
         await mine.create()
@@ -129,6 +143,69 @@ async def test_leases_of_calls_and_streams(limited: Limited) -> None:
                 await stream.ended()
         await mine.ack(*held)
         await eventually_served(lambda: mine.get(3))
+
+
+async def test_who_settles_at_the_quota_may_take_as_many_and_no_more(limited: Limited) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 60)
+        held = leases(await mine.take(3))
+        for _ in range(5):
+            answer = await mine.get(1, ack=held[:1], attempt_id=f"attempt-{held[0]}")
+            assert [result.settled for result in answer.settled] == [ACKED]
+            held = [*held[1:], *leases(answer.deliveries)]
+            assert len(held) == 3
+        assert len((await mine.get(2, ack=held[:2])).deliveries) == 2
+        assert (await mine.counts()).leased == 3
+        with exceeded("leases", 3):
+            await mine.get(3, ack=held[2:])
+        assert await mine.ack(held[2]) == [ACKED]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1_000])
+async def test_leases_that_do_not_end_are_exchanged_for_nothing(limited: Limited, wait_ms: int) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 60)
+        first, *held = leases(await mine.take(3))
+        held += leases((await mine.get(1, ack=[first])).deliveries)
+        for named in (["no lease"] * 50, [f"none-{n}" for n in range(50)], [first] * 50):
+            with suppress(grpc.aio.AioRpcError):
+                answer = await mine.get(50, ack=named, wait_ms=wait_ms)
+                assert not answer.deliveries
+                assert len(answer.settled) == 50
+            assert (await mine.counts()).leased == 3
+        answer = await mine.get(50, ack=[*held[:2], *[f"none-{n}" for n in range(48)]], wait_ms=wait_ms)
+        assert [delivery.attempt for delivery in answer.deliveries] == [1, 1]
+        counts = await mine.counts()
+        assert (counts.leased, counts.acked, counts.length) == (3, 3, 54)
+        assert [delivery.attempt for delivery in (await mine.get(1, ack=held[2:])).deliveries] == [1]
+
+
+async def test_below_the_quota_it_does_not_matter_what_leases_are_named(limited: Limited) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 60)
+        assert len((await mine.get(2, ack=["no lease", "none either"])).deliveries) == 2
+
+
+async def test_a_stream_that_extends_its_leases_has_them_still(limited: Limited) -> None:
+    async with limited(max_leases=4) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 10, Message(payload=b"named", id="named"))
+        async with Consuming(mine, 2) as stream:
+            await stream.taken(2)
+            held = leases(stream.deliveries)
+            for told in range(2, 8, 2):
+                await stream.extend(*held)
+                await eventually(partial(has, stream, told))
+            await stream.delay(message_ids=["named"], delay_ms=3_600_000)
+            await eventually(partial(has, stream, 7))
+            assert len((await mine.get(2)).deliveries) == 2
+
+
+async def has(stream: Consuming, results: int) -> bool:
+    return len(stream.settled) >= results
 
 
 async def test_streams_of_one_process(limited: Limited) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from headwayd.domain.access import NO_QUOTAS, Quotas, Used
 from headwayd.domain.errors import QuotaExceeded
@@ -35,6 +35,18 @@ class Claim:
         await self._quota.check_leases(count - self._wanted)
         self._wanted = count
         self._count()
+
+    async def want_for(self, count: int, ending: Sequence[str]) -> int:
+        """The same of who names leases that end in the same step. How many it may be given whatever becomes of those:
+        all if there is room, else as many as are more than it names."""
+        try:
+            await self.want(count)
+        except QuotaExceeded:
+            if not ending:
+                raise
+            count = max(0, count - len(set(ending)))
+            await self.want(count)
+        return count
 
     def got(self, count: int) -> None:
         """It was given so many more."""

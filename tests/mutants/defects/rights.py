@@ -6,9 +6,42 @@ from mutants.mutant import Mutant
 
 _SECURITY = "tests/security/"
 _ENDS = _SECURITY + "test_streams_end.py::"
+_QUOTAS = _SECURITY + "test_quotas.py::"
 _WAITS = _SECURITY + "test_waits_end.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="leases-for-made-up-ones",
+        defect="Who has used up its quota of leases gets as many more as it names to be acked, whatever it names.",
+        file="engine/guarded.py",
+        old="if free < order.max_messages:",
+        new="if False:",
+        test=_QUOTAS + "test_leases_that_do_not_end_are_exchanged_for_nothing",
+    ),
+    Mutant(
+        name="no-exchange-at-the-quota",
+        defect="A worker at its quota of leases may not ack one and take the next in the same call.",
+        file="engine/quotas.py",
+        old="if not ending:",
+        new="if True:",
+        test=_QUOTAS + "test_who_settles_at_the_quota_may_take_as_many_and_no_more",
+    ),
+    Mutant(
+        name="extended-counts-twice",
+        defect="A stream that extends its leases has them counted twice.",
+        file="engine/guarded.py",
+        old="bool(result.lease) and result.settled is not Settled.EXTENDED",
+        new="True",
+        test=_QUOTAS + "test_a_stream_that_extends_its_leases_has_them_still",
+    ),
+    Mutant(
+        name="bundles-weigh-nothing",
+        defect="Messages that were leased together take no bytes of the quota.",
+        file="store/lua/weigh.lua",
+        old=" 'bundle',",
+        new="",
+        test=_QUOTAS + "test_bytes_of_messages_that_were_leased_together",
+    ),
     Mutant(
         name="expired-token-remembered",
         defect="Who was found once is served for ever, though the token has expired.",

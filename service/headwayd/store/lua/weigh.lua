@@ -5,7 +5,7 @@
 -- O(1).
 -- @include keys
 local bytes = 0
-for _, name in ipairs({ 'q', 'body', 'later', 'corpse' }) do
+for _, name in ipairs({ 'q', 'body', 'bundle', 'later', 'corpse' }) do
   bytes = bytes + (redis.call('MEMORY', 'USAGE', key_of(name), 'SAMPLES', '20') or 0)
 end
 return { ARGV[1], T.OK, bytes }
