@@ -52,6 +52,23 @@ async def test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_bef
         assert [delivery.payload for delivery in await desk.take(2)] == due
 
 
+@pytest.mark.parametrize(("min_backoff_ms", "wait_ms"), [(0, 0), (1, 60_000)])
+async def test_after_however_many_failures_a_backoff_is_between_its_bounds(
+    desk: Desk, min_backoff_ms: int, wait_ms: int
+) -> None:
+    """2 ^ 1100 is more than a number of Lua's can be, and nothing times that is no number."""
+    await desk.create(min_backoff_ms=min_backoff_ms, max_backoff_ms=60_000, multiplier=2.0, jitter=0.2, max_attempts=0)
+    await desk.put(b"one")
+    at_ms = waited_ms = 0
+    for _ in range(1_100):
+        [settled] = await desk.give_back((await desk.take_one()).lease)
+        waited_ms = (settled.available_at_ms or desk.now_ms) - desk.now_ms
+        if waited_ms:
+            at_ms += waited_ms
+            desk.at(at_ms)
+    assert waited_ms == pytest.approx(wait_ms, rel=0.2)
+
+
 async def test_a_message_expires_at_its_instant_and_not_a_millisecond_before(desk: Desk) -> None:
     """Another one expires a millisecond before, too."""
     await desk.create()

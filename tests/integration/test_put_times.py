@@ -61,3 +61,74 @@ async def test_what_is_postponed_from_deep_in_the_line_keeps_it(long: Desk) -> N
     await long.sweep()
     [(_, known)] = await peek(long, ENTRIES * OF_ENTRY, 1)
     assert known == put_at_ms(20_001)
+
+
+def times(desk: Desk) -> int:
+    return int(desk.raw.llen(desk.key("times")))
+
+
+@pytest.mark.parametrize("id_of", ["id-{}", ""], ids=["with-ids", "bare"])
+async def test_times_that_the_head_has_passed_are_dropped_also_if_nobody_asks(desk: Desk, id_of: str) -> None:
+    await desk.create()
+    for n in range(100):
+        desk.at(n * TICK_MS)
+        await desk.put(b"x", ids=[id_of.format(n)])
+        await desk.ack((await desk.take_one()).lease)
+    assert times(desk) <= 2
+    assert await desk.is_sound()
+
+
+async def test_times_of_what_still_waits_stay(desk: Desk) -> None:
+    await desk.create()
+    for n in range(40):
+        desk.at(n * TICK_MS)
+        await desk.put(b"bare")
+    await desk.ack(*[delivery.lease for delivery in await desk.take(10)])
+    for n in range(40, 60):
+        desk.at(n * TICK_MS)
+        await desk.put(b"x", ids=[f"id-{n}"])
+    assert times(desk) == 50
+    assert await peek(desk, 1, 30) == [(n + 1, START_MS + n * TICK_MS) for n in range(10, 40)]
+    deliveries = await desk.take(30)
+    assert [one.put_at_ms for one in deliveries] == [START_MS + n * TICK_MS for n in range(10, 40)]
+
+
+def book_as_acked(desk: Desk, count: int) -> None:
+    """The first so many left the line, and nobody asked when they were put."""
+    desk.raw.rpop(desk.key("q"), count)
+    desk.raw.incrby(desk.key("consumed_messages"), count)
+    for field in ("head", "seen_cons", "n_acked"):
+        desk.raw.hset(desk.key("meta"), field, str(count))
+    desk.raw.hincrby(desk.key("meta"), "seen_len", -count)
+
+
+async def test_times_that_were_never_dropped_go_a_few_at_each_put_that_notes_one(long: Desk) -> None:
+    """As in a queue of messages that tell it themselves, which an older version left."""
+    book_as_acked(long, ENTRIES * OF_ENTRY)
+    left = ENTRIES
+    for n in range(1, 6):
+        long.at((ENTRIES + n) * TICK_MS)
+        before = long.commands()
+        await long.put(b"x", ids=[f"id-{n}"])
+        assert long.commands() - before <= 30
+        assert left - times(long) in range(10, 50)
+        left = times(long)
+    assert await long.is_sound()
+
+
+@pytest.mark.parametrize("act", ["get", "foreign"])
+async def test_all_that_the_head_has_passed_go_in_one_command(long: Desk, act: str) -> None:
+    """The first who asks does not drop them one by one."""
+    skipped = ENTRIES * OF_ENTRY - 3
+    if act == "get":
+        book_as_acked(long, skipped)
+    else:
+        long.raw.rpop(long.key("q"), skipped)
+        long.raw.incrby(long.key("consumed_messages"), skipped)
+    before = long.commands()
+    [delivery] = await long.take()
+    assert delivery.put_at_ms == put_at_ms(skipped + 1)
+    assert long.commands() - before < 70
+    assert times(long) <= 2
+    assert await peek(long, 1, 2) == [(skipped + n, put_at_ms(skipped + n)) for n in (2, 3)]
+    assert await long.is_sound()

@@ -9,6 +9,7 @@ MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
 PRODUCING = "tests/unit/rpc/test_producing.py::"
 
+PUT_TIMES = "tests/integration/test_put_times.py::"
 BLOCKS = "tests/integration/test_blocks.py::"
 RARE = "tests/integration/test_rare_keys.py::"
 PLACES_IN_BLOCKS = BLOCKS + "test_places_are_those_of_the_line_whatever_happens"
@@ -127,6 +128,22 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if S.layout == BLOCKS and S.returned == 0 then",
         new="if false then",
         test=BLOCKS + "test_those_that_come_back_behind_thousands_begin_a_block_at_the_head",
+    ),
+    Mutant(
+        name="put-times-kept-for-ever",
+        defect="Of messages that tell it themselves the put times are kept a second time, for ever.",
+        file=INCLUDE + "queue.lua",
+        old="if last > 1 then",
+        new="if false then",
+        test=PUT_TIMES + "test_times_that_the_head_has_passed_are_dropped_also_if_nobody_asks",
+    ),
+    Mutant(
+        name="put-times-dropped-one-by-one",
+        defect="The first who asks when a message was put drops a day's put times one by one, in one step.",
+        file=INCLUDE + "queue.lua",
+        old="redis.call('LTRIM', K.times, last_time_for(ticket) - 1, -1)",
+        new="while first_time().to <= ticket do redis.call('LPOP', K.times) end",
+        test=PUT_TIMES + "test_all_that_the_head_has_passed_go_in_one_command",
     ),
     Mutant(
         name="whole-line-searched",

@@ -93,8 +93,8 @@ local function join_tail(S, list)
     set_fields(K.side, sides)
   end
   if #ids > 0 then set_fields(K.ids, ids) end
+  if S.aged == S.tail then set(S, 'aged', S.tail + #list) end   -- else foreign messages before still have to age
   add(S, 'tail', #list)
-  set(S, 'aged', S.tail)
   S.size = S.size + #list
   S.len = S.len + #list
   return first
@@ -106,8 +106,8 @@ local function join_bare(S, count, expires_at)
   if count == 0 then return end
   note_time(S, S.tail + 1)
   for ticket = S.tail + 1, expires_at > 0 and S.tail + count or 0 do expire_at(S, text_of(ticket), expires_at) end
+  if S.aged == S.tail then set(S, 'aged', S.tail + count) end   -- as in join_tail
   add(S, 'tail', count)
-  set(S, 'aged', S.tail)
   S.size = S.size + count
   S.len = S.len + count
 end
@@ -190,8 +190,9 @@ end
 
 -- The wait after so many failures, by the queue's policy.
 local function backoff_of(S, failures)
-  local longest = policy_of(S, 'max_backoff_ms')
-  local wait = math.min(longest, policy_of(S, 'min_backoff_ms') * policy_of(S, 'multiplier') ^ (failures - 1))
+  local shortest, longest = policy_of(S, 'min_backoff_ms'), policy_of(S, 'max_backoff_ms')
+  if shortest == 0 then return 0 end   -- the power may be infinite, and nothing times that is no number
+  local wait = math.min(longest, shortest * policy_of(S, 'multiplier') ^ (failures - 1))
   local jitter = policy_of(S, 'jitter')
   if jitter > 0 then
     if not S.is_seeded then

@@ -13,6 +13,7 @@ local LIFE_MARK_AT = '253402300000000'
 local LIFE_MARK_LEAST = 100000000000000
 local RATE_SPAN_MS = 60000   -- the decaying sums forget with this time constant
 local TICK_MS = 100          -- resolution of put times of bare payloads
+local TIMES_DROPPED = 20     -- most of them dropped for each that is noted
 local OFFER_MS = 2000        -- how long the first in line may leave an offer untaken
 local CREATING_MS = 1000     -- how long a foreign client may take to make a queue in its four steps
 local AGED_AT_ONCE = 1000    -- most foreign messages given the queue's time to live in one step
@@ -100,11 +101,33 @@ local function load(joining)
   return S
 end
 
--- Remembers that messages from `ticket` on were put now. O(1), at most one entry in TICK_MS.
+-- The last of the first `count` entries of x:times that does not begin behind the ticket, 0 if there is none.
+-- O(log count).
+local function last_entry_for(ticket, count, entry_at)
+  local low, high = 0, count
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if tonumber(string.match(entry_at(middle), '^%d+')) <= ticket then low = middle else high = middle - 1 end
+  end
+  return low
+end
+-- The same of all entries. O(log n).
+local function last_time_for(ticket)
+  local count = redis.call('LLEN', K.times)
+  return last_entry_for(ticket, count, function(i) return redis.call('LINDEX', K.times, i - 1) end)
+end
+
+-- Remembers that messages from `ticket` on were put now. Nobody may ask for those that the head has passed, because
+-- their messages tell it themselves: so a few more go than come. O(1), at most one entry in TICK_MS.
 local function note_time(S, ticket)
   if S.now - S.tick_at < TICK_MS then return end
-  redis.call('RPUSH', K.times, text_of(ticket) .. ':' .. text_of(S.now))
+  local count = redis.call('RPUSH', K.times, text_of(ticket) .. ':' .. text_of(S.now))
   set(S, 'tick_at', S.now)
+  S.time_known, S.some_times = false, false
+  if count < 2 then return end
+  local first = redis.call('LRANGE', K.times, 0, TIMES_DROPPED)
+  local last = last_entry_for(S.head + 1, #first, function(i) return first[i] end)
+  if last > 1 then redis.call('LTRIM', K.times, last - 1, -1) end
 end
 
 -- The first entry of x:times, and where the next begins; read once, because every message of a batch asks.
@@ -117,26 +140,21 @@ local function first_time()
 end
 
 -- When the message with this ticket was put, 0 if nobody knows; and the first ticket behind it of which that may not be
--- true. Entries that the head has passed are dropped. Tickets must be asked in growing order. Amortised O(1).
+-- true. Entries that the head has passed are dropped: mostly one, and all at once if they are more. Tickets must be
+-- asked in growing order. O(1), O(log n) if more than one entry is passed.
 local function time_of(S, ticket)
   local first = S.time_known or first_time()
-  while first.to <= ticket do
+  if first.to <= ticket then
     redis.call('LPOP', K.times)
     first = first_time()
+    if first.to <= ticket then
+      redis.call('LTRIM', K.times, last_time_for(ticket) - 1, -1)
+      first = first_time()
+    end
   end
   S.time_known = first
   if first.from > ticket then return 0, first.from end
   return first.at, first.to
-end
-
--- The last of the first `count` entries that does not begin behind the ticket, 0 if there is none. O(log count).
-local function last_entry_for(ticket, count, entry_at)
-  local low, high = 0, count
-  while low < high do
-    local middle = math.ceil((low + high) / 2)
-    if tonumber(string.match(entry_at(middle), '^%d+')) <= ticket then low = middle else high = middle - 1 end
-  end
-  return low
 end
 
 -- The same for any ticket; drops nothing. Entries are read together, because most who ask ask again for a ticket near
@@ -153,10 +171,7 @@ local function put_time(S, ticket)
   end
   if not times then read_from(0) end
   if ticket < times.from or ticket >= times.to then
-    local at = last_entry_for(ticket, redis.call('LLEN', K.times), function(i)
-      return redis.call('LINDEX', K.times, i - 1)
-    end)
-    read_from(math.max(at - 1, 0))
+    read_from(math.max(last_time_for(ticket) - 1, 0))
   end
   local entries = times.entries
   local at = last_entry_for(ticket, #entries, function(i) return entries[i] end)
@@ -253,14 +268,21 @@ local function expire_at(S, ref, at)
   if S.expiring == 0 then set(S, 'expiring', 1) end
 end
 
--- Messages that foreign clients put get the queue's time to live when they are noticed. O(k log n), bounded.
+-- Messages that foreign clients put get the queue's time to live when they are noticed. Among them may stand what
+-- Headway put before they had it: that has its time already, or a record and none. O(k log n), bounded.
 local function age_foreign(S)
   local ttl = policy_of(S, 'time_to_live_ms')
-  local last = ttl > 0 and math.min(S.tail, math.max(S.aged, S.head) + AGED_AT_ONCE) or S.tail
-  if ttl > 0 then
-    for ticket = math.max(S.aged, S.head) + 1, last do expire_at(S, text_of(ticket), S.now + ttl) end
-  end
+  local first = math.max(S.aged, S.head) + 1
+  local last = ttl > 0 and math.min(S.tail, first - 1 + AGED_AT_ONCE) or S.tail
   set(S, 'aged', last)
+  if ttl == 0 or first > last then return end
+  local tickets = {}
+  for ticket = first, last do tickets[#tickets + 1] = text_of(ticket) end
+  local sides = has_extra(S, K.side) and fields_of(K.side, tickets) or {}
+  for i, ticket in ipairs(tickets) do
+    if not sides[i] and is_waiting(S, ticket) then redis.call('ZADD', K.expiry, 'NX', S.now + ttl, ticket) end
+  end
+  if S.expiring == 0 then set(S, 'expiring', 1) end
 end
 
 -- Reads the state and books what foreign clients did. nil and a status if there is no such queue. See `load` for
