@@ -6,10 +6,14 @@ from pathlib import Path
 
 import grpc
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import headway
 from client.conftest import CommandLine
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.cli import _queues
+from headway.cli._app import app
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Settled, SettleResult
 from headway.v1.queue_pb2 import Policy
@@ -199,6 +203,46 @@ async def test_full_queue_is_refused_without_patience_and_failures_are_json_if_a
     again = await command_line.run("--json", "put", "q", "x")
     assert again.code == 5
     assert json.loads(again.err)["error"]["reason"] == "QUEUE_FULL"
+
+
+@pytest.mark.parametrize("wait", ["0", "10ms"])
+async def test_a_queue_is_not_closed_when_there_was_no_room_for_all(
+    made: FakeQueue, command_line: CommandLine, wait: str
+) -> None:
+    made.policy.CopyFrom(Policy(bound=2))
+    stopped = await command_line.run("put", "q", "--lines", "--wait", wait, "--close", stdin=b"1\n2\n3\n")
+    assert stopped.code == 5
+    assert "not closed" in stopped.err
+    assert not made.closed
+    assert (await command_line.run("put", "q", "3", "--close")).code == 5
+    assert not made.closed
+    made.policy.CopyFrom(Policy(bound=3))
+    assert (await command_line.run("put", "q", "--lines", "--close", stdin=b"3\n")).code == 0
+    assert made.closed
+
+
+async def test_what_is_refused_by_itself_does_not_keep_a_queue_open(made: FakeQueue, command_line: CommandLine) -> None:
+    lines = b'{"payload": "a", "id": "x"}\n{"payload": "b", "id": "x"}\n{"payload": "c"}\n'
+    assert (await command_line.run("put", "q", "--json-lines", "--close", stdin=lines)).code == 4
+    assert [held.message.payload for held in made.line] == [b"a", b"c"]
+    assert made.closed
+
+
+def test_purge_asks_about_all_that_it_removes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def confirm(question: str, *, is_sure: bool) -> None:
+        assert not is_sure
+        asked.append(question)
+        raise typer.Abort
+
+    monkeypatch.setattr(_queues, "_confirm", confirm)
+    for options in ([], ["--dead"]):
+        CliRunner().invoke(app, ["purge", "q", *options])
+    assert asked == [
+        "Remove every waiting and delayed message of q?",
+        "Remove every waiting, delayed and dead message of q?",
+    ]
 
 
 async def test_no_create_does_not_make_a_queue(service: FakeService, command_line: CommandLine) -> None:

@@ -216,7 +216,9 @@ def put(
     show_place: Annotated[
         bool, typer.Option("--show-place", help="Tell the place in line on standard error while waiting for room.")
     ] = False,
-    close: Annotated[bool, typer.Option("--close", help="Close the queue afterwards.")] = False,
+    close: Annotated[
+        bool, typer.Option("--close", help="Close the queue afterwards, unless there was no room for all.")
+    ] = False,
     on_duplicate: Annotated[str, typer.Option(help="For a known id: reject, keep or replace.")] = "reject",
     create: Annotated[bool, typer.Option("--create/--no-create", help="Make the queue if there is none.")] = True,
 ) -> None:
@@ -253,15 +255,18 @@ def put(
             producer=producer,
         )
         async with showing_place(client.queue(queue), producer, output) if show_place else nullcontext():
-            code = await _send_all(source, sender, output, is_many=lines or json_lines)
-        if close:
+            code, is_full = await _send_all(source, sender, output, is_many=lines or json_lines)
+        if close and not is_full:  # the rest can still be put
             await sender.close()
+        elif close and not output.as_json:
+            output.notice("not closed: there was no room for all")
         return code
 
     perform(context, action)
 
 
-async def _send_all(source: _Source, sender: _Sender, output: Output, *, is_many: bool) -> ExitCode:
+async def _send_all(source: _Source, sender: _Sender, output: Output, *, is_many: bool) -> tuple[ExitCode, bool]:
+    """What to end with, and whether it stopped because there was no room."""
     code = ExitCode.OK
     shows_progress = is_many and not output.as_json and output.errors.is_terminal
     progress = Progress(
@@ -277,16 +282,14 @@ async def _send_all(source: _Source, sender: _Sender, output: Output, *, is_many
             async for messages in source.batches():
                 for result in await sender.send(messages):
                     code = max(code, _report(output, result, is_many=is_many))
-                    if result.error.reason in (
-                        ErrorReason.ERROR_REASON_QUEUE_FULL,
-                        ErrorReason.ERROR_REASON_QUEUE_CLOSED,
-                    ):
-                        return code  # what comes behind must not overtake it
+                    is_full = result.error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL
+                    if is_full or result.error.reason == ErrorReason.ERROR_REASON_QUEUE_CLOSED:
+                        return code, is_full  # what comes behind must not overtake it
                 progress.update(task, completed=sender.accepted_count)
     finally:
         if is_many and not output.as_json:
             output.notice(f"put {sender.accepted_count} messages")
-    return code
+    return code, False
 
 
 def _report(output: Output, result: PutResult, *, is_many: bool) -> ExitCode:

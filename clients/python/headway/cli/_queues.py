@@ -130,7 +130,8 @@ def purge(
     yes: YesOption = False,
 ) -> None:
     """Remove every message that waits or is delayed; those being worked on stay."""
-    _confirm(f"Remove every waiting and delayed message of {queue}?", is_sure=yes)
+    which = "waiting, delayed and dead" if dead else "waiting and delayed"
+    _confirm(f"Remove every {which} message of {queue}?", is_sure=yes)
 
     async def action(client: Client, output: Output) -> None:
         gone = await client.queue(queue).purge(dead=dead)
