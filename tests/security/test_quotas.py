@@ -98,6 +98,20 @@ async def eventually_served(call: Callable[[], Awaitable[object]]) -> None:
     await eventually(served)
 
 
+async def test_a_stream_that_keeps_standing_counts_for_each_turn(limited: Limited) -> None:
+    async with limited(max_leases=1) as (mine, _):
+        await mine.create()
+        await mine.put(b"1")
+        async with Standing(mine, keep_standing=True) as stream:
+            await mine.ack(*leases(await stream.granted(1)))
+            await asyncio.sleep(LOOK_S)
+            with exceeded("leases", 1):  # its next turn may come at any time
+                await mine.get(1)
+            await mine.put(b"2")
+            await mine.ack(*leases(await stream.granted(2)))
+        await eventually_served(lambda: mine.get(1))
+
+
 async def test_bytes(limited: Limited) -> None:
     async with limited(max_bytes=200_000) as (mine, _):
         await mine.create()

@@ -225,10 +225,12 @@ class GuardedEngine:
         with self._bare, self._quota.claim() as claim:
             own = replace(order, queue=self._own(order.queue, _CONSUMER))
             await claim.want(order.max_messages)
+            held = 0  # of its last turn: they have all ended before it is told anything else
             async with aclosing(self._engine.stand(own, budget_s=budget_s)) as stream:
                 async for told in stream:
-                    if isinstance(told, ToldTurn):
-                        claim.got(len(told.deliveries))
+                    claim.settled(held)
+                    held = len(told.deliveries) if isinstance(told, ToldTurn) else 0
+                    claim.got(held)
                     yield told
 
     async def consume(

@@ -172,8 +172,12 @@ class Quota:
     async def _look_now(self) -> Used:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
-        self._put_count = self._put_bytes = self._leased_count = 0
+        put_count, put_bytes, leased_count = self._put_count, self._put_bytes, self._leased_count
         used = self._used = await self._look(self.limits.bytes is not None)
+        # Only now: others go on with what was known before, and a look that fails tells nothing.
+        self._put_count -= put_count
+        self._put_bytes -= put_bytes
+        self._leased_count -= leased_count
         self._look_again_at = loop.time() + max(_LOOK_EVERY_S, _LOOK_SHARE * (loop.time() - began_at))
         return used
 
