@@ -90,3 +90,42 @@ async def test_a_queue_that_a_newer_version_keeps_is_not_visited_again(
     for _ in range(100):
         await asyncio.sleep(0)
     assert visits == 1
+
+
+async def test_visits_go_on_while_the_queues_are_listed(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    listing = asyncio.Event()
+
+    async def never(*, budget_s: float) -> Sequence[str]:
+        del budget_s
+        listing.set()
+        await asyncio.Event().wait()
+        return []
+
+    store = Overdue(3)
+    monkeypatch.setattr(store, "names_with_own_keys", never)
+    sweeper = sweeping(store, tasks.spawn)
+    await asyncio.wait_for(listing.wait(), 5)
+    sweeper.note(QUEUE, 0.0)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+    sweeper.stop()
+    await asyncio.wait_for(tasks.drain(60), 5)
+
+
+async def test_a_list_that_fails_is_made_again_ever_more_seldom(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwayd.engine.sweeper._RETRY_S", 0.01)
+    loop, at, made = asyncio.get_running_loop(), list[float](), asyncio.Event()
+
+    async def fail(*, budget_s: float) -> Sequence[str]:
+        del budget_s
+        at.append(loop.time())
+        if len(at) < 6:
+            raise StoreUnavailable("too many keys")
+        made.set()
+        return [QUEUE]
+
+    store = Overdue(1)
+    monkeypatch.setattr(store, "names_with_own_keys", fail)
+    sweeping(store, tasks.spawn)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+    assert made.is_set()
+    assert at[5] - at[4] >= 0.15  # 0.01 at first, and doubled four times

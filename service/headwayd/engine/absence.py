@@ -8,17 +8,19 @@ waits on here, and the first of them by name tidies all queues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
 from headwayd.engine.ports import Store
 
 LOOK_EVERY_S = 0.5
 GONE_AFTER_S = 2.0
 _AT_ONCE = 16
 _BUDGET_S = 2.0
+_LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
+_LONGEST_PAUSE_S = 30.0
 _BEFORE = ""  # whoever went before the first look
 log = structlog.get_logger(__name__)
 
@@ -45,11 +47,7 @@ class Absence:
         """Runs until stopped."""
         while not self._stopped.is_set():
             await self._look()
-            try:
-                async with asyncio.timeout(LOOK_EVERY_S):
-                    await self._stopped.wait()
-            except TimeoutError:
-                pass
+            await self._pause(LOOK_EVERY_S)
 
     async def _look(self) -> None:
         try:
@@ -63,8 +61,7 @@ class Absence:
         gone = self.gone(present, now)
         if gone:
             log.debug("processes.gone", processes=sorted(gone - {_BEFORE}))
-            # Whoever else is missing is so for a moment only, and keeps what it has.
-            self._spawn(self._tidy(self._known, is_first=self._process == min(present)), "absence")
+            self._spawn(self._tidy(is_first=self._process == min(present)), "absence")
 
     def gone(self, present: frozenset[str], now: float) -> set[str]:
         """Those who have been missing for long enough; each is told once."""
@@ -74,25 +71,53 @@ class Absence:
         self._known = (self._known | present) - gone
         return gone
 
-    async def _tidy(self, spared: frozenset[str], *, is_first: bool) -> None:
-        queues = set(self._waited_on())
-        await self._drop_absent(queues, spared)
+    async def _tidy(self, *, is_first: bool) -> None:
+        """Until it is done: who has gone is told of once."""
+        waited_on = set(self._waited_on())
+        left = await self._drop_absent(waited_on)
+        pauses = _pauses()
         if is_first:
-            try:
-                names = await self._store.names_with_own_keys(budget_s=_BUDGET_S)
-            except HeadwayError as error:
-                log.info("absence.not_listed", reason=error.reason.name)
-                return
-            await self._drop_absent(set(names) - queues, spared)
+            names: Iterable[str] | None = None
+            while names is None and not self._stopped.is_set():
+                try:
+                    names = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
+                except HeadwayError as error:
+                    log.info("absence.not_listed", reason=error.reason.name)
+                    await self._pause(next(pauses))
+            left |= await self._drop_absent(set(names or ()) - waited_on)
+        while left and not self._stopped.is_set():
+            await self._pause(next(pauses))
+            left = await self._drop_absent(left)
 
-    async def _drop_absent(self, queues: set[str], spared: frozenset[str]) -> None:
+    async def _drop_absent(self, queues: set[str]) -> set[str]:
+        """At which it was not done, because the store was away. Whoever is missing for a moment keeps what it has."""
         places = asyncio.Semaphore(_AT_ONCE)
+        left: set[str] = set()
 
         async def drop(queue: str) -> None:
             async with places:
                 try:
-                    await self._store.drop_absent(queue, spared=spared, budget_s=_BUDGET_S)
+                    await self._store.drop_absent(queue, spared=self._known, budget_s=_BUDGET_S)
                 except HeadwayError as error:
                     log.info("absence.not_tidied", queue=queue, reason=error.reason.name)
+                    if isinstance(error, StoreUnavailable | OutcomeUnknown):
+                        left.add(queue)
 
         await asyncio.gather(*(drop(queue) for queue in queues))
+        return left
+
+    async def _pause(self, seconds: float) -> None:
+        """A stop cuts it short."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            pass
+
+
+def _pauses() -> Iterator[float]:
+    """Before one try and the next, in seconds: doubling."""
+    pause_s = LOOK_EVERY_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

@@ -18,7 +18,9 @@ from headwayd.domain.errors import HeadwayError, NewerLayout
 from headwayd.engine.ports import Store
 
 _BUDGET_S = 2.0
+_LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
 _RETRY_S = 0.25
+_LONGEST_RETRY_S = 60.0  # of the list
 _VISITS_AT_ONCE = 16
 _LIST_EVERY_S = 300.0
 _LONGEST_SLEEP_S = 60.0
@@ -36,6 +38,7 @@ class Sweeper:
         self._changed = asyncio.Event()
         self._visiting: set[str] = set()
         self._must_list = True
+        self._list_retry_s = _RETRY_S
         self._is_stopped = False
         self._places = asyncio.Semaphore(_VISITS_AT_ONCE)
 
@@ -65,36 +68,53 @@ class Sweeper:
 
     async def run(self) -> None:
         """Runs until stopped or cancelled."""
-        loop = asyncio.get_running_loop()
-        listed_at = loop.time()
-        while not self._is_stopped:
-            self._changed.clear()
-            now = loop.time()
-            if self._must_list or now - listed_at > _LIST_EVERY_S:
-                self._must_list = False
-                listed_at = now
-                await self._list()
-            while self._heap and self._heap[0][0] <= now:
-                at, queue = heapq.heappop(self._heap)
-                if self._due_at.get(queue) != at or queue in self._visiting:
-                    continue
-                del self._due_at[queue]
-                self._visiting.add(queue)
-                self._spawn(self._visit(queue), f"sweep:{queue}")
-            sleep_s = min(self._heap[0][0] - loop.time() if self._heap else _LONGEST_SLEEP_S, _LONGEST_SLEEP_S)
-            try:
-                async with asyncio.timeout(max(sleep_s, 0)):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+        listing: asyncio.Task[None] | None = None
+        try:
+            listed_at = asyncio.get_running_loop().time()
+            while not self._is_stopped:
+                self._changed.clear()
+                now = asyncio.get_running_loop().time()
+                if listing is not None and listing.done():
+                    listing.result()
+                    listing = None
+                if listing is None and (self._must_list or now - listed_at > _LIST_EVERY_S):
+                    self._must_list = False
+                    listed_at = now
+                    listing = asyncio.create_task(self._list(), name="sweep:list")
+                await self._visit_due(now)
+        finally:
+            if listing is not None:
+                listing.cancel()
+
+    async def _visit_due(self, now: float) -> None:
+        """Begins the visits whose time has come, and waits for the next, or for a change."""
+        while self._heap and self._heap[0][0] <= now:
+            at, queue = heapq.heappop(self._heap)
+            if self._due_at.get(queue) != at or queue in self._visiting:
+                continue
+            del self._due_at[queue]
+            self._visiting.add(queue)
+            self._spawn(self._visit(queue), f"sweep:{queue}")
+        now = asyncio.get_running_loop().time()
+        sleep_s = min(self._heap[0][0] - now if self._heap else _LONGEST_SLEEP_S, _LONGEST_SLEEP_S)
+        try:
+            async with asyncio.timeout(max(sleep_s, 0)):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
 
     async def _list(self) -> None:
+        """Beside the visits: it may take long where the store has very many keys, also of others."""
         try:
-            for queue in await self._store.names_with_own_keys(budget_s=_BUDGET_S):
+            for queue in await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S):
                 self.note(queue, 0.0)
+            self._list_retry_s = _RETRY_S
         except HeadwayError as error:
-            log.debug("sweeper.list_failed", reason=error.reason.name)
-            asyncio.get_running_loop().call_later(_RETRY_S, self.list_anew)
+            log.info("sweeper.list_failed", reason=error.reason.name, again_s=self._list_retry_s)
+            asyncio.get_running_loop().call_later(self._list_retry_s, self.list_anew)
+            self._list_retry_s = min(2 * self._list_retry_s, _LONGEST_RETRY_S)
+        finally:
+            self._changed.set()
 
     async def _visit(self, queue: str) -> None:
         """One bounded step; more of the same queue waits its turn behind other queues."""

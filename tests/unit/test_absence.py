@@ -1,0 +1,75 @@
+"""What a process that has gone left standing is tidied away, also if the store is away just then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from harness import eventually
+from headwayd.domain.errors import QueueNotFound, StoreUnavailable
+from headwayd.engine import absence
+from headwayd.engine.absence import Absence
+from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Tasks
+
+HERE = "headway/here/1"
+
+
+class FakeStore:
+    """Two queues, of which one is waited on here. `fails`: how many of the next lists and drops do."""
+
+    def __init__(self) -> None:
+        self.fails = {"list": 0, "waited on": 0, "other": 0}
+        self.dropped: list[str] = []
+
+    async def processes(self, *, budget_s: float) -> frozenset[str]:
+        del budget_s
+        return frozenset({HERE})
+
+    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
+        del budget_s
+        self._fail("list")
+        return ["waited on", "other", "gone"]
+
+    async def drop_absent(self, queue: str, *, spared: frozenset[str], budget_s: float) -> None:
+        del spared, budget_s
+        if queue == "gone":
+            raise QueueNotFound("there is no such queue")
+        self._fail(queue)
+        self.dropped.append(queue)
+
+    def _fail(self, what: str) -> None:
+        if self.fails[what]:
+            self.fails[what] -= 1
+            raise StoreUnavailable("away")
+
+
+@pytest.mark.parametrize("what", ["list", "waited on", "other"])
+async def test_what_failed_is_tidied_again_until_it_is_done(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(absence, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(absence, "GONE_AFTER_S", 0.02)
+    store = FakeStore()
+    store.fails[what] = 3
+    looking = Absence(cast(Store, store), tasks.spawn, process=HERE, waited_on=lambda: ["waited on"])
+    tasks.spawn(looking.run(), "looking")
+    await eventually(lambda: set(store.dropped) == {"waited on", "other"})
+    looking.stop()
+    await tasks.drain(5)
+    assert sorted(store.dropped) == ["other", "waited on"]  # each once; of one that is no more nothing is asked again
+
+
+async def test_a_stop_ends_it_while_the_store_is_away(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absence, "GONE_AFTER_S", 0.0)
+    store = FakeStore()
+    store.fails = {"list": 10_000, "waited on": 10_000, "other": 0}
+    looking = Absence(cast(Store, store), tasks.spawn, process=HERE, waited_on=lambda: ["waited on"])
+    tasks.spawn(looking.run(), "looking")
+    await eventually(lambda: store.fails["list"] < 10_000)
+    looking.stop()
+    async with asyncio.timeout(5):
+        await tasks.drain(60)
