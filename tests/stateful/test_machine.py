@@ -137,7 +137,9 @@ class QueueMachine(WatchedMachine):
     @rule()
     def foreign_get(self) -> None:
         base = self.base
-        self._sweep_both()  # else it may take what has expired, or was withdrawn near the head
+        holes = None
+        while holes != (holes := self.raw.zcard(f"{base}:x:holes")):  # a step takes out but the first near the head
+            self._sweep_both()  # else it may take what has expired, or what left the line near the head
         line = self.model.line
         if self.window_ms != FOREVER_MS and line and self.model.messages[line[0]].id:
             return  # when exactly it counts as finished is not told
