@@ -9,8 +9,9 @@ import headway
 from client.fake_service import Failure, FakeQueue, FakeService
 from headway._spans import exact, instant
 from headway.core.connecting import span
+from headway.core.error import from_status
 from headway.v1.error_reason_pb2 import ErrorReason
-from headway.v1.message_pb2 import OnDuplicate
+from headway.v1.message_pb2 import OnDuplicate, Status
 
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE)
 LOST_AFTER = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
@@ -204,6 +205,29 @@ async def test_messages_behind_a_full_queue_are_not_sent(
     assert len(service.requests("Put")) == 2
     with pytest.raises(headway.QueueFull):
         await queue.put_many([b"6"])
+
+
+@pytest.mark.parametrize("reason", ["SHUTTING_DOWN", "STORE_UNAVAILABLE", "STORE_FULL", "QUOTA_EXCEEDED"])
+async def test_messages_behind_those_that_may_be_taken_later_are_not_sent(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, reason: str
+) -> None:
+    service.limits.max_batch_messages = 2
+    service.cuts = [(1, Status(message="not now", reason=ErrorReason.Value(f"ERROR_REASON_{reason}")))]
+    results = await queue.put_many([b"1", b"2", b"3", b"4", b"5"])
+    assert [r.ticket for r in results] == [1, 0, 0, 0, 0]
+    assert {from_status(r.error).reason_name for r in results[1:]} == {reason}
+    assert [held.message.payload for held in made.line] == [b"1"]
+    assert (await queue.put_many([b"2", b"3", b"4"]))[2].ticket == 4
+
+
+async def test_messages_behind_those_that_are_refused_for_good_are_sent(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    service.limits.max_batch_messages = 2
+    first, second = headway.Message(id="x", payload=b"1"), headway.Message(id="x", payload=b"2")
+    results = await queue.put_many([first, second, b"3"])
+    assert [r.ticket for r in results] == [1, 0, 2]
+    assert isinstance(from_status(results[1].error), headway.DuplicateMessage)
 
 
 async def test_failure_between_batches_tells_what_was_accepted(service: FakeService, queue: headway.Queue) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
@@ -15,7 +16,8 @@ from client.fake_service import Failure, FakeQueue, FakeService
 from headway.cli import _queues
 from headway.cli._app import app
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Settled, SettleResult
+from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.message_pb2 import Settled, SettleResult, Status
 from headway.v1.queue_pb2 import Policy
 
 
@@ -97,6 +99,21 @@ async def test_lines_wait_for_room_in_a_full_queue(
         taken.append(made.line.pop(0).message.payload)
     assert (await finishing).code == 0
     assert taken == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize("longest", [timedelta(0), timedelta(seconds=1)])
+async def test_lines_wait_no_longer_at_once_than_the_service_lets_them(
+    service: FakeService, made: FakeQueue, command_line: CommandLine, longest: timedelta
+) -> None:
+    service.limits.max_wait.FromTimedelta(longest)
+    made.policy.bound = 1
+    process = await command_line.start("put", "q", "--lines", stdin=asyncio.subprocess.PIPE)
+    finishing = asyncio.create_task(command_line.finish(process, b"1\n2\n"))
+    await service.wait_for(lambda: len(service.requests("Put")) == 2)
+    made.line.clear()
+    await service.notify()
+    assert (await finishing).code == 0
+    assert [held.message.payload for held in made.line] == [b"2"]
 
 
 async def test_json_lines_bring_ids_headers_and_delays(made: FakeQueue, command_line: CommandLine) -> None:
@@ -219,6 +236,38 @@ async def test_a_queue_is_not_closed_when_there_was_no_room_for_all(
     made.policy.CopyFrom(Policy(bound=3))
     assert (await command_line.run("put", "q", "--lines", "--close", stdin=b"3\n")).code == 0
     assert made.closed
+
+
+@pytest.mark.parametrize("reason", ["SHUTTING_DOWN", "STORE_UNAVAILABLE", "NOT_DURABLE", "STORE_FULL", "OVERLOADED"])
+async def test_lines_that_a_service_going_down_did_not_take_are_put_again(
+    service: FakeService, made: FakeQueue, command_line: CommandLine, reason: str
+) -> None:
+    service.cuts = [(1, _status(reason)), (1, _status(reason))]
+    finished = await command_line.run("put", "q", "--lines", "--close", stdin=b"1\n2\n3\n4\n")
+    assert (finished.code, finished.err) == (0, "headway: put 4 messages\n")
+    assert [held.message.payload for held in made.line] == [b"1", b"2", b"3", b"4"]
+    assert made.closed
+
+
+@pytest.mark.parametrize(("options", "reason"), [(("--wait", "0"), "SHUTTING_DOWN"), ((), "OUTCOME_UNKNOWN")])
+async def test_nothing_is_put_behind_lines_that_were_not_taken_and_the_queue_is_not_closed(
+    service: FakeService, made: FakeQueue, command_line: CommandLine, options: tuple[str, ...], reason: str
+) -> None:
+    """Without patience, or because what is put again may be put twice."""
+    service.cuts = [(1, _status(reason))]
+    process = await command_line.start("put", "q", "--lines", "--close", *options, stdin=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n")
+    await service.wait_for(lambda: service.requests("Put"))
+    finished = await command_line.finish(process, b"3\n")
+    assert finished.code == 6
+    assert "not closed" in finished.err
+    assert [held.message.payload for held in made.line] == [b"1"]
+    assert not made.closed
+
+
+def _status(reason: str) -> Status:
+    return Status(message="not now", reason=ErrorReason.Value(f"ERROR_REASON_{reason}"))
 
 
 async def test_what_is_refused_by_itself_does_not_keep_a_queue_open(made: FakeQueue, command_line: CommandLine) -> None:

@@ -8,6 +8,8 @@ import grpc
 
 from headway._spans import available
 from headway.core.connecting import Connection, span
+from headway.core.error import HeadwayError, from_status
+from headway.core.errors import AlreadyExists
 from headway.v1.admin_service_pb2 import Limits
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, OnDuplicate, PutResult, Status
@@ -85,6 +87,12 @@ async def send_batch(connection: Connection, request: PutRequest) -> PutResponse
             if result.deduplicated and result.body_differs:
                 result.CopyFrom(duplicate(request.queue, result.id))
     return response
+
+
+def held_up_by(results: Iterable[PutResult]) -> HeadwayError | None:
+    """Why the first message was refused that may be taken later, so that none must overtake it; None if none was."""
+    errors = (from_status(result.error) for result in results if result.HasField("error"))
+    return next((e for e in errors if e.is_passing and not isinstance(e, AlreadyExists)), None)
 
 
 def duplicate(queue: str, message_id: str) -> PutResult:

@@ -97,6 +97,11 @@ class Client:
                 self._limits.max_request_bytes = _CAUTIOUS_LIMITS.max_request_bytes
         return self._limits
 
+    async def longest_wait(self, wait: timedelta) -> timedelta:
+        """That wait, or what the service lets one call wait if that is shorter."""
+        limits = await self.limits()
+        return min(wait, limits.max_wait.ToTimedelta()) if limits.HasField("max_wait") else wait
+
     async def close(self) -> None:
         """Ends the connection; calls that are under way are cancelled, and what they leased is given back."""
         for task in self._left_behind:

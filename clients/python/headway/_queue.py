@@ -19,7 +19,6 @@ from headway.core.error import HeadwayError, from_status
 from headway.core.errors import QueueFull
 from headway.core.trace import traced
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Delivery, Message, PutResult, Status
 from headway.v1.queue_pb2 import Policy
 from headway.v1.queue_pb2 import Queue as QueueState
@@ -110,9 +109,10 @@ class Queue(Settling):
     ) -> list[PutResult]:
         """Puts messages in order, in as many batches as the service's limits ask for; `wait` is for each batch.
 
-        Answers one result per message, in order; a message that was refused has `error` set. Once messages find no room
-        the batches behind them are not sent, and answered QUEUE_FULL too. Raises QueueFull if not even one was
-        accepted; whatever else a batch fails with is raised with the earlier batches' results as `error.results`.
+        Answers one result per message, in order; a message that was refused has `error` set. Once messages find no
+        room, or are refused for what passes, the batches behind them are not sent, and answered likewise. Raises
+        QueueFull if not even one was accepted; whatever else a batch fails with is raised with the earlier batches'
+        results as `error.results`.
         """
         made = [traced(m if isinstance(m, Message) else _batch.make_message(m)) for m in messages]
         results: list[PutResult] = []
@@ -130,9 +130,9 @@ class Queue(Settling):
                 error.results = results
                 raise
             results.extend(answer.results)
-            full = [r.error for r in answer.results if r.error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL]
-            if full:
-                return _refuse_rest(results, made, from_status(full[0]))
+            held_up = _batch.held_up_by(answer.results)
+            if held_up is not None:
+                return _refuse_rest(results, made, held_up)
         return results
 
     def producer(
@@ -329,6 +329,6 @@ class Queue(Settling):
 
 
 def _refuse_rest(results: list[PutResult], messages: Sequence[Message], error: HeadwayError) -> list[PutResult]:
-    """The results, with `error` for each message that was not sent because those before it found no room."""
+    """The results, with `error` for each message that was not sent because of those before it."""
     status = Status(code=error.code.value[0], message=str(error), reason=error.reason, metadata=error.metadata)
     return results + [PutResult(id=m.id, error=status) for m in messages[len(results) :]]

@@ -1,6 +1,7 @@
 # ruff: noqa: PLR0917 - typer makes options of these arguments; nobody calls them by position
 """The command that puts messages: from an argument, a file, standard input, lines or JSON lines."""
 
+import asyncio
 import base64
 import binascii
 import json
@@ -16,7 +17,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from headway._batch import OnDuplicateName, make_message
+from headway._batch import OnDuplicateName, held_up_by, make_message
 from headway._client import Client
 from headway._queue import Queue
 from headway.cli._app import app, perform
@@ -25,12 +26,26 @@ from headway.cli._blocked import name_of_this_run, showing_place
 from headway.cli._exits import ExitCode, exit_code
 from headway.cli._output import Output
 from headway.cli._stdin import read_all, read_lines
+from headway.core.connecting import backoff_seconds
 from headway.core.error import HeadwayError, from_status
-from headway.core.errors import QueueDeleted, QueueExists, QueueFull, QueueNotFound
+from headway.core.errors import (
+    NotDurable,
+    Overloaded,
+    QueueDeleted,
+    QueueExists,
+    QueueFull,
+    QueueNotFound,
+    RoleInUse,
+    ShuttingDown,
+    StoreFull,
+    StoreUnavailable,
+)
 from headway.v1.error_reason_pb2 import ErrorReason
 from headway.v1.message_pb2 import Message, PutResult
 
 _PATIENT_WAIT = timedelta(hours=1)  # the longest that one call may wait; asked again for as long as it takes
+# Of what is refused for these nothing has happened, and they pass by themselves.
+_PASSING = (QueueFull, StoreUnavailable, ShuttingDown, NotDurable, StoreFull, Overloaded, RoleInUse)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,20 +147,24 @@ class _Sender:
         self.accepted_count = 0
 
     async def send(self, messages: Sequence[Message]) -> list[PutResult]:
-        """One result per message, in order. Patient: asks again for as long as there is no room."""
+        """One result per message, in order. Patient: asks again for as long as there is no room, and for the rest when
+        the service took a part; if it then takes nothing that is raised."""
         results: dict[int, PutResult] = {}
         rest = list(range(len(messages)))
+        failures = 0
         while rest:
             try:
                 answers = await self._queue.put_many(
                     [messages[i] for i in rest],
-                    wait=self._wait,
+                    wait=await self._longest_wait() if self._is_patient else self._wait,
                     on_duplicate=self._on_duplicate,
                     producer=self._producer,
                 )
-            except QueueFull:
+            except QueueFull as error:
                 if not self._is_patient:
                     raise
+                if not await self._longest_wait():
+                    await asyncio.sleep(backoff_seconds(1, error.retry_after))
                 continue
             except QueueDeleted:
                 raise
@@ -159,9 +178,17 @@ class _Sender:
                 raise
             self.accepted_count += sum(not answer.HasField("error") for answer in answers)
             results.update(zip(rest, answers, strict=True))
-            full = [i for i in rest if results[i].error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL]
-            rest = full if self._is_patient else []
+            held_up = held_up_by(answers)
+            if not (self._is_patient and isinstance(held_up, _PASSING)):
+                break
+            rest = [i for i in rest if isinstance(held_up_by([results[i]]), _PASSING)]
+            if not isinstance(held_up, QueueFull):  # for room it has waited
+                failures += 1
+                await asyncio.sleep(backoff_seconds(failures))
         return [results[i] for i in range(len(messages))]
+
+    async def _longest_wait(self) -> timedelta:
+        return await self._queue.client.longest_wait(_PATIENT_WAIT)
 
     async def create(self) -> None:
         """Makes the queue with the default policy; that somebody else was faster is fine."""
@@ -217,7 +244,7 @@ def put(
         bool, typer.Option("--show-place", help="Tell the place in line on standard error while waiting for room.")
     ] = False,
     close: Annotated[
-        bool, typer.Option("--close", help="Close the queue afterwards, unless there was no room for all.")
+        bool, typer.Option("--close", help="Close the queue afterwards, unless not all was taken that may be.")
     ] = False,
     on_duplicate: Annotated[str, typer.Option(help="For a known id: reject, keep or replace.")] = "reject",
     create: Annotated[bool, typer.Option("--create/--no-create", help="Make the queue if there is none.")] = True,
@@ -248,25 +275,28 @@ def put(
     async def action(client: Client, output: Output) -> ExitCode | None:
         sender = _Sender(
             client.queue(queue),
-            wait=_PATIENT_WAIT if is_patient else wait,
+            wait=wait,
             is_patient=is_patient,
             creates=create,
             on_duplicate=cast("OnDuplicateName", on_duplicate),
             producer=producer,
         )
         async with showing_place(client.queue(queue), producer, output) if show_place else nullcontext():
-            code, is_full = await _send_all(source, sender, output, is_many=lines or json_lines)
-        if close and not is_full:  # the rest can still be put
+            code, held_up = await _send_all(source, sender, output, is_many=lines or json_lines)
+        if close and held_up is None:  # else the rest can still be put
             await sender.close()
         elif close and not output.as_json:
-            output.notice("not closed: there was no room for all")
+            is_full = isinstance(held_up, QueueFull)
+            output.notice(f"not closed: {'there was no room for all' if is_full else 'not all was taken'}")
         return code
 
     perform(context, action)
 
 
-async def _send_all(source: _Source, sender: _Sender, output: Output, *, is_many: bool) -> tuple[ExitCode, bool]:
-    """What to end with, and whether it stopped because there was no room."""
+async def _send_all(
+    source: _Source, sender: _Sender, output: Output, *, is_many: bool
+) -> tuple[ExitCode, HeadwayError | None]:
+    """What to end with, and why it stopped if what it did not put may be taken later."""
     code = ExitCode.OK
     shows_progress = is_many and not output.as_json and output.errors.is_terminal
     progress = Progress(
@@ -282,14 +312,14 @@ async def _send_all(source: _Source, sender: _Sender, output: Output, *, is_many
             async for messages in source.batches():
                 for result in await sender.send(messages):
                     code = max(code, _report(output, result, is_many=is_many))
-                    is_full = result.error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL
-                    if is_full or result.error.reason == ErrorReason.ERROR_REASON_QUEUE_CLOSED:
-                        return code, is_full  # what comes behind must not overtake it
+                    held_up = held_up_by([result])
+                    if held_up is not None or result.error.reason == ErrorReason.ERROR_REASON_QUEUE_CLOSED:
+                        return code, held_up  # what comes behind must not overtake it
                 progress.update(task, completed=sender.accepted_count)
     finally:
         if is_many and not output.as_json:
             output.notice(f"put {sender.accepted_count} messages")
-    return code, False
+    return code, None
 
 
 def _report(output: Output, result: PutResult, *, is_many: bool) -> ExitCode:
