@@ -14,7 +14,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import error_details_pb2, status_pb2
 
 from headway.v1 import admin_service_pb2 as admin_pb
-from headway.v1.message_pb2 import Delivery, Message, Progress, Settled
+from headway.v1.message_pb2 import Delivery, Message, Progress, Settled, Status
 from headway.v1.queue_pb2 import Counts, Policy
 from headway.v1.queue_pb2 import Queue as QueueState
 
@@ -116,6 +116,7 @@ class FakeCore:
         self.queues: dict[str, FakeQueue] = {}
         self.calls: list[tuple[str, Any]] = []
         self.failures: dict[str, list[Failure | None]] = {}  # by method, for its next calls; None: it succeeds
+        self.cuts: list[tuple[int, Status]] = []  # of the next Puts: so many are taken, the rest refused for this
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
         self.limits.max_delay.FromTimedelta(timedelta(days=366))
         self.unary_calls: set[str] = set()  # those of the calls that streams can do, too
@@ -180,6 +181,9 @@ class FakeCore:
         await self.notify()
         if self.is_mute:
             await asyncio.Event().wait()
+        wait = request.wait.ToTimedelta() if hasattr(request, "wait") else timedelta(0)
+        if self.limits.HasField("max_wait") and wait > self.limits.max_wait.ToTimedelta():
+            await self.abort(context, Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID"))
         waiting = self.failures.get(method)
         failure = waiting.pop(0) if waiting else None
         if failure is not None and not (failure.is_after or failure.is_silent):

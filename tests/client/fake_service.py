@@ -79,7 +79,9 @@ class FakeService(FakeStreams):
             await self.abort(context, Failure(code=grpc.StatusCode.FAILED_PRECONDITION, reason="QUEUE_CLOSED"))
         if request.wait.ToMilliseconds() > 0:
             await self.wait_for(lambda: not queue.is_full)
-        results = [self.put_one(queue, message, request.on_duplicate) for message in request.messages]
+        taken_count, error = self.cuts.pop(0) if self.cuts else (len(request.messages), None)
+        results = [self.put_one(queue, message, request.on_duplicate) for message in request.messages[:taken_count]]
+        results += [PutResult(id=message.id, error=error) for message in request.messages[taken_count:]]
         if all(r.error.reason == ErrorReason.ERROR_REASON_QUEUE_FULL for r in results):
             full = Failure(code=grpc.StatusCode.RESOURCE_EXHAUSTED, reason="QUEUE_FULL", retry_seconds=0.5)
             await self.abort(context, full)

@@ -350,3 +350,19 @@ async def test_worker_is_cancelled_while_it_cannot_connect() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
     assert not client_tasks()
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_lease_that_lapsed_unsettled_behind_a_broken_stream_makes_room(
+    service: FakeService, queue: headway.Queue, concurrency: int
+) -> None:
+    """The new stream begins with less credit than the worker has, for the lease may live on."""
+    await queue.put_many([b"1", b"2"])
+    async with aclosing(queue.work(lease=timedelta(seconds=1), concurrency=concurrency)) as leases:
+        for _ in range(concurrency):
+            await anext(leases)
+        await service.break_streams()
+        await service.wait_for(lambda: len(service.requests("Consume")) == 2)
+        assert service.requests("Consume")[1].credit.messages == 0
+        async with asyncio.timeout(5):
+            await anext(leases)

@@ -68,21 +68,33 @@ async def test_retry_span_and_violations_arrive(service: FakeService, queue: hea
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
+    ("code", "retry_seconds", "kind"),
     [
-        (grpc.StatusCode.NOT_FOUND, headway.NotFound),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, headway.Exhausted),
-        (grpc.StatusCode.DATA_LOSS, headway.HeadwayError),
+        (grpc.StatusCode.NOT_FOUND, None, headway.NotFound),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, 1.0, headway.Exhausted),
+        (grpc.StatusCode.DATA_LOSS, None, headway.HeadwayError),
     ],
 )
 async def test_unknown_reason_falls_back_to_the_family_of_the_code(
-    service: FakeService, queue: headway.Queue, code: grpc.StatusCode, kind: type[headway.HeadwayError]
+    service: FakeService,
+    queue: headway.Queue,
+    code: grpc.StatusCode,
+    retry_seconds: float | None,
+    kind: type[headway.HeadwayError],
 ) -> None:
-    service.fail_next("Close", Failure(code=code, reason="INVENTED_LATER"))
+    service.fail_next("Close", Failure(code=code, reason="INVENTED_LATER", retry_seconds=retry_seconds))
     with pytest.raises(headway.HeadwayError) as caught:
         await queue.close()
     assert type(caught.value) is kind
     assert caught.value.reason_name == ""
+
+
+async def test_what_grpc_itself_refuses_is_too_large(service: FakeService, queue: headway.Queue) -> None:
+    with pytest.raises(headway.TooLarge) as refused:
+        await queue.put(b"x" * 5 * 1024 * 1024)
+    assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not refused.value.is_passing
+    assert not service.requests("Put")
 
 
 async def test_a_lost_answer_is_unknown_and_a_refusal_is_not(service: FakeService, queue: headway.Queue) -> None:

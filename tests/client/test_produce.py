@@ -175,6 +175,16 @@ async def test_refused_message_does_not_take_others_with_it(queue: headway.Queue
     assert [held.message.payload for held in made.line] == [b"%d" % n for n in range(10) if n != 5]
 
 
+async def test_message_that_grpc_itself_refuses_does_not_take_others_with_it(
+    queue: headway.Queue, made: FakeQueue
+) -> None:
+    async with queue.producer(patience=timedelta(seconds=1)) as producer:
+        payloads = [b"1", b"x" * 5 * 1024 * 1024, b"2"]
+        told = await asyncio.gather(*map(producer.put, payloads), return_exceptions=True)
+        assert isinstance(told[1], headway.TooLarge)
+    assert [held.message.payload for held in made.line] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("failure", [AWAY, CUT, LOST], ids=["away", "cut", "unknown"])
 async def test_broken_stream_loses_nothing_and_puts_nothing_twice(
     service: FakeService, queue: headway.Queue, made: FakeQueue, failure: Failure

@@ -411,6 +411,23 @@ async def test_result_of_a_handler_is_kept_with_the_outcome(
     assert [m.payload for m in made.acked] == [b"1", b"2", b"3"]
 
 
+async def test_message_whose_result_grpc_itself_refuses_goes_to_the_backoff(
+    queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    stop = asyncio.Event()
+
+    async def handle(lease: headway.Lease) -> bytes:
+        if lease.payload == b"2":
+            stop.set()
+        return b"x" * (1 if lease.payload == b"2" else 5 * 1024 * 1024)
+
+    async with asyncio.timeout(30):
+        await queue.run(handle, stop=stop, by=by)
+    assert made.reasons == ["headway.core.errors.TooLarge"]
+    assert [m.payload for m in made.acked] == [b"2"]
+
+
 async def test_message_whose_result_is_refused_goes_to_the_backoff(
     service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
 ) -> None:

@@ -60,6 +60,7 @@ class Consumer:
         self._getters: deque[asyncio.Future[None]] = deque()
         self._held: dict[Lease, ConsumingStream] = {}  # not settled, and the stream that brought it
         self._stream: ConsumingStream | None = None
+        self._told_credit = pb.Credit()  # to that stream, last
         self._keeping: Keeping | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopped = asyncio.Event()
@@ -67,7 +68,7 @@ class Consumer:
         self._is_over = False
         self._outage = Outage(queue.name)
         self.is_begun = False  # the service has answered once
-        self.error: HeadwayError | None = None  # what ended it
+        self.error: Exception | None = None  # what ended it
 
     @property
     def is_idle(self) -> bool:
@@ -100,9 +101,8 @@ class Consumer:
 
     def give_credit(self, credit: int) -> None:
         """How many may be leased at once from now on."""
-        if credit != self._credit:
-            self._credit = credit
-            self._tell_credit()
+        self._credit = credit
+        self._tell_credit()
 
     def stop(self) -> None:
         """Leases no more, and gives back what was not handed out."""
@@ -166,6 +166,8 @@ class Consumer:
                     error = raised
                 if not self._stopped.is_set():
                     await self._pause(self._outage.pause_seconds(error))
+        except Exception as defect:  # noqa: BLE001 - the loop's guard: whoever takes the leases raises it
+            self.error = defect
         finally:
             self._is_over = True
             self._wake(len(self._getters))
@@ -188,11 +190,12 @@ class Consumer:
             self._keeping = Keeping(self._extend, span=self._span, most=limits.max_batch_messages)
             self._tasks.append(asyncio.create_task(self._keeping.run()))
             self._most = limits.max_batch_messages
+        self._told_credit = self._allowed(None)
         start = pb.ConsumeStart(
             queue=self._queue.name,
             consumer=self._consumer,
             lease=span(self._span),
-            credit=self._allowed(None),
+            credit=self._told_credit,
         )
         stream = ConsumingStream(self._queue, start, most=limits.max_batch_messages)
         longest = limits.max_delay.ToTimedelta()
@@ -216,9 +219,12 @@ class Consumer:
         return pb.Credit(messages=max(0, self._credit - others), bytes=self._max_bytes)
 
     def _tell_credit(self) -> None:
+        """If it is another than was told: leases of an earlier stream may have run out meanwhile."""
         if self._stream is not None:
             credit = pb.Credit() if self._stopped.is_set() else self._allowed(self._stream)
-            self._stream.ask(pb.ConsumeRequest(credit=credit))
+            if credit != self._told_credit:
+                self._told_credit = credit
+                self._stream.ask(pb.ConsumeRequest(credit=credit))
 
     def _told(self, stream: ConsumingStream, link: StreamLink, deliveries: Sequence[Delivery]) -> None:
         """Takes over what was delivered; nothing is a sign of life, too."""

@@ -10,7 +10,6 @@ from itertools import count
 
 from headway._lease import Lease
 from headway.core.connecting import backoff_seconds
-from headway.core.error import HeadwayError
 from headway.v1.message_pb2 import SettleResult
 
 _log = logging.getLogger("headway")
@@ -98,10 +97,10 @@ class Keeping:
         try:
             async with asyncio.timeout(max(pause, _SHORTEST_SECONDS)):
                 results = await self._extend([lease.token for lease in free]) if free else ()
-        except (HeadwayError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             self._failures += 1
             pause = min(pause, backoff_seconds(self._failures))
-            _log.warning("could not extend %d leases: %s", len(free), str(error) or "no answer in time")
+            _log.warning("could not extend %d leases: %s", len(free), str(error) or repr(error))
         else:
             self._failures = 0
             for lease, result in zip(free, results, strict=True):

@@ -58,7 +58,7 @@ class Stand:
         self._unseen_place: Place | None = None
         self._unseen_turns: deque[Granted] = deque()
         self._is_over = False
-        self._error: HeadwayError | None = None
+        self._error: Exception | None = None
         self._news = asyncio.Event()
 
     @property
@@ -149,7 +149,7 @@ class Stand:
                     self._token = ""  # a new one, then
         except QueueDrained:
             pass  # the end, just as if the stream had said so
-        except HeadwayError as error:
+        except Exception as error:  # noqa: BLE001 - the loop's guard: whoever waits for news raises it
             self._error = error
         finally:
             self._is_over = True

@@ -12,7 +12,7 @@ from google.rpc import status_pb2
 from grpc import StatusCode as Code
 from grpc.aio import AioRpcError
 
-from headway.v1.error_reason_pb2 import ErrorReason
+from headway.v1.error_reason_pb2 import ERROR_REASON_TOO_LARGE, ERROR_REASON_UNSPECIFIED, ErrorReason
 from headway.v1.message_pb2 import PutResult, Status
 
 # Codes without a reason of the service's: nobody knows whether the call took effect (P-UNKNOWN-1).
@@ -32,7 +32,7 @@ class HeadwayError(Exception):
 
     code: the canonical gRPC status.
     reason: the service's reason as a number of `ErrorReason`; 0 if the answer named none (the connection failed, or
-    this client does not know the reason).
+    this client does not know the reason); TOO_LARGE if gRPC itself refused what is.
     metadata: what the reason promises, for example `queue`.
     retry_after: how long to wait before trying again, if the service said so.
     violations: the refused fields of an INVALID_ARGUMENT.
@@ -74,9 +74,10 @@ def from_rpc_error(error: AioRpcError) -> HeadwayError:
         sent = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
         for detail in status_pb2.Status.FromString(sent).details:
             any(detail.Unpack(each) for each in told)  # the one whose kind it is
-    status = Status(code=error.code().value[0], message=error.details() or "", metadata=info.metadata)
-    if info.domain == "headway.v1" and f"ERROR_REASON_{info.reason}" in ErrorReason.keys():  # noqa: SIM118 - no dict
-        status.reason = ErrorReason.Value(f"ERROR_REASON_{info.reason}")
+    # gRPC itself refuses what is larger by far than the service accepts, and gives no details (P-ERR-4).
+    bare = ERROR_REASON_TOO_LARGE if error.code() is Code.RESOURCE_EXHAUSTED and not sent else ERROR_REASON_UNSPECIFIED
+    reason = dict(ErrorReason.items()).get(f"ERROR_REASON_{info.reason}", bare) if info.domain == "headway.v1" else bare
+    status = Status(code=error.code().value[0], message=error.details() or "", reason=reason, metadata=info.metadata)
     failed = from_status(status)
     failed.retry_after = retry.retry_delay.ToTimedelta() if retry.HasField("retry_delay") else None
     failed.violations = tuple(Violation(each.field, each.description) for each in refused.field_violations)

@@ -130,7 +130,7 @@ class Lease:
             async with asyncio.timeout(within):
                 result = await self.ask(self._extension())
             return self.is_ending or self.book(result) is not None  # type: ignore[redundant-expr]  # it may be by now
-        except (HeadwayError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
             self._loss = error if self.is_lost else None
             return self.is_lost
