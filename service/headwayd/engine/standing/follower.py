@@ -168,13 +168,13 @@ class Follower:
         pause_s = self._looked_at + LOOK_EVERY_S - self._loop.time()
         if pause_s > 0:
             await asyncio.sleep(pause_s)
+        is_changed, self._is_changed = self._is_changed, False
         if not self._is_armed:
-            self._is_armed = True
+            self._is_armed = True  # before: what is heard while it is asked for ends the interest
             await self._store.arm_standing(self._queue)  # what changes from now on is heard
         asked, self._asked = self._asked, set()
         whom = set(asked)
-        if self._is_changed:
-            self._is_changed = False
+        if is_changed:
             whom |= self._close | self._ripe
         whom &= self._stances
         self._looked_at = self._loop.time()
