@@ -7,7 +7,7 @@ import pytest
 from headwayd.domain.model import DelayOrder
 from integration.desk import BUDGET_S, START_MS, Desk
 
-TICK_MS = 100  # as lua/include/queue.lua has it
+TICK_MS = 100  # as lua/include/put_times.lua has it
 ENTRIES, OF_ENTRY, PART = 12_000, 2, 1_000
 
 

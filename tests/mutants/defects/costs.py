@@ -132,7 +132,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="put-times-kept-for-ever",
         defect="Of messages that tell it themselves the put times are kept a second time, for ever.",
-        file=INCLUDE + "queue.lua",
+        file=INCLUDE + "put_times.lua",
         old="if last > 1 then",
         new="if false then",
         test=PUT_TIMES + "test_times_that_the_head_has_passed_are_dropped_also_if_nobody_asks",
@@ -140,7 +140,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="put-times-dropped-one-by-one",
         defect="The first who asks when a message was put drops a day's put times one by one, in one step.",
-        file=INCLUDE + "queue.lua",
+        file=INCLUDE + "put_times.lua",
         old="redis.call('LTRIM', K.times, last_time_for(ticket) - 1, -1)",
         new="while first_time().to <= ticket do redis.call('LPOP', K.times) end",
         test=PUT_TIMES + "test_all_that_the_head_has_passed_go_in_one_command",
