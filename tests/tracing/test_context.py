@@ -11,11 +11,14 @@ import redis
 from harness import ServiceProcess
 from harness.otlp import OtlpReceiver
 from headway.v1 import message_pb2
+from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from tracing.conftest import MakeLine
 from tracing.jobs import Caller, put, take
 from wire.calls import Keys, Line
+from wire.flows import LONG_S, Flow
 
+ALIKE = [b"%d" % i * 100 for i in range(10)]  # so many payloads of one size are cut out of the request's bytes
 KEEP = message_pb2.ON_DUPLICATE_KEEP
 
 
@@ -40,6 +43,39 @@ async def test_put_writes_the_calls_context_into_a_bare_message_too(line: Line, 
     (sent,) = await receiver.until("Put")
     traceparent = f"00-{caller.trace_id}-{sent.span_id}-01"
     assert headers == {"traceparent": traceparent, "tracestate": "vendor=opaque"}
+
+
+@pytest.mark.parametrize("is_plain", ["false", "true"], ids=["fast", "plain"])
+async def test_calls_context_is_in_all_of_a_batch_of_payloads_alike_in_size(
+    make_service: Callable[..., ServiceProcess],
+    receiver: OtlpReceiver,
+    settings: dict[str, str],
+    line_on: MakeLine,
+    is_plain: str,
+) -> None:
+    service = make_service(
+        HEADWAY_OTLP_ENDPOINT=receiver.endpoint, HEADWAY_TRACE_RATIO="0", HEADWAY_PLAIN=is_plain, **settings
+    )
+    line, caller = await line_on(service), Caller()
+    await put(line, *ALIKE, caller=caller)
+    async with Flow(line.stub.Produce(timeout=LONG_S, metadata=caller.metadata)) as stream:
+        batch = [Message(payload=payload) for payload in ALIKE]
+        await stream.call.write(pb.ProduceRequest(queue=line.name, messages=batch))
+        await stream.until(lambda: stream.seen)
+    for operation in ("Put", "Produce"):
+        (sent,) = await receiver.until(operation)
+        deliveries = (await line.get(len(ALIKE))).deliveries
+        assert [one.message.payload for one in deliveries] == ALIKE
+        traceparent = f"00-{caller.trace_id}-{sent.span_id}-01"
+        assert [one.message.headers["traceparent"] for one in deliveries] == [traceparent] * len(ALIKE)
+
+
+async def test_batch_of_payloads_alike_in_size_without_a_call_context_stays_bare(
+    line: Line, receiver: OtlpReceiver, keys: Keys
+) -> None:
+    await put(line, *ALIKE)
+    await receiver.until("Put")
+    assert stored(keys) == ALIKE[::-1]
 
 
 async def test_put_that_is_recorded_writes_its_own_context_into_what_is_no_bare_payload(

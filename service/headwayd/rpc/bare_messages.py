@@ -74,9 +74,12 @@ class BareRequest:
 
     @property
     def messages(self) -> Any:
-        """What the request's field of this name holds, made anew each time."""
-        whole: Any = type(self._rest).FromString(self._raw)
-        return whole.messages
+        """What the request's field of this name holds, made anew each time: what is written into it is lost."""
+        return self.whole().messages
+
+    def whole(self) -> Any:
+        """The request itself, for who changes its messages; made anew each time."""
+        return type(self._rest).FromString(self._raw)
 
 
 def bare_request(raw: bytes, kind: type[ProtoMessage], tag: int) -> BareRequest | None:

@@ -23,6 +23,14 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=BARE + "test_any_other_request_is_left_to_the_schema",
     ),
+    Mutant(
+        name="context-into-a-copy",
+        defect="The context of a call is written into messages that are thrown away.",
+        file="rpc/tracing/calls.py",
+        old="            batch = batch.whole()\n",
+        new="            pass\n",
+        test="tests/tracing/test_context.py::test_calls_context_is_in_all_of_a_batch_of_payloads_alike_in_size",
+    ),
     # The streams of producers and consumers.
     Mutant(
         name="credit-exceeded-by-one-message",

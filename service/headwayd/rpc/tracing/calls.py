@@ -9,15 +9,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1 import queue_service_pb2
 from headwayd.domain.limits import Limits
 from headwayd.domain.namespaces import DEFAULT, qualifier, shown
 from headwayd.domain.tracing import Carried
+from headwayd.rpc.bare_messages import BareRequest
 from headwayd.rpc.edge import Context
 from headwayd.rpc.tracing.carrying import caller_of, carried_by, handed, write_into
 from headwayd.rpc.tracing.port import JobTracer, PutSpan
 from headwayd.rpc.tracing.results import end_put, reason_of, settlements
-from headwayd.rpc.tracing.streams import consuming, producing, watching
+from headwayd.rpc.tracing.streams import Batch, consuming, producing, watching
 
 _Call = Callable[[Any, Context], Awaitable[Any]]
 
@@ -48,22 +49,29 @@ class CallTracing:
                 return partial(watching, self._tracer, self._qualifier, behaviour)
         return behaviour
 
-    def _begin_put(
-        self, operation: str, queue: str, messages: Sequence[message_pb2.Message], caller: Carried | None
-    ) -> PutSpan:
-        """The span of a batch, whose messages carry its context from now on."""
-        if len(messages) > self._limits.max_batch_messages:
-            messages = ()  # which is about to be refused
-        span = self._tracer.put(
-            operation, self._qualifier + queue, caller=caller, carried=[carried_by(message) for message in messages]
-        )
-        if (carries := span.carries) is not None:
-            write_into(messages, carries, self._limits, is_for_bare=span.is_for_bare)
-        return span
+    def _begin_put(self, operation: str, queue: str, batch: Batch, caller: Carried | None) -> tuple[PutSpan, Batch]:
+        """The span of a batch, and the batch to go on with: its messages carry the span's context."""
+        carried = self._carried(batch)
+        span = self._tracer.put(operation, self._qualifier + queue, caller=caller, carried=carried)
+        if (carries := span.carries) is None or not carried:
+            return span, batch
+        if isinstance(batch, BareRequest):
+            if not span.is_for_bare:
+                return span, batch
+            batch = batch.whole()
+        write_into(batch.messages, carries, self._limits, is_for_bare=span.is_for_bare)
+        return span, batch
+
+    def _carried(self, batch: Batch) -> Sequence[Carried | None]:
+        """What each message of a batch carries; nothing if that has too many and is about to be refused."""
+        count = len(batch.payloads) if isinstance(batch, BareRequest) else len(batch.messages)
+        if count > self._limits.max_batch_messages:
+            return ()
+        return [None] * count if isinstance(batch, BareRequest) else list(map(carried_by, batch.messages))
 
     def _put(self, behaviour: _Call) -> _Call:
-        async def put(request: queue_service_pb2.PutRequest, context: Context) -> queue_service_pb2.PutResponse:
-            span = self._begin_put("Put", request.queue, request.messages, caller_of(context))
+        async def put(request: Batch, context: Context) -> queue_service_pb2.PutResponse:
+            span, request = self._begin_put("Put", request.queue, request, caller_of(context))
             try:
                 response: queue_service_pb2.PutResponse = await behaviour(request, context)
             except BaseException as error:
@@ -78,8 +86,8 @@ class CallTracing:
         def produce(asked: Any, context: Context) -> Any:
             caller = caller_of(context)
 
-            def begin(queue: str, messages: Sequence[message_pb2.Message]) -> PutSpan:
-                return self._begin_put("Produce", queue, messages, caller)
+            def begin(queue: str, batch: Batch) -> tuple[PutSpan, Batch]:
+                return self._begin_put("Produce", queue, batch, caller)
 
             return producing(begin, behaviour, asked, context)
 

@@ -3,48 +3,51 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from headway.v1 import message_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.model import Settled, Settlement
+from headwayd.rpc.bare_messages import BareRequest
 from headwayd.rpc.edge import Context
 from headwayd.rpc.tracing.carrying import caller_of, handed
 from headwayd.rpc.tracing.port import JobTracer, PutSpan
 from headwayd.rpc.tracing.results import CANCELLED, end_put, reason_of, settlements
 
 Request = TypeVar("Request")
-BeginPut = Callable[[str, Sequence[message_pb2.Message]], PutSpan]
+Batch = pb.PutRequest | pb.ProduceRequest | BareRequest  # the request that has it
+BeginPut = Callable[[str, Batch], tuple[PutSpan, Batch]]
 _Streaming = Callable[[Any, Context], AsyncGenerator[Any, None]]
 _MOST_PLACES = 32
 
 
 class _Noted(AsyncIterator[Request]):
-    """Requests, each told to `note` before it is read on. An iterator and no generator: it has nothing to clean up."""
+    """Requests, each told to `note`, which says what is read on in its place. An iterator and no generator: it has
+    nothing to clean up."""
 
-    def __init__(self, requests: AsyncIterator[Request], note: Callable[[Request], None]) -> None:
+    def __init__(self, requests: AsyncIterator[Request], note: Callable[[Request], Request]) -> None:
         self._requests = requests
         self._note = note
 
     async def __anext__(self) -> Request:
-        request = await anext(self._requests)
-        self._note(request)
-        return request
+        return self._note(await anext(self._requests))
 
 
 async def producing(
-    begin: BeginPut, behaviour: _Streaming, asked: AsyncIterator[pb.ProduceRequest], context: Context
+    begin: BeginPut, behaviour: _Streaming, asked: AsyncIterator[Batch], context: Context
 ) -> AsyncGenerator[pb.ProduceResponse, None]:
-    """Each batch is a span, from when it was read to its answer. `begin` makes one, for a queue and messages."""
+    """Each batch is a span, from when it was read to its answer. `begin` makes one, for a queue and a batch, and says
+    which batch to put."""
     unanswered: deque[PutSpan] = deque()  # in order, which is that of the answers
     queue = ""
 
-    def note(batch: pb.ProduceRequest) -> None:
+    def note(batch: Batch) -> Batch:
         nonlocal queue
         queue = batch.queue or queue
-        unanswered.append(begin(queue, batch.messages))
+        span, batch = begin(queue, batch)
+        unanswered.append(span)
+        return batch
 
     reason = CANCELLED
     try:
@@ -69,8 +72,8 @@ class _Settles:
         self._tracer = tracer
         self._asked: dict[str, tuple[str, int]] = {}  # by lease: the operation, and when it was asked for
 
-    def note(self, request: pb.ConsumeRequest) -> None:
-        """A step that was asked for."""
+    def note(self, request: pb.ConsumeRequest) -> pb.ConsumeRequest:
+        """A step that was asked for; it is read on as it is."""
         match request.WhichOneof("step"):
             case "start":
                 self.queue = self.queue or self._qualifier + request.start.queue
@@ -80,6 +83,7 @@ class _Settles:
                 self._add("Delay", request.delay.leases)
             case "extend":
                 self._add("Extend", request.extend.leases)
+        return request
 
     def _add(self, operation: str, leases: Iterable[str]) -> None:
         asked = (operation, self._tracer.now_ns())
