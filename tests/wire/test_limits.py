@@ -20,7 +20,7 @@ from bench.http2 import PREFACE, SETTINGS, frame
 from harness import ServiceProcess, StoreServer, error_of, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
-from wire.calls import ACKED, RESOURCE_EXHAUSTED, SLACK_S, UNAVAILABLE, Line, Message, line_at
+from wire.calls import ACKED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED, SLACK_S, UNAVAILABLE, Line, Message, line_at
 from wire.test_get_server_info import info
 
 pytestmark = pytest.mark.any_store
@@ -45,10 +45,23 @@ MORE_THAN_IS_BUFFERED = 300
 HUGE_BYTES = 64 * KIB * KIB
 
 
+# For those tests whose limit is held where calls are taken.
+both_ways = pytest.mark.parametrize("is_plain", ["false", "true"], ids=["fast", "plain"], indirect=True)
+
+
 @pytest.fixture
-def small(make_service: Callable[..., ServiceProcess], store_server: StoreServer, queue_name: str) -> ServiceProcess:
+def is_plain(request: pytest.FixtureRequest) -> str:
+    """Whether calls are taken the plain way."""
+    return str(getattr(request, "param", "false"))
+
+
+@pytest.fixture
+def small(
+    make_service: Callable[..., ServiceProcess], store_server: StoreServer, queue_name: str, is_plain: str
+) -> ServiceProcess:
     """A service with low limits and a prefix of its own."""
-    return make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=f"__{queue_name}__", **LOW)
+    prefix = f"__{queue_name}__"
+    return make_service(HEADWAY_REDIS_URL=store_server.url, PRESSURE_PREFIX=prefix, HEADWAY_PLAIN=is_plain, **LOW)
 
 
 @pytest.fixture
@@ -192,11 +205,34 @@ async def test_what_is_too_large_to_be_read_is_refused_while_it_comes_in(small: 
     assert (await line.counts()).length == 0
 
 
+@both_ways
+async def test_a_request_of_the_limit_is_read_and_one_more_byte_is_too_large(lines: Open) -> None:
+    line = await lines()
+    await line.update(bound=0)
+    filler = Message(payload=b"x" * KIB)
+    request = pb.PutRequest(queue="jobs", messages=[*large(2), filler], producer="p")
+    request.messages[2].payload += b"x" * (128 * KIB - request.ByteSize())
+    assert request.ByteSize() == 128 * KIB
+    answer = await line.stub.Put(request, timeout=SLACK_S)
+    assert not any(result.HasField("error") for result in answer.results)
+    request.producer += "p"
+    with refused("TOO_LARGE", INVALID_ARGUMENT) as said:
+        await line.stub.Put(request, timeout=SLACK_S)
+    sizes = {"limit": str(128 * KIB), "size": str(128 * KIB + 1)}
+    assert said.metadata == {"field": "request"} | sizes
+    stream: Any = line.stub.Produce(timeout=60)
+    await stream.write(pb.ProduceRequest(queue="jobs", messages=[*request.messages, filler]))
+    with refused("TOO_LARGE", INVALID_ARGUMENT):
+        while await stream.read() is not grpc.aio.EOF:
+            pass
+
+
 def large(count: int = 1) -> list[Message]:
     """Messages of nearly 64 KiB: two of them fit into a request, and fill the process."""
     return [Message(payload=b"x" * (63 * KIB)) for _ in range(count)]
 
 
+@both_ways
 async def test_large_requests_have_a_bound_together_and_one_that_ends_makes_room(lines: Open) -> None:
     line, beside = await lines(), await lines()
     await line.put(b"held")
@@ -225,6 +261,7 @@ async def test_large_requests_have_a_bound_together_and_one_that_ends_makes_room
     await eventually(has_room)
 
 
+@both_ways
 async def test_a_stream_of_large_batches_is_held_back_until_there_is_room(lines: Open) -> None:
     line, beside = await lines(), await lines()
     await line.put(b"full")
@@ -248,6 +285,7 @@ async def test_a_stream_of_large_batches_is_held_back_until_there_is_room(lines:
     stream.cancel()
 
 
+@both_ways
 async def test_batches_of_a_stream_that_waits_count_however_small_they_are(lines: Open) -> None:
     """Sixteen batches of a hundred small messages are some kilobytes on the wire, and much more in the process."""
     line, beside = await lines(), await lines()

@@ -199,6 +199,7 @@ async def a_life(side: Side) -> None:
     await queue("Put", put(*[Message(payload=b"%d" % i * 99) for i in range(9)], producer="of many alike"))
     await queue("Put", put(*[Message(payload=b"%d" % i * 99) for i in range(9)], Message(payload=b"and another")))
     await queue("Put", put(Message(payload=b"too much")))
+    await queue("Put", put(*[Message(payload=bytes(2**20))] * 8))
     await queue("Put", put(Message(payload=b"waits in vain"), wait=span(50)))
     await queue("Peek", pb.PeekRequest(queue="jobs", max_messages=3, from_position=2))
 
@@ -252,6 +253,7 @@ async def test_a_queues_life_is_told_alike(sides: tuple[Side, Side]) -> None:
     told = " ".join(what for what, _ in sides[0].said)
     for reason in ("FIELD_INVALID", "NAME_REFUSED", "QUEUE_NOT_FOUND", "QUEUE_FULL", "QUEUE_CLOSED", "PLACE_LOST"):
         assert reason in told  # it was no golden silence
+    assert "the request has 8388" in told  # nor did anything but the size of the whole refuse the largest of all
 
 
 async def both_ways(side: Side) -> None:

@@ -114,9 +114,9 @@ class Acceptors:
 
         self._serve_by(serve)
 
-    def serve_plainly(self, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> None:
+    def serve_plainly(self, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], *, max_request_bytes: int) -> None:
         """Calls are taken as generated code takes them."""
-        self._serve_by(lambda server: register_plainly(server, handlers))
+        self._serve_by(lambda server: register_plainly(server, handlers, max_request_bytes=max_request_bytes))
 
     def _serve_by(self, serve: Callable[[grpc.aio.Server], None]) -> None:
         self._serve.append(serve)

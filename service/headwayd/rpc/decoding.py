@@ -4,6 +4,7 @@ gRPC itself answers UNKNOWN with the name of a Python class if a deserializer ra
 instead, which the edge turns into the status of its error. A large one comes as `Large`, which tells its size; so does
 each that is `counted` whatever its size. One with many messages that are nothing but payloads of one size is not read
 message by message, and comes as a `BareRequest`; one that acks runs of leases not lease by lease (`lease_runs`).
+Requests that generated code has read are `weighed`.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def decoder(
     message_class: type[Request], *, max_bytes: int, counted: bool = False
 ) -> Callable[[bytes], Request | Cut | Large | Undecodable]:
     """A deserializer for `message_class` that never raises, for requests of at most `max_bytes`."""
-    messages = message_class.DESCRIPTOR.fields_by_name.get("messages")
-    has_messages = messages is not None and messages.is_repeated
-    tag = tag_of(cast(Descriptor, message_class.DESCRIPTOR), "messages")[0] if has_messages else 0
+    descriptor = cast(Descriptor, message_class.DESCRIPTOR)
+    has_messages = _has_messages(descriptor)
+    tag = tag_of(descriptor, "messages")[0] if has_messages else 0
     cut_runs = cut_of(message_class)
     large_bytes = 0 if counted else LARGE_BYTES
 
@@ -65,14 +66,34 @@ def decoder(
             try:
                 request = message_class.FromString(raw)
             except DecodeError:
-                return Undecodable(_refusal(raw, cast(Descriptor, message_class.DESCRIPTOR)))
+                return Undecodable(_refusal(raw, descriptor))
             if has_messages:
                 count = len(cast(Any, request).messages)
-        if count:  # never more than one request may have, for which there is room
-            size = min(size + MESSAGE_BYTES * count, max_bytes)
+        if count:
+            size = _taken(size, count, max_bytes)
         return request if size < large_bytes else Large(request, size)
 
     return decode
+
+
+def weighed(request: Request, *, max_bytes: int, counted: bool = False) -> Request | Large | Undecodable:
+    """The same for a request that was read by somebody else: it has the size that it takes at least."""
+    size = request.ByteSize()
+    if size > max_bytes:
+        return Undecodable(_too_large(size, max_bytes))
+    if _has_messages(cast(Descriptor, request.DESCRIPTOR)):
+        size = _taken(size, len(cast(Any, request).messages), max_bytes)
+    return Large(request, size) if counted or size >= LARGE_BYTES else request
+
+
+def _has_messages(descriptor: Descriptor) -> bool:
+    messages = descriptor.fields_by_name.get("messages")
+    return messages is not None and messages.is_repeated
+
+
+def _taken(size: int, count: int, max_bytes: int) -> int:
+    """What a request takes that has so many messages: never more than one may have, for which there is room."""
+    return min(size + MESSAGE_BYTES * count, max_bytes)
 
 
 def _too_large(size: int, limit: int) -> TooLarge:

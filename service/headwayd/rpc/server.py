@@ -158,7 +158,7 @@ class RpcServer:
             handlers.update(guarded if counts is None else counted(guarded, counts))
         self.bridge = Bridge(handlers, (QUEUE_SERVICE, ADMIN_SERVICE))
         if is_plain:
-            self._acceptors.serve_plainly(handlers)
+            self._acceptors.serve_plainly(handlers, max_request_bytes=limits.max_request_bytes)
             return
         refused = refusals(refusable(handlers), gate=self._gate, counts=counts)
         self._acceptors.serve(handlers, CallRouter(handlers, gate=self._gate, refusals=refused), lanes=_LANES)
