@@ -123,6 +123,15 @@ async def test_an_answer_carries_at_most_so_many_bytes_but_at_least_one_message(
     assert [one.message.payload[0] for one in seen] == list(range(len(seen)))
 
 
+async def test_last_errors_count_for_the_bytes_of_an_answer(line: Line) -> None:
+    await line.create()
+    await line.put(*[b"x" * 3_145] * MAX_BATCH)  # 3 MiB without them
+    await line.delay(*(one.lease for one in await line.take(MAX_BATCH)), delay_ms=0, reason="r" * 1_024)
+    seen = await line.peek(MAX_BATCH)
+    assert len(seen) == 3 * 2**20 // (3_145 + 1_024)
+    assert sum(one.ByteSize() for one in seen) < 4 * 2**20  # what clients' libraries take unless told otherwise
+
+
 @pytest.mark.parametrize("count", [MAX_BATCH + 1, 4_294_967_295])
 async def test_more_than_the_largest_batch_is_refused(line: Line, count: int) -> None:
     await line.create()

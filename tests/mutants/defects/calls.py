@@ -1,13 +1,29 @@
-"""How the server of our own takes calls and ends them."""
+"""How calls are taken and ended, by the server of our own and the plain way."""
 
 from __future__ import annotations
 
-from mutants.mutant import Mutant
+from mutants.mutant import LUA, WIRE, Mutant
 
 CORE, PACES = "tests/unit/rpc/test_core.py::", "tests/unit/rpc/test_pacing.py::"
 CALL, SERVER, COMPLETIONS = "rpc/core/call.py", "rpc/core/server.py", "rpc/core/completions.py"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="plainly-unweighed",
+        defect="Taken the plain way, requests may have any size, and any number of them may be held at a time.",
+        file="rpc/plain.py",
+        old="        if service not in _UNGUARDED:",
+        new="        if False:",
+        test=WIRE + "test_limits.py::test_large_requests_have_a_bound_together_and_one_that_ends_makes_room",
+    ),
+    Mutant(
+        name="errors-beside-the-bytes",
+        defect="Peek answers with more than a client's library takes.",
+        file=LUA + "peek.lua",
+        old=" + #record.error",
+        new="",
+        test=WIRE + "test_peek.py::test_last_errors_count_for_the_bytes_of_an_answer",
+    ),
     Mutant(
         name="caller-who-went-not-noticed",
         defect="A call that waits goes on when its caller has gone.",

@@ -11,14 +11,6 @@ _XQUEUE = "tests/web/test_xqueue.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
-        name="plainly-unweighed",
-        defect="Taken the plain way, requests may have any size, and any number of them may be held at a time.",
-        file="rpc/plain.py",
-        old="        if service not in _UNGUARDED:",
-        new="        if False:",
-        test=WIRE + "test_limits.py::test_large_requests_have_a_bound_together_and_one_that_ends_makes_room",
-    ),
-    Mutant(
         name="other-sites-may-ask",
         defect="A request that a browser says comes from another site is served if it names no origin: a job is taken "
         "by the address of an image.",

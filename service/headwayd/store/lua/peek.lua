@@ -2,7 +2,7 @@
 -- Looks at waiting messages.
 -- KEYS[1] base key; ARGV[1] echo
 -- ARGV[2] prefix of all channels (unused); ARGV[3] first position, from 1; ARGV[4] most messages
--- ARGV[5] most bytes of elements in the reply; one message is always given
+-- ARGV[5] most bytes of elements and last errors in the reply; one message is always given
 -- Reply: echo, OK, generation, then for each message: ticket, position, failures, put at, made id, last error, element;
 --        or why there is no queue.
 -- O(k + first position).
@@ -81,10 +81,11 @@ while position <= last do
     index = index + 1
     if not is_gone then
       local element = part[i]
-      bytes = bytes + #element
-      if position > last or (bytes > most_bytes and given > 0) then return reply end
+      if position > last then return reply end
       local side = not S.is_new and redis.call('HGET', K.side, ticket)
       local record = side and unpack_record(side) or new_record(0)
+      bytes = bytes + #element + #record.error
+      if bytes > most_bytes and given > 0 then return reply end
       local _, framed_at = id_of(element)
       local put_at = record.put_at
       if not side then put_at = framed_at > 0 and framed_at or S.is_new and 0 or put_time(S, tonumber(ticket)) end
