@@ -111,6 +111,50 @@ async def test_newcomers_leave_to_those_who_stand_what_is_theirs(desk: Desk) -> 
     assert [step.wait for step in steps[1:]] == [Wait.LINE, Wait.LINE]
 
 
+@pytest.mark.parametrize("is_bundled", [False, True])
+async def test_what_one_has_earned_by_settling_goes_to_nobody_else(desk: Desk, is_bundled: bool) -> None:
+    await desk.create()
+    await desk.put(*[b"0"] * 12)
+    held = [one.lease for one in (await desk.take(12) if is_bundled else [await desk.take_one() for _ in range(12)])]
+    assert await desk.ack(held[0], held[5]) == ["ACKED"] * 2
+    await standing(desk, 4, process=THERE)
+    await desk.put(b"1", b"2", b"3", b"4", b"5")  # so there is one more than they can have
+    orders = [
+        GetOrder(queue=desk.name, max_messages=most, max_bytes=10**7, ack=ack)
+        for most, ack in (
+            (1, []),
+            (1, []),
+            (1, [held[0]]),
+            (3, [held[1]]),
+            (3, [held[2], held[5], held[3]]),
+            (1, held[6:9]),
+        )
+    ]
+    waiters = [Waiter(name=f"{HERE}#{n}") for n, _ in enumerate(orders)]
+    steps = await desk.store.get_together(list(map(GetAsk, orders, waiters)), budget_s=BUDGET_S)
+    done = [step for step in steps if isinstance(step, GetStep)]
+    assert payloads(done) == [[b"1"], [], [], [b"2"], [b"3", b"4"], [b"5"]]
+    assert [step.wait is Wait.NOTHING for step in done] == [True, False, False, True, True, True]
+    assert [step.position for step in done] == [0, 5, 6, 0, 0, 0]
+    assert len({tokens.decode(each.lease).nonce for step in done for each in step.deliveries}) == 4
+    assert await desk.is_sound()
+
+
+async def test_the_first_may_get_nothing_though_one_behind_has_earned_something(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"0")
+    held = await desk.take_one()
+    await standing(desk, 1, process=THERE)
+    await desk.put(b"1")
+    orders = [GetOrder(queue=desk.name, max_bytes=10**7, ack=ack) for ack in ([], [held.lease])]
+    waiters = [Waiter(name=f"{HERE}#1"), Waiter(name=f"{HERE}#2")]
+    first, second = await desk.store.get_together(list(map(GetAsk, orders, waiters)), budget_s=BUDGET_S)
+    assert isinstance(first, GetStep)
+    assert isinstance(second, GetStep)
+    assert payloads([first, second]) == [[], [b"1"]]
+    assert (first.position, first.wait) == (2, Wait.EMPTY)
+
+
 async def test_slots_bound_what_all_get_together(desk: Desk) -> None:
     await desk.create(limit=2)
     waiters = await standing(desk, 3)

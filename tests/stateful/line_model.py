@@ -211,26 +211,28 @@ class LineModel:
         given.number, given.length = number, len(self.line) if waiter else 0
         return given
 
-    def get_together(self, asks: list[tuple[str, int, int]], ack: list[str]) -> list[Given]:
-        """The same for several in one step, given as name ("" = it does not wait), number and most messages: none of
-        them has a number, or all have, in order. Who does not stand directly behind the one before gets nothing."""
+    def get_together(self, asks: list[tuple[str, int, int, list[str]]]) -> list[Given]:
+        """The same for several in one step, given as name ("" = it does not wait), number, most messages and leases to
+        ack: none of them has a number, or all have, in order. Who does not stand directly behind the one before gets
+        nothing."""
         self.do_due()
-        self.end(ack, is_settled=True)
-        was_dropped = any(number and waiter not in self.line for waiter, number, _ in asks)
-        for waiter, number, _ in asks:
+        for *_, ack in asks:
+            self.end(ack, is_settled=True)
+        was_dropped = any(number and waiter not in self.line for waiter, number, *_ in asks)
+        for waiter, number, *_ in asks:
             if number:
                 self.line.setdefault(waiter, number)
-        first, is_numbered, _ = asks[0]
-        units, left = self.units(), 0
-        if units:
-            left = units - min(len(self._walk(units, until=first)), units - min(len(ack), units))
+        first, is_numbered, *_ = asks[0]
+        left = self.units()
+        ahead = len(self._walk(left, until=first)) if left else 0
         order = self.order()
         at = order.index(first) if is_numbered else 0
         all_given = []
-        for i, (waiter, number, most) in enumerate(asks):
+        for i, (waiter, number, most, ack) in enumerate(asks):
             if is_numbered and order[at + i : at + i + 1] != [waiter]:
                 left = 0
-            given = Given(count=min(most, left), number=number, was_dropped=was_dropped)
+            may = max(left - ahead, min(len(ack), left))  # what it has earned by its own leases, or what is left
+            given = Given(count=min(most, may), number=number, was_dropped=was_dropped)
             left -= given.count
             if waiter and given.count:
                 self.line.pop(waiter, None)

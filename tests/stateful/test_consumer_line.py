@@ -140,12 +140,15 @@ class LineMachine(StoreMachine):
         return sorted((one for one in self.waiters if one.number and not one.owns_leases), key=lambda one: one.number)
 
     def _get_together(self, waiters: list[Waiter], mosts: list[int], ack: list[str]) -> None:
-        asks = [(waiter.name, waiter.number, most) for waiter, most in zip(waiters, mosts, strict=True)]
-        all_given = self.model.get_together(asks, ack)
         orders = [
             GetOrder(queue=self.name, max_messages=most, ack=ack[i :: len(waiters)], max_bytes=10**7)
             for i, most in enumerate(mosts)
         ]
+        asks = [
+            (waiter.name, waiter.number, order.max_messages, list(order.ack))
+            for waiter, order in zip(waiters, orders, strict=True)
+        ]
+        all_given = self.model.get_together(asks)
         steps = self.run(self.store.get_together(list(map(GetAsk, orders, waiters)), **BUDGET))
         self.waiters = [one for one in self.waiters if one not in waiters]
         for waiter, order, step, given in zip(waiters, orders, steps, all_given, strict=True):

@@ -27,8 +27,8 @@ def deliveries(reply: Sequence[Any], start: int) -> Sequence[Delivery]:
 def deliveries_of_each(
     reply: Sequence[Any], start: int, shares: Iterable[tuple[int, bytes]]
 ) -> Iterator[Sequence[Delivery]]:
-    """The same for several who asked, in order: `shares` has how many messages each asked for, and the random part of
-    its leases. Who is before has got all of them, or nobody behind has got any."""
+    """The same for several who asked, in order: `shares` has how many messages each got, or more where nobody behind
+    got any, and the random part of its leases."""
     now, generation, at = int(reply[1]), text(reply[2]), 0
     name = bytes.fromhex(generation)
     first, deadline = reply[start], 0

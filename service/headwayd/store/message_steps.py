@@ -123,7 +123,7 @@ class MessageSteps(Asking):
         """The same for several who ask of one queue as one consumer for leases of one length, and wait, if they do, in
         one of its lives; there is no attempt id and no place among them, and no stream that owns what it gets. Either
         none has a number in line, or all have, and are in the order of these. Who is before gets all that it asks for
-        first. None can guess another's leases."""
+        first, but nothing that another has earned by its `ack`. None can guess another's leases."""
         first, *others = asks
         acks = all_leases([ask.order.ack for ask in asks])
         randoms = secrets.token_bytes(tokens.RANDOM_BYTES * len(asks))
@@ -152,7 +152,7 @@ class MessageSteps(Asking):
         behind: list[Argument] = []
         for other, waiter in others:
             behind += (waiter.name, waiter.number) if waiter else ("", 0)
-            behind.append(other.max_messages)
+            behind += (other.max_messages, len(other.ack))
         return await self._ask(
             "get",
             order.queue,

@@ -27,7 +27,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
     return None
 
 
-_GET_OTHERS_AT, _GET_SETTLED_AT = 16, 17
+_GET_EACH_AT, _GET_SETTLED_AT = 16, 17
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
 
@@ -50,13 +50,13 @@ def get_steps(reply: Sequence[Any], orders: Sequence[GetOrder], randoms: bytes) 
     leases = all_leases([order.ack for order in orders])
     settled, start = replies.acked(leases, reply, _GET_SETTLED_AT)
     secrets = [randoms[at : at + tokens.RANDOM_BYTES] for at in range(0, len(randoms), tokens.RANDOM_BYTES)]
-    shares = zip((order.max_messages for order in orders), secrets, strict=True)
     own, at = _step(reply, (), ()), 0
-    standing = [own.number, own.position, *map(int, reply[_GET_OTHERS_AT].split())]
+    count, *others = map(int, reply[_GET_EACH_AT].split())
+    numbers, positions = [own.number, *others[::3]], [own.position, *others[1::3]]
+    shares = zip([count, *others[2::3]], secrets, strict=True)
     steps: list[GetStep] = []
     deliveries = delivery_replies.deliveries_of_each(reply, start, shares)
-    for i, (order, given) in enumerate(zip(orders, deliveries, strict=True)):
-        number, position = standing[2 * i : 2 * i + 2]
+    for order, given, number, position in zip(orders, deliveries, numbers, positions, strict=True):
         part = settled[at : at + len(order.ack)]
         at += len(order.ack)
         wait = Wait.NOTHING if given else own.wait

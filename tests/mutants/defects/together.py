@@ -18,6 +18,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=TOGETHER + "test_each_get_has_what_it_asked_for_and_settles_its_own",
     ),
     Mutant(
+        name="spent-by-another",
+        defect="What one who settles has a right to is leased to whoever asks together with it and stands before.",
+        file=LUA + "get.lua",
+        old="OTHERS > 0 and deal(units, ahead) or",
+        new="",
+        test=ASKING + "test_what_one_has_earned_by_settling_goes_to_nobody_else",
+    ),
+    Mutant(
+        name="earned-by-no-lease",
+        defect="Who asks together with others and names leases that are none goes before those who stand in line.",
+        file=LUA + "get.lua",
+        old="    if reply[at + 1] ~= T.ACKED then",
+        new="    if false then",
+        test=ASKING + "test_what_one_has_earned_by_settling_goes_to_nobody_else",
+    ),
+    Mutant(
         name="full-for-those-behind",
         defect="Who came behind one that found no room is told that there is none, though it needs none.",
         file="engine/putting.py",

@@ -15,16 +15,18 @@
 --        neither
 -- ARGV[13] generation in which the waiter began to wait; '' = whichever it is
 -- ARGV[14] count of others who ask in the same step, all for the same, with neither attempt nor place, and without a
---         stream that owns what they get; then waiter, number and most messages of each, in the order in which they are
---         served. Either none of all who ask has a number yet, or all have, and they are in the order of these.
--- then count of leases to ack, and the leases (see include/settle)
+--         stream that owns what they get; then waiter, number, most messages and count of leases to ack of each, in the
+--         order in which they are served. Either none of all who ask has a number yet, or all have, and they are in the
+--         order of these.
+-- then count of leases to ack, and the leases (see include/settle), those of the first who asks first
 -- Reply: echo, status, now, generation, wait ('' | 'empty' | 'large' | 'drain' | 'slot' | 'line' | 'role' | 'paused'),
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if a waiter stood no longer there, how many more
 --        could be leased after what was given (1 if that was given before, and if nothing was because many that had
---        expired stood before), number and position in line of each of the others ('number position …'; 'wait' is then
---        that of those who got nothing), how many leases were not acked at their first attempt, then number (from 1
---        on), status and failures of each of those, then '0' and for each message:
+--        expired stood before), how many messages are for the first who asks, then number and position in line of each
+--        of the others and how many are for it ('count number position count …'; 'wait' is then that of those who got
+--        nothing), how many leases were not acked at their first attempt, then number (from 1 on), status and failures
+--        of each of those, then '0' and for each message:
 --        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
 --        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
 --        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
@@ -32,7 +34,8 @@
 --        Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no queue.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once. Of several who ask, each is served when those before it
--- have as many as they asked for; whoever does not stand directly behind the one before is not, and asks again.
+-- have as many as they asked for, or may have; whoever does not stand directly behind the one before is not, and asks
+-- again.
 -- O(k log n). Room in the line wakes the first waiting producer; what is left calls the next consumers.
 -- @include due
 -- @include settle
@@ -43,8 +46,9 @@ local OTHERS, WAITER = tonumber(ARGV[14]), ARGV[9]
 -- Those who ask, in order: the first, whose number may yet be found, then the others.
 local asks = { { waiter = WAITER, number = tonumber(ARGV[10]), most = tonumber(ARGV[4]) } }
 for i = 1, OTHERS do
-  local at = 12 + 3 * i
-  asks[1 + i] = { waiter = ARGV[at], number = tonumber(ARGV[at + 1]), most = tonumber(ARGV[at + 2]) }
+  local at = 11 + 4 * i
+  asks[1 + i] = { waiter = ARGV[at], number = tonumber(ARGV[at + 1]), most = tonumber(ARGV[at + 2]),
+                  acks = tonumber(ARGV[at + 3]) }
 end
 for i, ask in ipairs(asks) do ask.random = string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) end
 local me = asks[1]
@@ -58,7 +62,7 @@ if not is_life(S, ARGV[13]) then
 end
 -- What is said first is known last; behind it stands what was settled, and then what is given.
 local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '' }
-local ACKS_AT = 15 + 3 * OTHERS
+local ACKS_AT, EXCEPTIONS_AT = 15 + 4 * OTHERS, #reply + 1
 local acks, ended = tonumber(ARGV[ACKS_AT]), 0
 if acks > 0 then ended = ack_leases(S, ACKS_AT + 1, acks, '', reply) else reply[#reply + 1] = 0 end
 -- A negative number of bytes: also the first message must fit.
@@ -66,6 +70,36 @@ local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) ==
                       pack_holder(S.now, string.sub(ARGV[3], 1, 255)), reply)
 local random = me.random
 if ARGV[8] ~= '' then random = deliver_again(S, L, ARGV[8]) or random end
+
+-- How many leases each of those who ask has ended: as many as it named, but for those that were none. O(k).
+local function ended_by_each()
+  me.acks = acks
+  for i = 2, #asks do me.acks = me.acks - asks[i].acks end
+  local counts, i, to = {}, 1, me.acks
+  for k, ask in ipairs(asks) do counts[k] = ask.acks end
+  for at = EXCEPTIONS_AT + 1, EXCEPTIONS_AT + 3 * reply[EXCEPTIONS_AT], 3 do
+    local number = reply[at]
+    if number <= to - asks[i].acks then i, to = 1, me.acks end   -- they come in two runs, each in order
+    while number > to do
+      i = i + 1
+      to = to + asks[i].acks
+    end
+    if reply[at + 1] ~= T.ACKED then counts[i] = counts[i] - 1 end
+  end
+  return counts
+end
+
+-- Of several who ask while `ahead` stand before them each may have as many as it has ended leases, or what is left for it
+-- if that is more: what one has earned is nobody else's. Returns how many of `units` they may have together.
+local function deal(units, ahead)
+  local left = units
+  for i, count in ipairs(ended_by_each()) do
+    local ask = asks[i]
+    ask.most = math.min(ask.most, math.max(left - ahead, math.min(count, left)))
+    left = left - ask.most
+  end
+  return units - left
+end
 
 local limit = policy_of(S, 'limit')
 local leased = (limit > 0 or S.closed) and leased_count(S) or 0   -- else nothing depends on it
@@ -104,7 +138,10 @@ elseif slots == 0 then
   wait = 'slot'
 elseif redis.call('EXISTS', K.consumers) == 1 then
   local units = math.min(S.len, slots)
-  ahead = math.min(count_ahead(S, WAITER ~= '' and WAITER or nil, units), units - math.min(ended, units))
+  ahead = count_ahead(S, WAITER ~= '' and WAITER or nil, units)
+  if ahead > 0 and ended > 0 then
+    ahead = math.min(ahead, units - (OTHERS > 0 and deal(units, ahead) or math.min(ended, units)))
+  end
   if ahead >= units then wait = 'line' end
 else
   S.is_line_empty = true
@@ -171,26 +208,29 @@ local function stand_or_leave(ask, share)
   end
   return number, redis.call('ZRANK', K.consumers, waiter) + 1
 end
-local given, taken, length, told_others = L.given, L.taken, 0, {}
-local shared_out = math.min(given, me.most)
-local number, position = stand_or_leave(me, OTHERS == 0 and given or shared_out)
+local given, taken, length = L.given, L.taken, 0
+local shared_out = OTHERS == 0 and given or math.min(given, me.most)
+local is_short = shared_out == 0   -- whether one of them waits for what the others have left
+local told_each = { shared_out }
+local number, position = stand_or_leave(me, shared_out)
 if WAITER ~= '' and position == 0 then
   if ARGV[11] ~= '' then forget_place(ARGV[11]) end
   if ARGV[12] ~= '' and taken > 0 then own_leases(WAITER, random, taken, ARGV[12] == '2') end
 end
 for i = 2, #asks do
   local share = math.min(asks[i].most, given - shared_out)
-  shared_out = shared_out + share
-  if share == 0 and given > 0 then   -- this one waits for what the others have left
-    wait = S.len > 0 and (slots > taken and 'line' or 'slot') or S.closed and 'drain' or 'empty'
-  end
+  shared_out, is_short = shared_out + share, is_short or share == 0
   local at, rank = stand_or_leave(asks[i], share)
-  told_others[#told_others + 1], told_others[#told_others + 2] = text_of(at), text_of(rank)
+  local n = #told_each
+  told_each[n + 1], told_each[n + 2], told_each[n + 3] = text_of(at), text_of(rank), share
+end
+if is_short and given > 0 then
+  wait = S.len > 0 and (slots > taken and 'line' or 'slot') or S.closed and 'drain' or 'empty'
 end
 if (WAITER ~= '' or OTHERS > 0) and not S.is_line_empty then length = redis.call('ZCARD', K.consumers) end
 local due = commit(S, false, nil)
 local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or stands_more and 1 or 0
 local told = { ARGV[1], status, S.now, S.gen, wait, holder, random, due, number, position, length, limit, poll[1],
-  poll[2], poll[3], was_dropped and 1 or 0, left, table.concat(told_others, ' ') }
+  poll[2], poll[3], was_dropped and 1 or 0, left, table.concat(told_each, ' ') }
 for i, value in ipairs(told) do reply[i] = value end
 return reply
