@@ -15,9 +15,10 @@ import pytest
 
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
-from wire.calls import ACKED, INVALID_ARGUMENT, UNAVAILABLE, Delivery, Line, line_at, payloads, span
+from wire.calls import ACKED, EXTENDED, INVALID_ARGUMENT, UNAVAILABLE, Delivery, Line, line_at, payloads, span
 from wire.conditions import consumers_wait, leased
-from wire.flows import Consuming
+from wire.flows import Consuming, ends
+from wire.test_pause import pause, resume
 
 Connect = Callable[[str], grpc.aio.Channel]
 HOUR_MS = 3_600_000.0
@@ -321,6 +322,24 @@ async def test_what_a_killed_process_had_leased_comes_through_another_within_sec
             pair.service.signal(signal.SIGKILL)
             assert sorted(payloads(await other.taken(5))) == [b"1", b"2", b"3", b"4", b"5"]
             assert {one.attempt for one in other.deliveries} == {1}
+        await asyncio.to_thread(pair.service.kill)
+
+
+async def test_what_a_killed_process_had_taken_up_again_comes_back_within_seconds(pair: Pair) -> None:
+    here, line = pair.here, pair.line
+    await line.create()
+    await line.put(b"1")
+    async with Consuming(here, 1, lease_ms=HOUR_MS) as holding:
+        [token] = await holding.tokens(1)
+        await pause(line)
+        await line.extend(token, lease_ms=100)
+        await eventually(lambda: leased(line, 0))  # it has lapsed
+        await holding.extend(token, lease_ms=HOUR_MS)
+        assert ends(await holding.results(1)) == [EXTENDED]
+        pair.service.signal(signal.SIGKILL)
+        await eventually(lambda: leased(line, 0))
+        await resume(line)
+        assert [one.attempt for one in await line.take(1)] == [1]
         await asyncio.to_thread(pair.service.kill)
 
 

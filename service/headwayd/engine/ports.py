@@ -198,7 +198,14 @@ class Store(Protocol):
     def ticket_of(self, lease: str) -> int: ...
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
+        self,
+        queue: str,
+        leases: Sequence[str],
+        lease_ms: int,
+        *,
+        budget_s: float,
+        progress: Progress | None = None,
+        owner: str = "",
     ) -> Sequence[Settlement]: ...
 
     async def peek(

@@ -237,11 +237,19 @@ class MessageSteps(Asking):
         return tokens.decode(lease).ticket
 
     async def extend(
-        self, queue: str, leases: Sequence[str], lease_ms: int, *, budget_s: float, progress: Progress | None = None
+        self,
+        queue: str,
+        leases: Sequence[str],
+        lease_ms: int,
+        *,
+        budget_s: float,
+        progress: Progress | None = None,
+        owner: str = "",
     ) -> Sequence[Settlement]:
-        """Lets leases run from now on. The leases of a queue that is no more are GONE."""
+        """Lets leases run from now on. Those that had lapsed, and are taken up again, are owned by the stream of this
+        waiter, if one is named, and else by none. The leases of a queue that is no more are GONE."""
         told: tuple[str, str] = ("", "") if progress is None else (repr(progress.fraction), progress.note)
-        words = (lease_ms, *told, *self._leases(leases))
+        words = (lease_ms, *told, owner, *self._leases(leases))
         reply = await self._ask("extend", queue, *words, budget_s=budget_s, items=DEAR * len(leases))
         if replies.missing(reply[0], queue) is not None:
             return replies.all_gone(leases)

@@ -73,6 +73,23 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume_credit.py::test_a_lease_that_lapses_gives_its_credit_back",
     ),
     Mutant(
+        name="taken-up-again-by-nobody",
+        defect="What a stream takes up again after it lapsed stays leased when the stream or its process is gone.",
+        file=LUA + "extend.lua",
+        old="    if ARGV[6] ~= '' then",
+        new="    if false then",
+        test=WIRE + "test_consume_ends.py::test_what_a_killed_process_had_taken_up_again_comes_back_within_seconds",
+    ),
+    Mutant(
+        name="owned-by-its-step",
+        defect="A lease that a call took up again is the stream's that had others of the same step.",
+        file=INCLUDE + "record.lua",
+        old="then return step_of(bytes) .. ticket end",
+        new="then return step_of(bytes) end",
+        test="tests/integration/test_taken_up_again.py"
+        "::test_taken_up_again_by_a_call_it_is_no_streams_and_the_others_stay_what_they_are",
+    ),
+    Mutant(
         name="settles-dropped-at-half-close",
         defect="What was asked for before the half-close is not done.",
         file="engine/read_ahead.py",

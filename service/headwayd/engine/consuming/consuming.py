@@ -287,7 +287,12 @@ class Consuming:
                 work = store.ack(self._queue, asked.leases, budget_s=self._budget_s)
             case ExtendOrder():
                 work = store.extend(
-                    self._queue, asked.leases, asked.lease_ms, progress=asked.progress, budget_s=self._budget_s
+                    self._queue,
+                    asked.leases,
+                    asked.lease_ms,
+                    progress=asked.progress,
+                    owner=self._consumer.waiter.name,
+                    budget_s=self._budget_s,
                 )
             case _:
                 work = store.delay(asked, budget_s=self._budget_s)

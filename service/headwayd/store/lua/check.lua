@@ -293,8 +293,8 @@ each_member('consumers', function(waiter)
     'has the place %s, which %s has not', waiter, SUFFIX.places)
 end)
 local held = {}
-each_field('lease', function(_, packed)
-  local step = step_of(packed)
+each_field('lease', function(ticket, packed)
+  local step = owned_as(packed, ticket)
   of_step[step] = (of_step[step] or 0) + 1
 end)
 each_field('owners', function(step, kept)

@@ -3,7 +3,8 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] lease (ms); '0' = the queue's policy
 -- ARGV[4] how far the work has come (0 to 1), '' = nothing told; ARGV[5] a note
--- ARGV[6] count, then the leases (see include/settle)
+-- ARGV[6] waiter whose stream owns what is taken up again; '' = none
+-- ARGV[7] count, then the leases (see include/settle)
 -- Reply: echo, OK, now, next due, deadline, then status and failures for each; or why there is no queue.
 -- O(k log n). Wakes nobody.
 -- @include due
@@ -22,7 +23,7 @@ local function note_progress(ticket)
   redis.call('HSET', K.progress, ticket, ARGV[4] .. ' ' .. ARGV[5])
   tell(S, 'P', ticket, ARGV[4] .. ' ' .. ARGV[5])
 end
-each_lease(S, 7, tonumber(ARGV[6]), function(i, ticket, packed)
+each_lease(S, 8, tonumber(ARGV[7]), function(i, ticket, packed)
   local record = unpack_record(packed)
   redis.call('ZADD', K.leases, deadline, ticket)
   note_progress(ticket)
@@ -32,7 +33,9 @@ end, function(i, ticket, outcome)
     local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
     record.flags = with_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.RETAKEN)
-    redis.call('HSET', K.lease, ticket, pack_leased(record, pack_holder(S.now, '')))
+    local packed = pack_leased(record, pack_holder(S.now, ''))
+    if ARGV[6] ~= '' then own_leases(ARGV[6], owned_as(packed, ticket), 1, false) end
+    redis.call('HSET', K.lease, ticket, packed)
     redis.call('HSET', K.body, ticket, element)
     redis.call('ZADD', K.leases, deadline, ticket)
     tell(S, 'L', ticket, record.failures + 1)

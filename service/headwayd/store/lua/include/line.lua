@@ -142,7 +142,7 @@ local function drop_leases(S, tickets, is_settled, records)
   if #tickets > 0 and redis.call('EXISTS', K.owners) == 1 then
     local ends = {}
     for i, packed in ipairs(records or fields_of(K.lease, tickets)) do
-      ends[i] = { at = i, step = step_of(packed), count = 1 }
+      ends[i] = { at = i, step = owned_as(packed, tickets[i]), count = 1 }
     end
     end_turns(S, ends, is_settled)
   end

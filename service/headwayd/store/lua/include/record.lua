@@ -63,6 +63,13 @@ local function is_of_step(bytes, random)
   return step_of(bytes) == random and not has_flag(string.byte(bytes, FLAGS_AT), FLAG.RETAKEN)
 end
 
+-- By what x:owners knows whose a lease is: by its step; one that lapsed, and was taken up again, by its ticket besides,
+-- for it may be somebody else's than the others of its step. O(1).
+local function owned_as(bytes, ticket)
+  if has_flag(string.byte(bytes, FLAGS_AT), FLAG.RETAKEN) then return step_of(bytes) .. ticket end
+  return step_of(bytes)
+end
+
 local function unpack_record(bytes)
   local failures, put_at, expires_at, flags, replays, nonce, id_length, id_at = struct.unpack(RECORD, bytes)
   local holder, error_at = nil, id_at + id_length

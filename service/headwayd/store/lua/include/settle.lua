@@ -173,7 +173,7 @@ local function ack_leases(S, from, count, result, reply)
       seen[ticket] = true
       dropped = dropped + 1
       tickets[dropped] = ticket
-      if ends then ends[#ends + 1] = { at = numbers[i], step = step_of(packed), count = 1 } end
+      if ends then ends[#ends + 1] = { at = numbers[i], step = owned_as(packed, ticket), count = 1 } end
     elseif packed and not seen[ticket] then
       except(numbers[i], T.STALE, 0)
     else

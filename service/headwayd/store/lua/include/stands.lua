@@ -15,7 +15,7 @@ local function release_owned(S, is_gone)
   end
   local tickets, records, leases = {}, {}, redis.call('HGETALL', K.lease)
   for i = 1, #leases, 2 do
-    if is_theirs[step_of(leases[i + 1])] then
+    if is_theirs[owned_as(leases[i + 1], leases[i])] then
       tickets[#tickets + 1], records[#records + 1] = leases[i], leases[i + 1]
     end
   end
