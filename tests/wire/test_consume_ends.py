@@ -94,6 +94,21 @@ async def test_a_caller_cancelled_at_any_moment_leaves_nothing_leased(line: Line
     assert {one.attempt for one in rest} <= {1}
 
 
+async def test_what_a_call_extended_goes_back_though_the_stream_takes_it_for_lapsed(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 1, lease_ms=HOUR_MS) as stream:
+        [token] = await stream.tokens(1)
+        await stream.extend(token, lease_ms=1_500)
+        await stream.results(1)
+        [result] = await line.extend(token, lease_ms=HOUR_MS)
+        assert result.settled == EXTENDED
+        await stream.taken(2)  # the first counts no more
+        assert await leased(line, 2)
+    await eventually(lambda: leased(line, 0), within=1)
+    assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"1", 1), (b"2", 1)]
+
+
 async def test_a_deadline_that_passes_gives_back(line: Line) -> None:
     await line.create()
     await line.put(b"1")

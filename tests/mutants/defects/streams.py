@@ -73,6 +73,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume_credit.py::test_a_lease_that_lapses_gives_its_credit_back",
     ),
     Mutant(
+        name="extended-by-a-call-and-left",
+        defect="What a call extended stays leased when the stream ends that takes it for lapsed.",
+        file="engine/consuming/consuming.py",
+        old="self._may_own_more or self._held.has_lapsed",
+        new="self._may_own_more",
+        test=WIRE + "test_consume_ends.py::test_what_a_call_extended_goes_back_though_the_stream_takes_it_for_lapsed",
+    ),
+    Mutant(
         name="taken-up-again-by-nobody",
         defect="What a stream takes up again after it lapsed stays leased when the stream or its process is gone.",
         file=LUA + "extend.lua",

@@ -357,7 +357,8 @@ class Consuming:
         """Ends, in the background, all that it stands for; after the step under way, which may be settling."""
         self._inbox.close()
         consumer, leases = self._consumer, self._held.leases
-        given, has_left = consumer.given, self._line is None and not self._may_own_more
+        given, may_own_more = consumer.given, self._may_own_more or self._held.has_lapsed
+        has_left = self._line is None and not may_own_more
         if self._line is not None:
             if given.done() and not given.cancelled() and given.exception() is None:
                 leases += leases_of(given.result().deliveries)

@@ -3,7 +3,8 @@
 Most leases come in runs, and are acked as they came. So runs are held as they are, and what is acked of them from their
 start on is cut off. One of which anything else is asked is taken to pieces, and its leases are held one by one.
 
-Times are by the clock of this process. A lease ends here no earlier than in the store, so the credit is never exceeded.
+Times are by the clock of this process. A lease ends here no earlier than in the store, so the credit is never exceeded;
+but one that an ordinary call extends may end here while it goes on there.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class Outstanding:
         self._noted = 0  # leases in all of them
         self._numbers = itertools.count()
         self.freed = 0
+        self.has_lapsed = False  # something has, as far as is known here
 
     def __len__(self) -> int:
         return len(self._held) + self._count
@@ -250,5 +252,6 @@ class Outstanding:
                     size = self._held[lease]
                     self.end(lease)
                     self._lapsed[lease] = size
+                    self.has_lapsed = True
         while len(self._lapsed) > _MOST_LAPSED:
             del self._lapsed[next(iter(self._lapsed))]
