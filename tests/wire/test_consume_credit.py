@@ -8,8 +8,9 @@ import pytest
 
 from harness import eventually
 from wire.calls import ACKED, EXTENDED, GONE, STALE, Line, Message, leases, payloads, span
-from wire.conditions import consumers_wait
+from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming, ends
+from wire.test_pause import pause, resume
 
 LONG_MS = 600_000
 
@@ -169,6 +170,42 @@ async def test_a_lease_that_lapses_gives_its_credit_back(line: Line) -> None:
         await stream.ack(first.lease, again.lease)
         assert ends(await stream.results(3)) == [EXTENDED, STALE, ACKED]
         assert payloads(await stream.taken(3))[2] == b"2"
+
+
+async def test_a_lapsed_lease_that_is_taken_up_again_while_the_stream_waits_takes_its_credit(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2", b"3")
+    async with Consuming(line, 1, lease_ms=LONG_MS) as stream:
+        [held] = await stream.taken(1)
+        await pause(line)
+        await stream.extend(held.lease, lease_ms=100)
+        await stream.position(1)  # it has lapsed
+        await stream.extend(held.lease, lease_ms=LONG_MS)
+        await eventually(lambda: consumers_wait(line, 0))
+        await resume(line)
+        await stream.ack("made-up")
+        assert ends(await stream.results(3)) == [EXTENDED, EXTENDED, GONE]
+        assert ((await line.counts()).leased, len(stream.deliveries)) == (1, 1)
+        await stream.ack(held.lease)
+        assert payloads(await stream.taken(2)) == [b"1", b"2"]
+
+
+async def test_a_lapsed_lease_that_is_taken_up_again_leaves_the_rest_of_the_credit(line: Line) -> None:
+    await line.create()
+    await line.put(b"1", b"2", b"3")
+    async with Consuming(line, 2, lease_ms=LONG_MS) as stream:
+        held = await stream.taken(2)
+        await pause(line)
+        await stream.extend(*leases(held), lease_ms=100)
+        await stream.position(1)
+        await eventually(lambda: leased(line, 0))
+        await stream.extend(held[0].lease, lease_ms=LONG_MS)
+        assert ends(await stream.results(3)) == [EXTENDED] * 3
+        await resume(line)
+        await stream.taken(3)
+        await stream.ack("made-up")
+        await stream.results(4)
+        assert ((await line.counts()).leased, payloads(stream.deliveries)) == (2, [b"1", b"2", b"2"])
 
 
 async def test_credit_taken_back_while_the_stream_waits_leaves_what_it_has_leased_alone(line: Line) -> None:

@@ -65,6 +65,15 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume_credit.py::test_credit_that_is_taken_back_while_the_stream_waits_gives_up_its_place",
     ),
     Mutant(
+        name="credit-taken-up-again",
+        defect="A stream that waits takes up again what had lapsed, and is leased as much more as before.",
+        file="engine/consuming/consuming.py",
+        old="        if self._held.taken_up_count > had_taken_up:",
+        new="        if False:",
+        test=WIRE + "test_consume_credit.py"
+        "::test_a_lapsed_lease_that_is_taken_up_again_while_the_stream_waits_takes_its_credit",
+    ),
+    Mutant(
         name="lapsed-lease-holds-credit",
         defect="A lease that lapsed counts for ever.",
         file="engine/consuming/consuming.py",

@@ -242,7 +242,7 @@ class Consuming:
         self._consumer.begin_anew(number=0, attempt_id="")
 
     async def _ask_for_less(self) -> None:
-        """The credit has changed while it waits: no turn may bring more than the new one."""
+        """There may be less room than when it began to wait: no turn may bring more than there is."""
         if self._line is None:
             return
         consumer = self._consumer
@@ -299,9 +299,12 @@ class Consuming:
         return await self._settle(work)
 
     async def _settle(self, work: Coroutine[Any, Any, Sequence[Settlement]]) -> ToldConsumer:
+        had_taken_up = self._held.taken_up_count
         settled = await self._call(work)
         self._note(settled)
-        if self._line is not None and (room := self._held.room()) is not None:
+        if self._held.taken_up_count > had_taken_up:
+            await self._ask_for_less()
+        elif self._line is not None and (room := self._held.room()) is not None:
             self._consumer.order = self._asked_for(room, (), self._consumer.order.attempt_id)
         return ToldConsumer(settled=settled)
 

@@ -67,7 +67,8 @@ class _HeldRun:
 
 
 class Outstanding:
-    """The leases of one stream. `freed` grows whenever there may be more room than before."""
+    """The leases of one stream. `freed` grows whenever there may be more room than before, and `taken_up_count` when
+    there is less though nothing was leased."""
 
     def __init__(self, credit: Credit) -> None:
         self.credit = credit
@@ -81,6 +82,7 @@ class Outstanding:
         self._noted = 0  # leases in all of them
         self._numbers = itertools.count()
         self.freed = 0
+        self.taken_up_count = 0  # leases that had lapsed
         self.has_lapsed = False  # something has, as far as is known here
 
     def __len__(self) -> int:
@@ -237,6 +239,7 @@ class Outstanding:
         self._take_apart([lease])
         size = self._held[lease] if lease in self._held else self._lapsed.pop(lease, None)
         if size is not None:
+            self.taken_up_count += lease not in self._held
             self._hold(lease, size, lapses_at)
             self._moved[lease] = lapses_at  # also where it had lapsed: it may be noted for other instants, too
             self._note_lapse(lapses_at, [lease])
