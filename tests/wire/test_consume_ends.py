@@ -15,7 +15,19 @@ import pytest
 
 from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2 as pb
-from wire.calls import ACKED, EXTENDED, INVALID_ARGUMENT, UNAVAILABLE, Delivery, Line, line_at, payloads, span
+from wire.calls import (
+    ACKED,
+    EXTENDED,
+    GONE,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Delivery,
+    Line,
+    line_at,
+    payloads,
+    span,
+)
 from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming, ends
 from wire.test_pause import pause, resume
@@ -240,6 +252,75 @@ async def test_an_instant_too_far_ahead_ends_the_stream(line: Line) -> None:
         await stream.step(delay=request)
         with refused("FIELD_INVALID", INVALID_ARGUMENT):
             await stream.ended()
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+async def test_a_stream_without_credit_learns_at_its_start_that_there_is_no_queue(
+    line: Line, half_closes: bool
+) -> None:
+    async with Consuming(line) as stream:
+        if half_closes:
+            await stream.done()
+        with refused("QUEUE_NOT_FOUND", NOT_FOUND):
+            await stream.ended()
+
+
+async def test_a_stream_without_credit_learns_at_its_start_that_the_queue_is_drained(line: Line) -> None:
+    await line.create()
+    await line.close()
+    async with Consuming(line) as stream:
+        assert [one.drained for one in await stream.ended()] == [True]
+
+
+async def test_a_stream_that_had_no_credit_yet_leases_nothing_of_a_queue_made_anew(line: Line) -> None:
+    await line.create()
+    async with Consuming(line) as stream:
+        await stream.ack("made-up")
+        await stream.results(1)  # so it has begun
+        await line.delete()
+        await line.create()
+        await line.put(b"new")
+        await stream.credit(3)
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await stream.ended()
+    assert not stream.deliveries
+    assert [one.attempt for one in await line.take(1)] == [1]
+
+
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_stream_whose_credit_was_taken_back_learns_of_the_deletion_with_its_next_settle(
+    line: Line, anew: bool
+) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 2, lease_ms=HOUR_MS) as stream:
+        held = await stream.tokens(2)
+        await stream.credit(0)
+        await line.delete()
+        if anew:
+            await line.create()
+        await stream.ack(held[0])
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await stream.ended()
+        assert [one.settled for one in stream.settled] == [GONE]
+
+
+async def test_a_stream_whose_credit_was_taken_back_learns_with_its_last_settle_that_the_queue_is_drained(
+    line: Line,
+) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    async with Consuming(line, 2, lease_ms=HOUR_MS) as stream:
+        held = await stream.tokens(2)
+        await stream.credit(0)
+        await line.close()
+        await stream.ack(held[0])
+        await stream.results(1)
+        await stream.ack(held[1])
+        seen = await stream.ended()
+        assert [one.drained for one in seen].count(True) == 1
+        assert seen[-1].drained
+        assert [one.settled for one in stream.settled] == [ACKED, ACKED]
 
 
 async def test_a_reader_that_does_not_read_is_given_no_more_than_its_credit(line: Line) -> None:

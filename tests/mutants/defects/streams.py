@@ -74,6 +74,31 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_lapsed_lease_that_is_taken_up_again_while_the_stream_waits_takes_its_credit",
     ),
     Mutant(
+        name="never-looks-without-credit",
+        defect="A stream that begins without credit never learns that there is no such queue.",
+        file="engine/consuming/consuming.py",
+        old="        self._is_to_look = True  #",
+        new="        self._is_to_look = False  #",
+        test=WIRE + "test_consume_ends.py::test_a_stream_without_credit_learns_at_its_start_that_there_is_no_queue",
+    ),
+    Mutant(
+        name="first-credit-in-another-life",
+        defect="A stream that began without credit leases from a queue that was made anew meanwhile.",
+        file="engine/consuming/consuming.py",
+        old="consumer.waiter._replace(generation=step.generation)",
+        new="consumer.waiter",
+        test=WIRE + "test_consume_ends.py::test_a_stream_that_had_no_credit_yet_leases_nothing_of_a_queue_made_anew",
+    ),
+    Mutant(
+        name="last-settle-not-known",
+        defect="A stream without credit is not told by its last settle that the queue is drained.",
+        file="engine/consuming/consuming.py",
+        old="        return not self._held or (",
+        new="        return (",
+        test=WIRE + "test_consume_ends.py::"
+        "test_a_stream_whose_credit_was_taken_back_learns_with_its_last_settle_that_the_queue_is_drained",
+    ),
+    Mutant(
         name="lapsed-lease-holds-credit",
         defect="A lease that lapsed counts for ever.",
         file="engine/consuming/consuming.py",

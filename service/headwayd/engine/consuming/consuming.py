@@ -2,7 +2,8 @@
 
 It does one thing at a time: what the consumer asked for, in order; then, as far as the credit goes, the next messages.
 Acks and the leasing of what comes next are one step of the store. If there is nothing to lease the stream stands in the
-consumer line like everybody, and settles on while it stands there.
+consumer line like everybody, and settles on while it stands there. Without room for anything it only looks whether the
+queue is still there and not drained: when it starts, and when a settle may have been the last.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import GetOrder, Settled, Settlement
+from headwayd.domain.standing import Waiter
 from headwayd.engine.ahead import begun
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.inbox import Inbox
@@ -78,6 +80,7 @@ class Consuming:
         self._tell_at = float("inf")
         self._told_known_at = float("-inf")
         self._is_begun = False  # the store has answered once
+        self._is_to_look = True  # unless it leases: whether there is a queue, and anything that may come of it
         self._is_unsure = False  # it may have leased something without an answer
         self._unheard = ""  # the attempt of a wait that it left, whose answer may have been lost
         self._may_own_more = False  # than it was told of: of a lost answer its credit then took less, or nothing
@@ -128,9 +131,11 @@ class Consuming:
         self._held.lapse(self._loop.time())
         if (asked := self._inbox.take()) is not None:
             return self._do(asked)
-        if self._line is None and not self._inbox.is_read and (room := self._room()) is not None:
+        if self._line is not None or (self._inbox.is_read and self._is_begun):
+            return None
+        if not self._inbox.is_read and (room := self._room()) is not None:
             return self._lease(room)
-        return None
+        return self._look() if self._is_to_look else None
 
     async def _begin_ahead(self) -> asyncio.Task[ToldConsumer | None] | None:
         """While one thing is told the store does the next. Not while it waits in line: its place would be told later
@@ -190,15 +195,33 @@ class Consuming:
         except (QueueNotFound, QueueDeleted) as error:
             if ack:  # that is told first; the next try tells of the queue
                 return await self._settle(self._consumers.store.ack(self._queue, ack, budget_s=self._budget_s))
-            raise (QueueDeleted.of(self._queue) if self._is_begun else error) from None
+            raise self._absence(error) from None
         self._is_begun = True
         return self._leased(step, ack)
+
+    async def _look(self) -> None:
+        """Learns what a try would, without one: no queue, another in its place, drained. From the first look on it is
+        the queue of that life which this stream leases from."""
+        self._is_to_look = False
+        consumer = self._consumer
+        order = consumer.order._replace(max_messages=0, ack=(), attempt_id="")
+        nobody = Waiter(name="", generation=consumer.waiter.generation)
+        try:
+            step = await self._call(self._consumers.store.get(order, waiter=nobody, budget_s=self._budget_s))
+        except (QueueNotFound, QueueDeleted) as error:
+            raise self._absence(error) from None
+        self._is_begun = True
+        consumer.waiter = consumer.waiter._replace(generation=step.generation)
+
+    def _absence(self, error: QueueNotFound | QueueDeleted) -> QueueNotFound | QueueDeleted:
+        """What the stream ends with where there is no queue: one that it has seen was deleted."""
+        return QueueDeleted.of(self._queue) if self._is_begun else error
 
     def _leased(self, step: GetStep, ack: Sequence[str]) -> ToldConsumer | None:
         """Takes over what a step gave."""
         now = self._loop.time()
         self._clock_ahead_ms = step.at_ms - now * 1_000
-        self._unheard = ""
+        self._unheard, self._is_to_look = "", False
         self._note(step.settled)
         if step.deliveries:
             last_ms = last_expiry_ms(step.deliveries)
@@ -304,9 +327,17 @@ class Consuming:
         self._note(settled)
         if self._held.taken_up_count > had_taken_up:
             await self._ask_for_less()
-        elif self._line is not None and (room := self._held.room()) is not None:
+        elif self._line is None:
+            self._is_to_look = self._is_to_look or self._may_be_the_last(settled)
+        elif (room := self._held.room()) is not None:
             self._consumer.order = self._asked_for(room, (), self._consumer.order.attempt_id)
         return ToldConsumer(settled=settled)
+
+    def _may_be_the_last(self, settled: Sequence[Settlement]) -> bool:
+        """Whether nothing is left to settle by which it would learn later that there is no more, or it is told now."""
+        return not self._held or (
+            type(settled) is not FirstAcks and any(one.settled is Settled.GONE for one in settled)
+        )
 
     def _note(self, settled: Sequence[Settlement]) -> None:
         if type(settled) is FirstAcks:
