@@ -146,7 +146,7 @@ async def test_a_message_given_back_after_its_time_expires(line: Line, keys: Key
     taken = await line.take_one()
     await past(keys, taken.put_at.ToMilliseconds() + SOON_MS)
     [result] = await line.delay(taken.lease, delay_ms=delay_ms)
-    assert (result.settled, result.HasField("available_at")) == (GONE, False)
+    assert (result.settled, result.attempts, result.HasField("available_at")) == (GONE, 0, False)
     counts = await expired(line)
     assert (counts.leased, counts.length, counts.delayed) == (0, 0, 0)
     assert (await line.get(wait_ms=200)).deliveries == []

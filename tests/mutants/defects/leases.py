@@ -193,6 +193,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before",
     ),
     Mutant(
+        name="gone-with-attempts",
+        defect="A Delay that finds its message expired tells failures of one that is gone.",
+        file=LUA + "delay.lua",
+        old="is_kept and record.failures or 0",
+        new="record.failures",
+        test=WIRE + "test_time_to_live.py::test_a_message_given_back_after_its_time_expires",
+    ),
+    Mutant(
         name="expired-a-moment-early",
         defect="A message expires a millisecond before its time is over.",
         file=INCLUDE + "due.lua",

@@ -36,7 +36,8 @@ local function is_over(record) return record.expires_at > 0 and record.expires_a
 -- A message whose time is over does not come back.
 local function end_it(i, results, ticket, element, record)
   expire(S, ticket, element, record)
-  results[i] = { policy_of(S, 'dead_letter_expired') == 1 and T.DEAD or T.GONE, record.failures, '0' }
+  local is_kept = policy_of(S, 'dead_letter_expired') == 1
+  results[i] = { is_kept and T.DEAD or T.GONE, is_kept and record.failures or 0, '0' }
 end
 
 local results, back, dropped, released = {}, {}, {}, {}
