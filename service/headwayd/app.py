@@ -101,6 +101,7 @@ class Service:
             demand=Demand(settings.durability, settings.min_replicas),
             password_file=settings.redis_password_file,
             sentinel_password_file=settings.redis_sentinel_password_file,
+            limits=settings.limits,
         )
         self._oversight = Oversight(settings, process=self.process, is_worker=is_worker, shared=shared)
         self._engine = Engine(

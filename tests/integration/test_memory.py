@@ -103,7 +103,7 @@ async def test_the_window_of_a_message_that_a_foreign_client_took_begins_soon_af
 async def test_no_more_ids_are_remembered_than_there_is_room_for(
     store_server: StoreServer, request: pytest.FixtureRequest
 ) -> None:
-    limits = "local MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 10\n"
+    limits = "local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 1000, 10\n"
     async with desk_at(store_server, queue_of(request), limits=limits) as desk:
         await desk.create(dedupe_window_ms=HOUR_MS)
         for n in range(40):

@@ -42,10 +42,18 @@ class LimitSettings(BaseSettings):
         ms(MAX_WAIT_MS), "The longest wait of one call.", unit="span", ge=ms(0), le=ms(MAX_WAIT_MS)
     )
     max_lease: Span = setting(
-        ms(MAX_LEASE_MS), "The longest lease.", unit="span", ge=ms(MIN_LEASE_MS), le=ms(MAX_LEASE_MS)
+        ms(MAX_LEASE_MS),
+        "The longest lease, also where a queue's policy says a longer one.",
+        unit="span",
+        ge=ms(MIN_LEASE_MS),
+        le=ms(MAX_LEASE_MS),
     )
     max_delay: Span = setting(
-        ms(MAX_DELAY_MS), "The longest delay of a message.", unit="span", ge=ms(0), le=ms(MAX_DELAY_MS)
+        ms(MAX_DELAY_MS),
+        "The longest delay that a call may give a message. The backoff of a queue's policy is not bounded by it.",
+        unit="span",
+        ge=ms(0),
+        le=ms(MAX_DELAY_MS),
     )
 
     def limits_with(self, capacity: Capacity, **others: int) -> Limits:

@@ -39,6 +39,14 @@ MAX_REDRIVE_RATE = 1_000_000.0
 DEFAULT_CHECKED_ENTRIES = 1_000_000
 
 
+def in_words(span_ms: int) -> str:
+    """A span in the largest unit that tells it in whole numbers."""
+    for unit_ms, unit in ((DAY_MS, "days"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, "s")):
+        if span_ms and span_ms % unit_ms == 0:
+            return f"{span_ms // unit_ms} {unit}"
+    return f"{span_ms} ms"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The limits that an operator may set. Published by GetServerInfo.

@@ -22,10 +22,11 @@ from headwayd.domain.limits import (
     MIN_LEASE_MS,
     MINUTE_MS,
     Limits,
+    in_words,
 )
 from headwayd.domain.model import LONGEST_DEDUPE_MS, POLICY_FIELDS, Policy
 from headwayd.rpc.spans import set_duration
-from headwayd.rpc.validation import Checks, in_words
+from headwayd.rpc.validation import Checks
 
 _DEFAULTS = Policy()
 

@@ -11,7 +11,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from headwayd.domain.errors import FieldInvalid, HeadwayError, TooLarge, Violation
 from headwayd.domain.leases import LeaseRuns
-from headwayd.domain.limits import DAY_MS, HOUR_MS, MAX_ID_BYTES, MINUTE_MS, SECOND_MS, Limits
+from headwayd.domain.limits import MAX_ID_BYTES, Limits, in_words
 
 MAX_LEASE_TOKEN_BYTES = 256  # ours are shorter; anything else gets the answer GONE
 
@@ -167,11 +167,3 @@ class Checks:
         self._violations.append(violation)
         if self._error is None:
             self._error = (error_class, metadata)
-
-
-def in_words(span_ms: int) -> str:
-    """A span in the largest unit that tells it in whole numbers."""
-    for unit_ms, unit in ((DAY_MS, "days"), (HOUR_MS, "h"), (MINUTE_MS, "min"), (SECOND_MS, "s")):
-        if span_ms and span_ms % unit_ms == 0:
-            return f"{span_ms // unit_ms} {unit}"
-    return f"{span_ms} ms"

@@ -21,6 +21,7 @@ from headwayd.domain.errors import (
     NotDurable,
     StoreUnavailable,
 )
+from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Queue,
     StoreFacts,
@@ -44,13 +45,15 @@ _MANY_ITEMS = 50  # cost the store more than half a millisecond
 DEAR = 4  # what takes messages out of the middle of something costs the store as much as so many puts, gets or acks
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
 _ANY = Demand()
+_STANDARD = Limits()
 _NEVER_LOOKED = "the store has not said yet what it keeps"
 log = structlog.get_logger(__name__)
 
 
 class Asking:
-    """`process` names this process in role keys and channels; `scripts` replaces the scripts (by a test's, with another
-    clock). While the store does not keep the durability of `demand`, everything that writes raises NotDurable."""
+    """`process` names this process in role keys and channels; `limits` are those of leases and delays, where a queue's
+    policy or the store's clock decides; `scripts` replaces the scripts (by a test's, with another clock). While the
+    store does not keep the durability of `demand`, everything that writes raises NotDurable."""
 
     def __init__(
         self,
@@ -63,13 +66,15 @@ class Asking:
         demand: Demand = _ANY,
         password_file: Path | None = None,
         sentinel_password_file: Path | None = None,
+        limits: Limits = _STANDARD,
         scripts: Mapping[str, Script] | None = None,
     ) -> None:
         self._prefix = prefix
         self._process = process
         self._is_embedded = embedded
         self._timeout_s = call_timeout.total_seconds()
-        self._scripts = all_scripts() if scripts is None else scripts
+        self._max_delay_ms = limits.max_delay_ms
+        self._scripts = scripts or all_scripts(limits.max_lease_ms, limits.max_delay_ms)
         self._demand = demand
         address = parse_address(url)
         # Channels are one space for all databases of a server.

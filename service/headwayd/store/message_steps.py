@@ -9,7 +9,7 @@ from typing import Any
 from headwayd.domain.bare import BareMessages
 from headwayd.domain.errors import FieldInvalid, QueueDrained, Violation
 from headwayd.domain.leases import all_leases
-from headwayd.domain.limits import DAY_MS, MAX_DELAY_MS
+from headwayd.domain.limits import in_words
 from headwayd.domain.model import (
     DelayOrder,
     GetOrder,
@@ -29,7 +29,6 @@ from headwayd.store.replies import text
 from headwayd.store.status import Status
 
 _NOBODY = Waiter(name="")
-_TOO_FAR = f"is more than {MAX_DELAY_MS // DAY_MS} days ahead"
 
 
 def _invalid(field: str, description: str) -> FieldInvalid:
@@ -38,6 +37,9 @@ def _invalid(field: str, description: str) -> FieldInvalid:
 
 class MessageSteps(Asking):
     """The message part of `engine.ports.Store`."""
+
+    def _too_far(self, field: str) -> FieldInvalid:
+        return _invalid(field, f"is more than {in_words(self._max_delay_ms)} ahead")
 
     async def put(
         self,
@@ -77,7 +79,7 @@ class MessageSteps(Asking):
         if status == Status.NEVER_FITS:
             raise _invalid("messages", "more than the queue's bound, so they can never be accepted together")
         if status == Status.TOO_FAR:
-            raise _invalid(f"messages[{int(reply[1]) - 1}].not_before", _TOO_FAR)
+            raise self._too_far(f"messages[{int(reply[1]) - 1}].not_before")
         if status == Status.DUPLICATE_MESSAGE:
             raise replies.duplicate(queue, messages[int(reply[1]) - 1].id)
         self._note_due(queue, reply[1], reply[9])
@@ -216,7 +218,7 @@ class MessageSteps(Asking):
         if replies.missing(reply[0], order.queue) is not None:
             return replies.all_gone(order.leases, order.message_ids)
         if text(reply[0]) == Status.TOO_FAR:
-            raise _invalid("until", _TOO_FAR)
+            raise self._too_far("until")
         self._note_due(order.queue, reply[1], reply[2])
         subjects = [(lease, "") for lease in order.leases] + [("", name) for name in order.message_ids]
         return [

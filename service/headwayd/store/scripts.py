@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cache, partial
 from importlib import resources
 
-from headwayd.domain.limits import MAX_DELAY_MS, MAX_REMEMBERED_IDS
+from headwayd.domain.limits import MAX_DELAY_MS, MAX_LEASE_MS, MAX_REMEMBERED_IDS
 from headwayd.domain.model import Policy
 from headwayd.store import keys
 from headwayd.store.script_functions import is_function, made_when_called
@@ -60,8 +60,9 @@ def _policy_include() -> str:
     return f"local function policy_defaults() return {{ {rows} }} end\n"
 
 
-def _limits_include() -> str:
-    return f"local MAX_DELAY_MS, MAX_REMEMBERED_IDS = {MAX_DELAY_MS}, {MAX_REMEMBERED_IDS}\n"
+def _limits_include(max_lease_ms: int = MAX_LEASE_MS, max_delay_ms: int = MAX_DELAY_MS) -> str:
+    values = f"{max_lease_ms}, {max_delay_ms}, {MAX_REMEMBERED_IDS}"
+    return f"local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = {values}\n"
 
 
 def _with_statuses(text: str) -> str:
@@ -239,7 +240,12 @@ NAMES = (
 )
 
 
+def all_scripts(max_lease_ms: int = MAX_LEASE_MS, max_delay_ms: int = MAX_DELAY_MS) -> dict[str, Script]:
+    """Every script by name; these limits, which an operator may set, are written out in them."""
+    return _all_with(max_lease_ms, max_delay_ms)
+
+
 @cache
-def all_scripts() -> dict[str, Script]:
-    """Every script by name."""
-    return {name: build(name) for name in NAMES}
+def _all_with(max_lease_ms: int, max_delay_ms: int) -> dict[str, Script]:
+    replaced = {"limits": _limits_include(max_lease_ms, max_delay_ms)}
+    return {name: build(name, replaced) for name in NAMES}

@@ -6,6 +6,7 @@ from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
 OUTSTANDING = "tests/unit/test_outstanding.py::"
 MEMORY = "tests/integration/test_memory.py::"
+SHORT = WIRE + "test_short_limits.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -191,6 +192,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="'ZRANGEBYSCORE', K.delayed, '-inf', S.now,",
         new="'ZRANGEBYSCORE', K.delayed, '-inf', S.now + 1,",
         test=EXACT + "test_a_delayed_message_is_due_at_its_instant_and_not_a_millisecond_before",
+    ),
+    Mutant(
+        name="policy-passes-the-longest-lease",
+        defect="A lease by the queue's policy is longer than the operator allows.",
+        file=LUA + "get.lua",
+        old="math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS)",
+        new="policy_of(S, 'lease_ms')",
+        test=SHORT + "test_no_lease_is_longer_than_the_service_allows_whatever_the_policy_says",
+    ),
+    Mutant(
+        name="extended-beyond-the-longest-lease",
+        defect="A lease that is extended by the queue's policy is longer than the operator allows.",
+        file=LUA + "extend.lua",
+        old="math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS)",
+        new="policy_of(S, 'lease_ms')",
+        test=SHORT + "test_no_lease_is_longer_than_the_service_allows_whatever_the_policy_says",
+    ),
+    Mutant(
+        name="store-has-the-standard-limits",
+        defect="Instants may lie farther ahead than the operator allows.",
+        file="app.py",
+        old="            limits=settings.limits,\n        )\n        self._oversight",
+        new="        )\n        self._oversight",
+        test=SHORT + "test_no_call_delays_a_message_for_longer_than_the_service_allows",
     ),
     Mutant(
         name="gone-with-attempts",

@@ -13,7 +13,7 @@ local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local lease_ms = tonumber(ARGV[3])
-if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
+if lease_ms == 0 then lease_ms = math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS) end
 local deadline = S.now + lease_ms
 local limit = policy_of(S, 'limit')
 local results = {}

@@ -3,7 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] consumer's name
 -- ARGV[4] most messages; for several who ask, of the first
--- ARGV[5] lease (ms); '0' = the queue's policy
+-- ARGV[5] lease (ms); '0' = the queue's policy, but at most the limit of leases
 -- ARGV[6] random part of the new leases' nonces, 16 bytes; for several who ask as many for each, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
 --         larger stays, and who asks does not stand in line for it
@@ -164,7 +164,7 @@ end
 local stands_more = false   -- behind as many as had expired and one step takes away
 if status == T.OK and wait == '' and L.given == 0 then
   local lease_ms = tonumber(ARGV[5])
-  if lease_ms == 0 then lease_ms = policy_of(S, 'lease_ms') end
+  if lease_ms == 0 then lease_ms = math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS) end
   local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and not has_extra(S, K.side)
   local most = math.min(asked_for(), slots, S.len - ahead, slots - ahead)
   L.ahead = ahead
