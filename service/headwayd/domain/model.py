@@ -225,13 +225,15 @@ class Settlement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayOrder:
-    """Messages to be given back, by lease, or postponed, by id. With neither time given: by the queue's backoff."""
+    """Messages to be given back, by lease, or postponed, by id. With neither time given: by the queue's backoff.
+    `until_field` is what its caller calls `until_at_ms`, which only the store's clock can find too far ahead."""
 
     queue: str
     leases: Sequence[str]
     message_ids: Sequence[str] = ()
     delay_ms: int | None = None
     until_at_ms: int | None = None
+    until_field: str = "until"
     reason: str = ""
     keep_attempt: bool = False
 

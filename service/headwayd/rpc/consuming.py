@@ -72,7 +72,7 @@ def step_of(request: queue_service_pb2.ConsumeRequest, queue: str, limits: Limit
                 return AckOrder(requests.acked_leases(request.ack, limits), request.ack.result)
             case "delay":
                 _check_queue(request.delay.queue, queue, limits)
-                return replace(requests.delay_order(request.delay, limits), queue=queue)
+                return replace(requests.delay_order(request.delay, limits), queue=queue, until_field="delay.until")
             case "extend":
                 _check_queue(request.extend.queue, queue, limits)
                 return ExtendOrder(*requests.extension(request.extend, limits))

@@ -218,7 +218,7 @@ class MessageSteps(Asking):
         if replies.missing(reply[0], order.queue) is not None:
             return replies.all_gone(order.leases, order.message_ids)
         if text(reply[0]) == Status.TOO_FAR:
-            raise self._too_far("until")
+            raise self._too_far(order.until_field)
         self._note_due(order.queue, reply[1], reply[2])
         subjects = [(lease, "") for lease in order.leases] + [("", name) for name in order.message_ids]
         return [

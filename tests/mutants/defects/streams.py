@@ -74,6 +74,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_lapsed_lease_that_is_taken_up_again_while_the_stream_waits_takes_its_credit",
     ),
     Mutant(
+        name="far-delay-of-no-step",
+        defect="A delay step whose instant lies too far ahead is refused with a field that no step has.",
+        file="rpc/consuming.py",
+        old=', until_field="delay.until"',
+        new="",
+        test=WIRE + "test_consume_ends.py::test_a_bad_step_ends_the_stream_behind_the_answers_to_those_before",
+    ),
+    Mutant(
         name="never-looks-without-credit",
         defect="A stream that begins without credit never learns that there is no such queue.",
         file="engine/consuming/consuming.py",
