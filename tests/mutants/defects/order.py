@@ -210,4 +210,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=EXACT + "test_an_update_of_the_bound_begins_no_new_life",
     ),
+    Mutant(
+        name="made-id-in-any-spelling",
+        defect="An id that was made for a message is taken with zeros before its number, too.",
+        file=INCLUDE + "names.lua",
+        old="([1-9]%d*)$'",
+        new="0*([1-9]%d*)$'",
+        test=WIRE + "test_made_ids.py::test_a_made_id_in_another_spelling_names_nothing",
+    ),
 )

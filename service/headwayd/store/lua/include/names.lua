@@ -106,26 +106,30 @@ local function find_ticket(S, ticket)
   return ending_of(S, ticket) and 'f' or nil
 end
 
+-- The same as find_name for a name that x:ids does not know: one that was made from a reference, spelled as it is made,
+-- or none. Whether the message has another name as well is not looked at: it may stand deep in the line, where no step
+-- reads. O(log n).
+local function find_made(S, name)
+  local generation, delayed, number = string.match(name, '^~(%x+)%-(d?)([1-9]%d*)$')
+  if generation ~= S.gen or #number > 15 then return nil end
+  local ref, state = number, nil
+  if delayed == 'd' then
+    ref = 'd' .. padded(tonumber(number))
+    state = redis.call('ZSCORE', K.delayed, string.sub(ref, 2)) and 'd'
+      or redis.call('HEXISTS', K.corpse, ref) == 1 and 'x' or ending_of(S, ref) and 'f'
+  else
+    state = find_ticket(S, ref)
+  end
+  if state == 'f' then return state, ref, (ending_of(S, ref)), 0, '' end
+  return state, ref
+end
+
 -- Where the message with this name is: a state and its reference. 'w' waits, 'l' leased, 'd' delayed, 'x' dead, 'f'
 -- finished; then also its mark, when it finished (ms), and the digest of its body. nil if it is not known. Writes
 -- nothing. O(log n).
 local function find_name(S, name)
   local at = redis.call('HGET', K.ids, name)
-  if not at then
-    local generation, delayed, number = string.match(name, '^~(%x+)%-(d?)(%d+)$')
-    if generation ~= S.gen or #number > 15 then return nil end
-    if delayed == 'd' then
-      local seq = padded(tonumber(number))
-      if redis.call('ZSCORE', K.delayed, seq) then return 'd', 'd' .. seq end
-      if redis.call('HEXISTS', K.corpse, 'd' .. seq) == 1 then return 'x', 'd' .. seq end
-      local mark = ending_of(S, 'd' .. seq)
-      if mark then return 'f', 'd' .. seq, mark, 0, '' end
-      return nil
-    end
-    local ticket = text_of(tonumber(number))
-    local state = find_ticket(S, ticket)
-    return state, ticket, state == 'f' and ending_of(S, ticket) or nil, 0, ''
-  end
+  if not at then return find_made(S, name) end
   local state, ref = string.sub(at, 1, 1), string.sub(at, 2)
   if state == 'd' then return state, 'd' .. ref end
   if state == 'f' then
