@@ -135,7 +135,7 @@ async def test_the_page_that_a_token_begins_may_have_gone(line: Line) -> None:
 
 @pytest.mark.parametrize(
     "token",
-    ["garbage", "-1", "1e9", "nan", "1:2:3", "x" * 256, "x" * 257, "\x00", "ü", "999999999999999999999999"],
+    ["garbage", "-1", "1e9", "nan", "1:2:3", "x" * 256, "x" * 257, "\x00", "ü", "1", "\u0663", "9" * 16, "9" * 24],
     ids=ascii,
 )
 async def test_a_token_that_nobody_gave_is_refused(line: Line, token: str) -> None:
@@ -144,6 +144,40 @@ async def test_a_token_that_nobody_gave_is_refused(line: Line, token: str) -> No
     with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
         await list_dead(line, page_token=token)
     assert list(said.violations) == ["page_token"]
+
+
+async def test_a_token_of_another_queue_is_refused(line: Line) -> None:
+    other = Line(line.stub, f"{line.name}-other", line.admin)
+    for one in (line, other):
+        await one.create(retry=ONE_ATTEMPT)
+        await bury(one, *(named(number) for number in range(3)))
+    token = (await list_dead(line, page_size=1)).next_page_token
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await list_dead(other, page_token=token)
+    assert list(said.violations) == ["page_token"]
+    await other.delete()
+
+
+async def test_a_token_of_an_earlier_life_is_refused(line: Line) -> None:
+    await line.create(retry=ONE_ATTEMPT)
+    await bury(line, *(named(number) for number in range(3)))
+    token = (await list_dead(line, page_size=1)).next_page_token
+    await line.delete()
+    await line.create(retry=ONE_ATTEMPT)
+    await bury(line, *(named(number) for number in range(3)))
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await list_dead(line, page_token=token)
+    assert list(said.violations) == ["page_token"]
+
+
+async def test_a_token_in_another_spelling_is_refused(line: Line) -> None:
+    await line.create(retry=ONE_ATTEMPT)
+    await bury(line, *(named(number) for number in range(3)))
+    front, _, number = (await list_dead(line, page_size=1)).next_page_token.rpartition("-")
+    for other in (f"{front}-0{number}", f"{front}-0", f"{front}-", f"{front}-{number} "):
+        with refused("FIELD_INVALID", INVALID_ARGUMENT):
+            await list_dead(line, page_token=other)
+    assert len((await list_dead(line, page_token=f"{front}-{number}")).messages) == 2
 
 
 async def test_a_token_that_was_changed_harms_nothing(line: Line) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from headwayd.domain.errors import FieldInvalid, QueueClosed, TooLarge, Violation
@@ -18,17 +19,13 @@ _NO_LIMIT = "+inf"
 _ADOPT_BYTES = 4 * 1024 * 1024
 
 
-def _number_of(page_token: str) -> str:
-    if not page_token:
-        return "0"
-    if not (page_token.isascii() and page_token.isdigit() and len(page_token) <= 16):
-        description = "is no token of a page"
-        raise FieldInvalid(
-            f"page_token {description}",
-            metadata={"field": "page_token"},
-            violations=[Violation("page_token", description)],
-        )
-    return page_token
+# Of a page of the dead: the queue's generation, and the number of the last message before the page.
+_PAGE_TOKEN = re.compile("([0-9a-f]+)-([1-9][0-9]{0,15})")
+
+
+def _no_token(description: str) -> FieldInvalid:
+    violations = [Violation("page_token", description)]
+    return FieldInvalid(f"page_token {description}", metadata={"field": "page_token"}, violations=violations)
 
 
 class DeadSteps(Asking):
@@ -44,12 +41,18 @@ class DeadSteps(Asking):
     async def list_dead(
         self, queue: str, *, page_size: int, page_token: str, max_bytes: int, budget_s: float
     ) -> DeadPage:
-        """A page of the dead, in the order they died. A token is the number of the last message before the page."""
-        corpses, _, is_more = await self._corpses(
-            queue, after=_number_of(page_token), most=page_size, max_bytes=max_bytes, budget_s=budget_s
+        """A page of the dead, in the order they died. A token holds for the life of the queue that it was given for;
+        raises FieldInvalid for any other."""
+        token = _PAGE_TOKEN.fullmatch(page_token)
+        if page_token and token is None:
+            raise _no_token("is no token of a page")
+        corpses, generation, is_more = await self._corpses(
+            queue, after=token[2] if token else "0", most=page_size, max_bytes=max_bytes, budget_s=budget_s
         )
-        token = str(corpses[-1].number) if is_more else ""
-        return DeadPage([replies.dead_message(corpse) for corpse in corpses], token)
+        if token and token[1] != text(generation):
+            raise _no_token("was given for another queue, or an earlier one of this name")
+        next_token = f"{text(generation)}-{corpses[-1].number}" if is_more else ""
+        return DeadPage([replies.dead_message(corpse) for corpse in corpses], next_token)
 
     async def _corpses(
         self,

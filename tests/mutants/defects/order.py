@@ -218,4 +218,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="0*([1-9]%d*)$'",
         test=WIRE + "test_made_ids.py::test_a_made_id_in_another_spelling_names_nothing",
     ),
+    Mutant(
+        name="page-of-another-life",
+        defect="A page of the dead goes on where one of an earlier queue of the same name ended.",
+        file="store/dead_steps.py",
+        old="        if token and token[1] != text(generation):",
+        new="        if False:",
+        test=WIRE + "test_list_dead.py::test_a_token_of_an_earlier_life_is_refused",
+    ),
 )
