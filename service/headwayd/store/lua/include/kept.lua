@@ -38,8 +38,9 @@ local function number_behind_all(S)
 end
 
 -- Holders are waiters whose stream owns what they lease: x:owners tells of each step in which one leased how many of its
--- leases are out, and whose they are, and by itself of each that lapsed and was taken up again; x:held how many leases a holder has out; x:turns, of those who keep standing, how
--- many turns in a row each has had. An owner of every lease would cost more than a tenth of all that a message does.
+-- leases are out, and whose they are, and by itself of each that lapsed and was taken up again; x:held how many leases a
+-- holder has out; x:turns, of those who keep standing, how many turns in a row each has had. An owner of every lease
+-- would cost more than a tenth of all that a message does.
 local function owned_by(count, waiter) return text_of(count) .. ' ' .. waiter end
 local function owner_of(kept)
   local count, waiter = string.match(kept, '^(%d+) (.*)$')
