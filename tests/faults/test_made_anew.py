@@ -1,28 +1,60 @@
-"""A queue is deleted and made anew while a service looks away: who waited for the old one is not served by the new."""
+"""A queue is deleted and made anew while a service looks away: who waited for the old one is not served by the new, and
+no call goes on in the new that began in the old."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from faults.conftest import Open, Serve
-from harness import StoreServer, eventually, refused
+from harness import ServiceProcess, StoreServer, eventually, refused
 from headway.v1 import queue_service_pb2
-from wire.calls import Line, payloads
+from wire.calls import Keys, Line, payloads
 from wire.conditions import consumers_wait, producers_wait
 from wire.flows import Consuming
 from wire.operators import assert_sound
 from wire.streams import Standing
 
+PREFIX = "__pressure__"
 WAIT_MS = 60_000
 
 
+@contextmanager
+def looking_away(service: ServiceProcess) -> Iterator[None]:
+    """What its calls wait for happens, and is over, before it looks again."""
+    service.signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        service.signal(signal.SIGCONT)
+
+
+@pytest.fixture
+async def away(fresh_store_server: StoreServer, serve: Serve) -> ServiceProcess:
+    """The service that looks away."""
+    return await serve(fresh_store_server.url)
+
+
+@pytest.fixture
+async def there(away: ServiceProcess, open_line: Open) -> Line:
+    """The queue through it."""
+    return await open_line(away, "jobs")
+
+
+@pytest.fixture
+def keys(fresh_store_server: StoreServer) -> Iterator[Keys]:
+    """The keys of the queue "jobs"."""
+    with fresh_store_server.client() as client:
+        yield Keys(client, PREFIX, "jobs")
+
+
 async def test_who_waited_is_told_that_it_was_deleted_and_the_new_one_knows_nobody(
-    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+    line: Line, there: Line, away: ServiceProcess
 ) -> None:
-    line = await open_line(await serve(fresh_store_server.url), "jobs")
-    away = await serve(fresh_store_server.url)
-    there = await open_line(away, "jobs")
     full, full_there = Line(line.stub, "full", line.admin), Line(there.stub, "full")
     await line.create()
     await full.create(bound=1)
@@ -32,14 +64,11 @@ async def test_who_waited_is_told_that_it_was_deleted_and_the_new_one_knows_nobo
     async with Standing(there) as standing, Consuming(there, 1) as consuming:
         await eventually(lambda: consumers_wait(line, 3))
         await eventually(lambda: producers_wait(full, 1))
-        away.signal(signal.SIGSTOP)
-        try:
+        with looking_away(away):
             for one in (line, full):
                 await one.delete()
                 await one.create()
                 await one.put(b"new")
-        finally:
-            away.signal(signal.SIGCONT)
         told = await standing.until(lambda told: told.HasField("finished"))
         assert told.finished.outcome == queue_service_pb2.OUTCOME_DELETED
         with refused("QUEUE_DELETED"):
@@ -55,3 +84,61 @@ async def test_who_waited_is_told_that_it_was_deleted_and_the_new_one_knows_nobo
         counts = await one.counts()
         assert (counts.accepted, counts.length, counts.leased) == (1, 0, 1)
         await assert_sound(one)
+
+
+async def test_a_delete_that_waits_for_a_role_leaves_the_next_queue_alone(
+    line: Line, there: Line, away: ServiceProcess, keys: Keys
+) -> None:
+    await line.create()
+    keys.client.rpop(keys["producer_free"])
+    deleting = asyncio.create_task(there.delete(wait_ms=10_000))
+    await eventually(lambda: not keys.client.exists(keys["bound"]))
+    with looking_away(away):
+        keys.client.lpush(keys["producer_free"], 0)
+        await line.delete()
+        await line.create()
+        await line.put(b"new")
+    await deleting
+    assert payloads(await line.take()) == [b"new"]
+    await assert_sound(line)
+
+
+async def test_a_delete_that_waits_for_a_role_does_not_wait_for_the_end_of_the_next_queue(
+    line: Line, there: Line, away: ServiceProcess, keys: Keys
+) -> None:
+    await line.create()
+    keys.client.rpop(keys["producer_free"])
+    deleting = asyncio.create_task(there.delete(wait_ms=10_000))
+    await eventually(lambda: not keys.client.exists(keys["bound"]))
+    with looking_away(away):
+        keys.client.lpush(keys["producer_free"], 0)
+        await line.delete()
+        await line.create()
+        keys.client.rpop(keys["consumer_free"])
+        with refused("ROLE_IN_USE"):
+            await line.delete(wait_ms=0)
+    await deleting
+    assert keys.client.exists(keys["x:deleting"])
+    keys.client.lpush(keys["consumer_free"], 0)
+    await line.delete()
+
+
+@pytest.mark.parametrize("is_made_anew", [True, False])
+async def test_a_close_that_waits_for_a_role_is_told_of_the_end_and_leaves_the_next_queue_open(
+    line: Line, there: Line, away: ServiceProcess, keys: Keys, is_made_anew: bool
+) -> None:
+    await line.create()
+    keys.client.rpop(keys["producer_free"])
+    keys.client.lpush(keys[""], b"foreign")
+    closing = asyncio.create_task(there.close(wait_ms=10_000))
+    await eventually(lambda: keys.client.hget(keys["x:meta"], "seen_len") == b"1")  # it has looked
+    with looking_away(away):
+        keys.client.lpush(keys["producer_free"], 0)
+        await line.delete()
+        if is_made_anew:
+            await line.create()
+    with refused("QUEUE_DELETED") as said:
+        await closing
+    assert said.metadata == {"queue": "jobs"}
+    if is_made_anew:
+        assert not (await line.describe()).closed

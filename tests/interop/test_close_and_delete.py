@@ -276,8 +276,14 @@ async def test_our_delete_tells_who_holds_a_role_and_can_be_resumed(line: Line, 
     assert (await line.create()).created
 
 
-async def test_our_delete_waits_for_a_foreign_client_that_gives_its_role_back(line: Line, keys: Keys) -> None:
-    await line.create()
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_our_delete_waits_for_a_foreign_client_that_gives_its_role_back(
+    line: Line, foreign: Foreign, keys: Keys, is_known: bool
+) -> None:
+    if is_known:
+        await line.create()
+    else:  # no step of ours has seen it
+        await foreign.call("create")
     keys.client.rpop(keys["consumer_free"])
     deleting = asyncio.create_task(line.delete(wait_ms=10_000))
     await eventually(lambda: not keys.client.exists(keys["bound"]))

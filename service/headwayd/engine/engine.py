@@ -15,7 +15,7 @@ from headwayd.domain import names
 from headwayd.domain.access import Used
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
-from headwayd.domain.errors import QueueNotFound, RoleInUse, ShuttingDown, StoreUnavailable
+from headwayd.domain.errors import RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -240,9 +240,11 @@ class Engine:
         return await self._store.set_paused(queue, False, budget_s=budget_s)
 
     async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
-        """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for
-        `wait_ms`."""
-        step = await until_done(lambda: self._store.close_queue(queue, budget_s=budget_s), wait_ms)
+        """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for `wait_ms`,
+        QueueDeleted if the queue went meanwhile."""
+        step = await until_done(
+            lambda generation: self._store.close_queue(queue, generation=generation, budget_s=budget_s), wait_ms
+        )
         if isinstance(step, RoleStep):
             raise RoleInUse.of(queue, role=step.role, holder=step.holder)
         return step
@@ -250,20 +252,9 @@ class Engine:
     async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
         """Leaves nothing behind. Raises RoleInUse if foreign clients kept their roles for `wait_ms`; calling again
         resumes."""
-        is_begun = False
-
-        async def step() -> RoleStep:
-            nonlocal is_begun
-            try:
-                done = await self._store.delete(queue, budget_s=budget_s)
-            except QueueNotFound:
-                if is_begun:  # somebody else finished it
-                    return RoleStep(is_done=True)
-                raise
-            is_begun = True
-            return done
-
-        done = await until_done(step, wait_ms)
+        done = await until_done(
+            lambda generation: self._store.delete(queue, generation=generation, budget_s=budget_s), wait_ms
+        )
         if not done.is_done:
             raise RoleInUse.of(queue, role=done.role, holder=done.holder)
 

@@ -90,11 +90,13 @@ class GetAsk(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RoleStep:
-    """Whether a step that needs a foreign client's role was done; if not, which role and who holds it."""
+    """Whether a step that needs a foreign client's role was done; if not, which role and who holds it, and the life of
+    the queue that the step was of; give it back with the next, which is of that one and no other."""
 
     is_done: bool
     role: str = ""
     holder: str = ""
+    generation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +147,9 @@ class Store(Protocol):
 
     async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue: ...
 
-    async def close_queue(self, queue: str, *, budget_s: float) -> Queue | RoleStep: ...
+    async def close_queue(self, queue: str, *, generation: str = "", budget_s: float) -> Queue | RoleStep: ...
 
-    async def delete(self, queue: str, *, budget_s: float) -> RoleStep: ...
+    async def delete(self, queue: str, *, generation: str = "", budget_s: float) -> RoleStep: ...
 
     async def put(
         self,

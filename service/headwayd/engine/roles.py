@@ -12,16 +12,18 @@ T = TypeVar("T")
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
-async def until_done(step: Callable[[], Awaitable[T | RoleStep]], wait_ms: int) -> T | RoleStep:
+async def until_done(step: Callable[[str], Awaitable[T | RoleStep]], wait_ms: int) -> T | RoleStep:
     """Repeats the step while a foreign client holds the role, with growing pauses, for at most `wait_ms`. These calls
-    are rare and short, so they look again instead of standing in a line."""
+    are rare and short, so they look again instead of standing in a line. Each step gets the generation that the one
+    before told, the first "": so all of them are of one life of the queue."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
-    pause_s = _SHORTEST_PAUSE_S
+    pause_s, generation = _SHORTEST_PAUSE_S, ""
     while True:
-        result = await asyncio.shield(step())
+        result = await asyncio.shield(step(generation))
         if not isinstance(result, RoleStep) or result.is_done:
             return result
+        generation = result.generation
         left_s = deadline - loop.time()
         if left_s <= 0:
             return result

@@ -129,18 +129,20 @@ class QueueSteps(Asking):
         """The queue after it was paused or resumed."""
         return await self._ask_queue("pause", queue, "1" if is_paused else "0", budget_s=budget_s)
 
-    async def close_queue(self, queue: str, *, budget_s: float) -> Queue | RoleStep:
-        """The closed queue, or who holds the producer role. Raises QueueClosed if it was closed before."""
-        reply = await self._ask("close", queue, self._process, budget_s=budget_s)
+    async def close_queue(self, queue: str, *, generation: str = "", budget_s: float) -> Queue | RoleStep:
+        """The closed queue, or who holds the producer role. Raises QueueClosed if it was closed before, QueueDeleted if
+        the queue of the step before is no more."""
+        reply = await self._ask("close", queue, self._process, generation, budget_s=budget_s)
         if text(reply[0]) == Status.ROLE_IN_USE:
-            return RoleStep(False, text(reply[1]), text(reply[2]))
+            return RoleStep(False, *map(text, reply[1:]))
         return self._queue(queue, reply)
 
-    async def delete(self, queue: str, *, budget_s: float) -> RoleStep:
-        """Begins or resumes a deletion; not done while a foreign client holds a role."""
-        reply = await self._ask("delete", queue, budget_s=budget_s)
+    async def delete(self, queue: str, *, generation: str = "", budget_s: float) -> RoleStep:
+        """Begins or resumes a deletion; not done while a foreign client holds a role. Done if the queue of the step
+        before is no more."""
+        reply = await self._ask("delete", queue, generation, budget_s=budget_s)
         if text(reply[0]) == Status.ROLE_IN_USE:
-            return RoleStep(False, text(reply[1]), text(reply[2]))
+            return RoleStep(False, *map(text, reply[1:]))
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         return RoleStep(True)

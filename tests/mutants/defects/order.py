@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
+ANEW = "tests/faults/test_made_anew.py::"
 FOREIGN_AGE = "tests/integration/test_foreign_age.py::"
 REDRIVE = "tests/integration/test_redrive_steps.py::"
 
@@ -193,6 +194,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end",
         new="for _, name in ipairs(own_names()) do if name ~= 'corpse' then keys[#keys + 1] = key_of(name) end end",
         test=EXACT + "test_deleting_with_everything_outstanding_leaves_no_key",
+    ),
+    Mutant(
+        name="next-queue-deleted",
+        defect="A Delete that waits for a role deletes the queue that was made meanwhile.",
+        file=LUA + "delete.lua",
+        old="(stands or generation ~= ARGV[3])",
+        new="not stands and generation ~= ARGV[3]",
+        test=ANEW + "test_a_delete_that_waits_for_a_role_leaves_the_next_queue_alone",
+    ),
+    Mutant(
+        name="end-of-the-next-queue-waited-for",
+        defect="A Delete that waits for a role takes the deletion of the queue made meanwhile for its own.",
+        file=LUA + "delete.lua",
+        old="(stands or generation ~= ARGV[3])",
+        new="stands",
+        test=ANEW + "test_a_delete_that_waits_for_a_role_does_not_wait_for_the_end_of_the_next_queue",
+    ),
+    Mutant(
+        name="next-queue-closed",
+        defect="A Close that waits for a role closes the queue that was made meanwhile.",
+        file=LUA + "close.lua",
+        old="open_life(ARGV[4])",
+        new="open_life('')",
+        test=ANEW + "test_a_close_that_waits_for_a_role_is_told_of_the_end_and_leaves_the_next_queue_open",
     ),
     Mutant(
         name="new-life-not-noticed",

@@ -56,3 +56,15 @@ local function commit(S, made_room, me)
   if #fields > 0 then redis.call('HSET', K.meta, unpack(fields)) end
   return due
 end
+
+-- Opens the queue for a step of a call that has several: those after the first name its generation ('' = this is the
+-- first), and when that queue is no more, also if another one has its name, they are told QUEUE_DELETED. nil and a status
+-- if there is no such queue.
+local function open_life(generation)
+  local S, status = open()
+  if generation == '' then return S, status end
+  if not S then return nil, T.QUEUE_DELETED end
+  if is_life(S, generation) then return S end
+  commit(S, false, nil)
+  return nil, T.QUEUE_DELETED
+end
