@@ -12,11 +12,11 @@ import pytest
 
 from faults.conftest import Open, Serve
 from harness import ServiceProcess, StoreServer, eventually, refused
-from headway.v1 import queue_service_pb2
-from wire.calls import Keys, Line, payloads
+from headway.v1 import admin_service_pb2, queue_service_pb2
+from wire.calls import SLACK_S, Keys, Line, payloads
 from wire.conditions import consumers_wait, producers_wait
 from wire.flows import Consuming
-from wire.operators import assert_sound
+from wire.operators import admin_of, assert_sound, with_dead
 from wire.streams import Standing
 
 PREFIX = "__pressure__"
@@ -142,3 +142,33 @@ async def test_a_close_that_waits_for_a_role_is_told_of_the_end_and_leaves_the_n
     assert said.metadata == {"queue": "jobs"}
     if is_made_anew:
         assert not (await line.describe()).closed
+
+
+@pytest.mark.parametrize(
+    ("to", "gone", "left"),  # of both then: how many are dead, and how many wait
+    [("jobs", "jobs", [(2, 0), (0, 0)]), ("other", "jobs", [(2, 0), (0, 1)]), ("other", "other", [(2, 0), (2, 0)])],
+    ids=["the queue", "the source", "the target"],
+)
+async def test_a_redrive_that_waits_for_room_goes_no_further_in_the_next_queue(
+    line: Line, there: Line, away: ServiceProcess, *, to: str, gone: str, left: list[tuple[int, int]]
+) -> None:
+    lines = {name: Line(line.stub, name, line.admin) for name in ("jobs", "other")}
+    await with_dead(line, 2)
+    await lines["other"].create()
+    await lines[to].update(bound=1)
+    await lines[to].put(b"full")
+    request = admin_service_pb2.RedriveRequest(queue="jobs", to_queue=to)
+    answers = aiter(admin_of(there).Redrive(request, timeout=SLACK_S))
+    told = await anext(answers)
+    assert (told.redriven, told.remaining) == (0, 2)
+    with looking_away(away):
+        await lines[gone].delete()
+        await with_dead(lines[gone], 2)
+        await lines[to].update(bound=9)
+    with refused("QUEUE_DELETED") as said:
+        await anext(answers)
+    assert said.metadata == {"queue": gone}
+    counts = [await one.counts() for one in lines.values()]
+    assert [(each.dead, each.length) for each in counts] == left
+    for one in lines.values():
+        await assert_sound(one)

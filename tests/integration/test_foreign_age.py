@@ -82,7 +82,7 @@ async def test_what_is_put_behind_keeps_its_own_time(mortal: Desk) -> None:
     await mortal.put(b"dead", ids=["dead"])
     await mortal.give_back((await mortal.take_one()).lease)
     push(mortal, 2 * MANY)
-    await mortal.store.redrive(mortal.name, "", message_ids=[], last=0, most=500, budget_s=BUDGET_S)
+    await mortal.store.redrive(mortal.name, "", message_ids=[], most=500, budget_s=BUDGET_S)
     await mortal.put(b"short", ids=["short"], time_to_live_ms=1_000)
     await mortal.put(b"long", b"gone", ids=["long", "gone"], time_to_live_ms=3 * TTL_MS)
     assert await mortal.withdraw("gone") == [""]

@@ -208,10 +208,10 @@ async def test_dead_messages_move_to_another_queue_once_however_often_it_is_trie
 
     store._ask = forgetful  # type: ignore[method-assign,assignment]
     with pytest.raises(HeadwayError):
-        await store.redrive(desk.name, other, message_ids=(), last=0, most=10, budget_s=BUDGET_S)
+        await store.redrive(desk.name, other, message_ids=(), most=10, budget_s=BUDGET_S)
     store._ask = original  # type: ignore[method-assign]
     assert ((await desk.counts()).dead, (await target.counts()).length) == (2, 2)
-    step = await store.redrive(desk.name, other, message_ids=(), last=0, most=10, budget_s=BUDGET_S)
+    step = await store.redrive(desk.name, other, message_ids=(), most=10, budget_s=BUDGET_S)
     assert (step.moved, step.remaining, step.is_full) == (2, 0, False)
     assert ((await desk.counts()).dead, (await target.counts()).length) == (0, 2)
     taken = await target.take(2)

@@ -7,9 +7,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from harness import StoreServer
+from headwayd.domain.errors import QueueDeleted
 from headwayd.domain.model import Policy
-from headwayd.engine.ports import RedriveStep
+from headwayd.engine.ports import RedriveBounds, RedriveStep
 from integration.desk import BUDGET_S, Desk, desk_at, queue_of
+
+FIRST = RedriveBounds()
 
 
 @pytest.fixture
@@ -33,9 +36,11 @@ async def kill(desk: Desk) -> str:
     return delivery.id
 
 
-async def move(source: Desk, target: Desk, *, most: int = 500, last: int = 0, ids: Sequence[str] = ()) -> RedriveStep:
+async def move(
+    source: Desk, target: Desk, *, most: int = 500, bounds: RedriveBounds = FIRST, ids: Sequence[str] = ()
+) -> RedriveStep:
     return await source.store.redrive(
-        source.name, target.name, message_ids=ids, last=last, most=most, budget_s=BUDGET_S
+        source.name, target.name, message_ids=ids, bounds=bounds, most=most, budget_s=BUDGET_S
     )
 
 
@@ -147,13 +152,106 @@ async def test_what_is_left_is_counted_once_when_the_target_is_full(here: Desk, 
         await here.give_back(delivery.lease)
     step = await move(here, there, most=5)
     assert (step.moved, step.is_full, step.remaining) == (2, True, 8)
-    step = await move(here, there, most=500, last=step.last)
+    step = await move(here, there, most=500, bounds=step.bounds)
     assert (step.moved, step.is_full, step.remaining) == (0, True, 8)
     await there.take(2)
-    step = await move(here, there, most=500, last=step.last)
+    step = await move(here, there, most=500, bounds=step.bounds)
     assert (step.moved, step.is_full, step.remaining) == (2, True, 6)
     await there.store.update(there.name, Policy(bound=0), ["bound"], budget_s=BUDGET_S)
-    step = await move(here, there, most=2, last=step.last)
+    step = await move(here, there, most=2, bounds=step.bounds)
     assert (step.moved, step.is_full, step.remaining) == (2, False, 4)
-    step = await move(here, there, most=4, last=step.last)
+    step = await move(here, there, most=4, bounds=step.bounds)
     assert (step.moved, step.is_full, step.remaining) == (4, False, 0)
+
+
+# In the next life of a queue.
+
+
+async def make_anew(desk: Desk, *, dies: str = "") -> None:
+    """Another queue of the name, perhaps with a dead message."""
+    await desk.store.delete(desk.name, budget_s=BUDGET_S)
+    await desk.create(max_attempts=1)
+    if dies:
+        await desk.put(b"new", ids=[dies])
+        await kill(desk)
+
+
+async def bury(desk: Desk, *names: str) -> None:
+    """Messages with these ids die."""
+    await desk.put(*[b"x"] * len(names), ids=names)
+    for delivery in await desk.take(len(names)):
+        await desk.give_back(delivery.lease)
+
+
+@pytest.mark.parametrize("ids", [(), ("n",)], ids=["all", "by-id"])
+async def test_a_redrive_goes_no_further_in_the_next_queue(here: Desk, ids: Sequence[str]) -> None:
+    await bury(here, "m", "n")
+    step = await move(here, here, most=1, ids=["m"] if ids else ())
+    assert step.moved == 1
+    await make_anew(here, dies="n")
+    with pytest.raises(QueueDeleted) as said:
+        await move(here, here, bounds=step.bounds, ids=ids)
+    assert said.value.metadata == {"queue": here.name}
+    assert await where(here) == [(0, 1)]
+
+
+@pytest.mark.parametrize("ids", [(), ("n",)], ids=["all", "by-id"])
+async def test_a_redrive_takes_nothing_from_the_next_queue(here: Desk, there: Desk, ids: Sequence[str]) -> None:
+    await bury(here, "m", "n")
+    step = await move(here, there, most=1, ids=["m"] if ids else ())
+    assert step.moved == 1
+    await make_anew(here, dies="n")
+    with pytest.raises(QueueDeleted) as said:
+        await move(here, there, bounds=step.bounds, ids=ids)
+    assert said.value.metadata == {"queue": here.name}
+    assert await where(here, there) == [(0, 1), (1, 0)]
+
+
+async def test_a_redrive_puts_nothing_into_the_next_target(here: Desk, there: Desk) -> None:
+    await bury(here, "m", "n")
+    step = await move(here, there, most=1)
+    await make_anew(there)
+    with pytest.raises(QueueDeleted) as said:
+        await move(here, there, bounds=step.bounds)
+    assert said.value.metadata == {"queue": there.name}
+    assert await where(here, there) == [(0, 1), (0, 0)]
+
+
+async def test_a_redrive_that_finds_either_queue_gone_is_told_so(here: Desk, there: Desk) -> None:
+    await bury(here, "m", "n")
+    step = await move(here, there, most=1)
+    for desk in (there, here):
+        await desk.store.delete(desk.name, budget_s=BUDGET_S)
+        with pytest.raises(QueueDeleted) as said:
+            await move(here, there, bounds=step.bounds)
+        assert said.value.metadata == {"queue": desk.name}
+    for desk in (there, here):
+        await desk.create()
+
+
+async def test_a_redrive_is_not_done_because_its_queue_went_on_the_way(
+    here: Desk, there: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bury(here, "m", "n")
+    ask = here.store._ask
+
+    async def deletes(script: str, *arguments: object, **named: object) -> object:
+        answer = await ask(script, *arguments, **named)  # type: ignore[arg-type]
+        if script == "drop_dead":
+            await make_anew(here)
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr(here.store, "_ask", deletes)
+        step = await move(here, there, most=1)
+    assert (step.moved, step.remaining) == (1, 1)
+    with pytest.raises(QueueDeleted):
+        await move(here, there, bounds=step.bounds)
+
+
+async def test_ids_are_looked_for_step_by_step_in_a_queue_that_nobody_knew(here: Desk, there: Desk) -> None:
+    here.raw.delete(here.key("meta"))  # as a foreign client makes one
+    step = await move(here, there, ids=["m"])
+    assert (step.done, step.not_found) == (1, ["m"])
+    step = await move(here, there, ids=["n"], bounds=step.bounds)
+    assert (step.done, step.not_found) == (1, ["n"])

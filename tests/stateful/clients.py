@@ -262,7 +262,7 @@ class ClientsMachine(StoreMachine):
         names, ids = self._names(picks)
         expected = self.model.redrive(names, most)
         try:
-            step = self.run(self.store.redrive(self.name, "", message_ids=ids, last=0, most=most, **BUDGET))
+            step = self.run(self.store.redrive(self.name, "", message_ids=ids, most=most, **BUDGET))
         except HeadwayError as error:
             assert type(error).__name__ == expected
             return

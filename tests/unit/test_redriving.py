@@ -16,8 +16,10 @@ import pytest
 from harness.clocks import run
 from headwayd.domain.errors import QueueClosed, StoreUnavailable
 from headwayd.domain.model import RedriveOrder, RedriveProgress
-from headwayd.engine.ports import RedriveStep, Store
+from headwayd.engine.ports import RedriveBounds, RedriveStep, Store
 from headwayd.engine.redriving import MOST_IN_A_STEP, redrive
+
+LATER = RedriveBounds(77, "0f", "a0")
 
 
 def now() -> float:
@@ -31,16 +33,23 @@ class Dead:
     messages: list[str]
     room: int = 10**9
     takes_s: float = 0.0
-    asked: list[tuple[int, int, int]] = field(default_factory=list)  # ids, last, most
+    asked: list[tuple[int, RedriveBounds, int]] = field(default_factory=list)  # ids, bounds, most
     moved_at: list[float] = field(default_factory=list)
     ended_steps: int = 0
     error_after: int = 10**9
 
     async def redrive(
-        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
+        self,
+        queue: str,
+        to_queue: str,
+        *,
+        message_ids: Sequence[str],
+        bounds: RedriveBounds,
+        most: int,
+        budget_s: float,
     ) -> RedriveStep:
         assert (queue, to_queue, budget_s) == ("q", "target", 2.0)
-        self.asked.append((len(message_ids), last, most))
+        self.asked.append((len(message_ids), bounds, most))
         await asyncio.sleep(self.takes_s)
         self.ended_steps += 1
         if len(self.asked) > self.error_after:
@@ -63,7 +72,7 @@ class Dead:
             done=done if message_ids else 0,
             not_found=not_found,
             remaining=0 if message_ids else len(self.messages),
-            last=77,
+            bounds=LATER,
             is_full=not self.room,
         )
 
@@ -84,10 +93,10 @@ def test_nothing_dead_is_told_at_once_and_is_the_end() -> None:
     assert run(store.all) == [RedriveProgress(redriven=0, remaining=0)]
 
 
-def test_all_go_in_bounded_steps_up_to_what_was_dead_at_the_start() -> None:
+def test_all_go_in_bounded_steps_within_what_the_first_one_found() -> None:
     store = dead(2 * MOST_IN_A_STEP + 1)
     told = run(store.all)
-    assert store.asked == [(0, 0, MOST_IN_A_STEP), (0, 77, MOST_IN_A_STEP), (0, 77, MOST_IN_A_STEP)]
+    assert store.asked == [(0, bounds, MOST_IN_A_STEP) for bounds in (RedriveBounds(), LATER, LATER)]
     assert (told[0].redriven, told[0].remaining) == (MOST_IN_A_STEP, MOST_IN_A_STEP + 1)
     assert told[-1] == RedriveProgress(redriven=2 * MOST_IN_A_STEP + 1, remaining=0)
 

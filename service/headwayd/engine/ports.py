@@ -99,15 +99,26 @@ class RoleStep:
     generation: str = ""
 
 
+class RedriveBounds(NamedTuple):
+    """What all steps of one redrive have in common. The first one finds it out."""
+
+    last: int = 0  # the number of the last of the dead that it moves; 0 = of those that are dead now
+    generation: str = ""  # the life of the queue; "" = whichever it is
+    to_generation: str = ""  # the same of the target, if that is another queue
+
+
+_FIRST_BOUNDS = RedriveBounds()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveStep:
-    """How far one step of a redrive came. `last` bounds all steps of one redrive; give it back with the next."""
+    """How far one step of a redrive came."""
 
     moved: int
     done: int  # ids dealt with, from the first on, found or not; 0 if none were named
     not_found: Sequence[str]
-    remaining: int  # dead messages up to `last` that are still here; 0 if ids were named
-    last: int
+    remaining: int  # of the dead that it moves, how many are still here; 0 if ids were named
+    bounds: RedriveBounds  # to be given back with the next step
     is_full: bool  # the target has no room for more
 
 
@@ -225,7 +236,14 @@ class Store(Protocol):
     ) -> DeadPage: ...
 
     async def redrive(
-        self, queue: str, to_queue: str, *, message_ids: Sequence[str], last: int, most: int, budget_s: float
+        self,
+        queue: str,
+        to_queue: str,
+        *,
+        message_ids: Sequence[str],
+        bounds: RedriveBounds = _FIRST_BOUNDS,
+        most: int,
+        budget_s: float,
     ) -> RedriveStep: ...
 
     async def places(self, queue: str, message_ids: Sequence[str], *, with_shape: bool, budget_s: float) -> Places: ...

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
 from headwayd.domain.model import RedriveOrder, RedriveProgress
-from headwayd.engine.ports import RedriveStep, Store
+from headwayd.engine.ports import RedriveBounds, RedriveStep, Store
 
 MOST_IN_A_STEP = 500
 _STEPS_PER_S = 10  # at a rate: small steps, evenly spread
@@ -22,7 +22,7 @@ async def redrive(store: Store, order: RedriveOrder, *, budget_s: float) -> Asyn
     pace = _Pace(order.rate)
     rest = tuple(order.message_ids)
     not_found: list[str] = []
-    redriven = last = 0
+    redriven, bounds = 0, RedriveBounds()
     told_at: float | None = None
     while True:
         step = await _to_its_end(
@@ -30,12 +30,12 @@ async def redrive(store: Store, order: RedriveOrder, *, budget_s: float) -> Asyn
                 order.queue,
                 order.to_queue,
                 message_ids=rest[: pace.most],
-                last=last,
+                bounds=bounds,
                 most=pace.most,
                 budget_s=budget_s,
             )
         )
-        last = step.last
+        bounds = step.bounds
         redriven += step.moved
         not_found += step.not_found
         rest = rest[step.done :]

@@ -150,17 +150,21 @@ class QueueSteps(Asking):
     # -- operators ----------------------------------------------------------------------------------------------------
 
     async def purge(self, queue: str, *, with_dead: bool, budget_s: float) -> Purged | RoleStep:
-        """Empties the queue in steps of bounded size, each within the budget; or who holds the consumer role."""
+        """Empties the queue in steps of bounded size, each within the budget; or who holds the consumer role. Raises
+        QueueDeleted if the queue of the first step is no more."""
         removed = {"waiting": 0, "delayed": 0, "dead": 0}
-        before = (await self.describe(queue, budget_s=budget_s)).counts
-        there = {"waiting": before.length, "delayed": before.delayed, "dead": before.dead if with_dead else 0}
-        for kind, most in there.items():
-            while removed[kind] < most:
-                reply = await self._ask("purge", queue, kind, _PURGE_STEP, budget_s=budget_s, items=_PURGE_STEP)
+        generation, there = "", dict[str, int]()
+        for kind in removed if with_dead else ("waiting", "delayed"):
+            while not there or removed[kind] < there[kind]:
+                reply = await self._ask(
+                    "purge", queue, kind, _PURGE_STEP, generation, budget_s=budget_s, items=_PURGE_STEP
+                )
                 if text(reply[0]) == Status.ROLE_IN_USE:
                     return RoleStep(False, text(reply[1]), text(reply[2]))
                 if (error := replies.missing(reply[0], queue)) is not None:
                     raise error
+                if not there:
+                    generation, there = text(reply[2]), dict(zip(removed, map(int, reply[3:]), strict=True))
                 if int(reply[1]) == 0:
                     break
                 removed[kind] += int(reply[1])

@@ -69,7 +69,7 @@ def missing(status: bytes, queue: str) -> HeadwayError | None:
         case Status.QUEUE_NOT_FOUND:
             return QueueNotFound(f"there is no queue {queue!r}", metadata=metadata)
         case Status.QUEUE_DELETED:
-            return QueueDeleted(f"queue {queue!r} is being deleted", metadata=metadata)
+            return QueueDeleted(f"queue {queue!r} was deleted, or is being deleted", metadata=metadata)
         case Status.QUEUE_CLOSED:
             return QueueClosed(f"queue {queue!r} is closed", metadata=metadata)
         case Status.QUEUE_DRAINED:

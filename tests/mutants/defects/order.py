@@ -6,6 +6,7 @@ from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
 ANEW = "tests/faults/test_made_anew.py::"
 FOREIGN_AGE = "tests/integration/test_foreign_age.py::"
+PURGE = "tests/integration/test_purge_steps.py::"
 REDRIVE = "tests/integration/test_redrive_steps.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -218,6 +219,70 @@ MUTANTS: tuple[Mutant, ...] = (
         old="open_life(ARGV[4])",
         new="open_life('')",
         test=ANEW + "test_a_close_that_waits_for_a_role_is_told_of_the_end_and_leaves_the_next_queue_open",
+    ),
+    Mutant(
+        name="redrive-goes-on-in-the-next-queue",
+        defect="A Redrive puts back what died in a queue that was made after it began.",
+        file=LUA + "redrive.lua",
+        old="open_life(ARGV[5])",
+        new="open_life('')",
+        test=REDRIVE + "test_a_redrive_goes_no_further_in_the_next_queue",
+    ),
+    Mutant(
+        name="redrive-goes-on-from-the-next-source",
+        defect="A Redrive takes the dead of a queue that was made after it began to another one.",
+        file="store/dead_steps.py",
+        old="if generation and not _is_life(reply, 1, generation)",
+        new="if generation and not reply",
+        test=REDRIVE + "test_a_redrive_takes_nothing_from_the_next_queue",
+    ),
+    Mutant(
+        name="redrive-goes-on-into-the-next-target",
+        defect="A Redrive brings the dead into a queue that was made after it began.",
+        file=LUA + "adopt.lua",
+        old="open_life(ARGV[3])",
+        new="open_life('')",
+        test=REDRIVE + "test_a_redrive_puts_nothing_into_the_next_target",
+    ),
+    Mutant(
+        name="redrive-done-since-its-queue-went",
+        defect="A Redrive whose queue is deleted on the way says that all has been put back.",
+        file="store/dead_steps.py",
+        old="_is_life(reply, 3, generation) else 1",
+        new="_is_life(reply, 3, generation) else 0",
+        test=REDRIVE + "test_a_redrive_is_not_done_because_its_queue_went_on_the_way",
+    ),
+    Mutant(
+        name="redrive-first-look-forgotten",
+        defect="The steps of a Redrive do not know of each other.",
+        file="engine/redriving.py",
+        old="        bounds = step.bounds\n",
+        new="",
+        test=ANEW + "test_a_redrive_that_waits_for_room_goes_no_further_in_the_next_queue",
+    ),
+    Mutant(
+        name="purge-goes-on-in-the-next-queue",
+        defect="A Purge removes messages of a queue that was made after it began.",
+        file=LUA + "purge.lua",
+        old="open_life(ARGV[5])",
+        new="open_life('')",
+        test=PURGE + "test_a_purge_goes_no_further_in_the_next_queue",
+    ),
+    Mutant(
+        name="purge-without-an-end",
+        defect="A Purge goes on as long as something is put.",
+        file="store/queue_steps.py",
+        old="while not there or removed[kind] < there[kind]:",
+        new="while True:",
+        test=PURGE + "test_a_purge_ends_though_more_and_more_is_put",
+    ),
+    Mutant(
+        name="purge-needs-a-role-for-nothing",
+        defect="A Purge of what does not wait fails while a foreign consumer waits.",
+        file=LUA + "purge.lua",
+        old="if waiting > 0 and not",
+        new="if not",
+        test=PURGE + "test_nobody_has_to_give_back_a_role_for_what_does_not_wait",
     ),
     Mutant(
         name="new-life-not-noticed",

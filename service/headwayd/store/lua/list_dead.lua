@@ -3,7 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels (unused)
 -- ARGV[3] the number of the last one known, 0 = none; ARGV[4] most messages; ARGV[5] most bytes of elements
 -- ARGV[6] the number not to go beyond, '+inf' = none; ARGV[7…] names: then only these, in this order
--- Reply: echo, OK, generation, '1' if there are more, then for each: number ('0' = the name is not dead), reference,
+-- Reply: echo, OK, generation ('' = no step has seen this queue yet), '1' if there are more, then for each: number ('0' = the name is not dead), reference,
 --        died at, cause, made id, record and element; or why there is no queue.
 -- O(k log n).
 -- @include line
@@ -11,7 +11,7 @@
 keep_keys()
 local S = load()
 if not S then return { ARGV[1], why_absent() } end
-local reply = { ARGV[1], T.OK, S.gen, '0' }
+local reply = { ARGV[1], T.OK, S.is_new and '' or S.gen, '0' }
 if S.is_new then
   for _ = 7, #ARGV do
     for _, value in ipairs({ '0', '', '0', '', '', '' }) do reply[#reply + 1] = value end

@@ -2,20 +2,23 @@
 -- Removes messages that wait, are delayed, or are dead: one bounded step.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] which: 'waiting' | 'delayed' | 'dead'; ARGV[4] most messages of this step
--- Reply: echo, OK, removed; or echo, ROLE_IN_USE, 'consumer', holder; or why there is no queue.
+-- ARGV[5] the generation that the step before told; '' = it is the first, of whichever queue there is
+-- Reply: echo, OK, removed, generation, and how many waited, were delayed and were dead before it; or echo, ROLE_IN_USE,
+--        'consumer', holder; or why there is no queue.
 -- O(k log n). Room in the line wakes the first waiting producer.
 -- @include line
 keep_keys()
-local S, status = open()
+local S, status = open_life(ARGV[5])
 if not S then return { ARGV[1], status } end
 local most, removed = tonumber(ARGV[4]), 0
+local waiting, delayed, dead = S.len, redis.call('ZCARD', K.delayed), redis.call('ZCARD', K.dead)
 if ARGV[3] == 'waiting' then
-  if not role_is_free('consumer') then
+  if waiting > 0 and not role_is_free('consumer') then
     commit(S, false, nil)
     return { ARGV[1], T.ROLE_IN_USE, 'consumer', holder_of('consumer') }
   end
   local tickets, elements = {}, {}
-  local part = S.size > 0 and redis.call('RPOP', K.q, most) or {}
+  local part = waiting > 0 and redis.call('RPOP', K.q, most) or {}
   local passed = walk(S, #part, function(i, ticket)
     tickets[#tickets + 1], elements[#elements + 1] = ticket, part[i]
   end)
@@ -46,4 +49,4 @@ else
 end
 if removed > 0 then add(S, 'n_withdrawn', removed) end
 commit(S, removed > 0, nil)
-return { ARGV[1], T.OK, removed }
+return { ARGV[1], T.OK, removed, S.gen, waiting, delayed, dead }

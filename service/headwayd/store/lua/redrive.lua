@@ -2,13 +2,15 @@
 -- Puts dead messages back at the tail of their own line: one bounded step. They do not expire any more.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] the number of the last one to move; '0' = the last one now
--- ARGV[4] most messages; ARGV[5…] names: then only these, in this order
+-- ARGV[4] most messages
+-- ARGV[5] the generation that the step before told; '' = it is the first, of whichever queue there is
+-- ARGV[6…] names: then only these, in this order
 -- Reply: echo, OK, now, next due, moved, names dealt with, '1' if the line is full, messages left up to the last one,
---        number of the last one, then the names that are not dead; or echo, QUEUE_CLOSED; or why there is no queue.
+--        number of the last one, generation, then the names that are not dead; or echo, QUEUE_CLOSED; or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change.
 -- @include due
 keep_keys()
-local S, status = open()
+local S, status = open_life(ARGV[5])
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 if S.closed then
@@ -18,9 +20,9 @@ end
 local last, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 if last == 0 then last = S.died end
 local refs, missing, dealt, is_full = {}, {}, 0, 0
-if #ARGV >= 5 then
+if #ARGV >= 6 then
   local seen = {}
-  for i = 5, #ARGV do
+  for i = 6, #ARGV do
     local state, ref = find_name(S, ARGV[i])
     if state == 'x' and not seen[ref] then
       if #refs == most then break end
@@ -52,8 +54,8 @@ end
 join_tail(S, list)
 remove_members(K.dead, refs)
 remove_fields(K.corpse, refs)
-local left = #ARGV >= 5 and 0 or redis.call('ZCOUNT', K.dead, '-inf', last)
+local left = #ARGV >= 6 and 0 or redis.call('ZCOUNT', K.dead, '-inf', last)
 local due = commit(S, false, nil)
-local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), #refs, dealt, is_full, left, text_of(last) }
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), #refs, dealt, is_full, left, text_of(last), S.gen }
 for _, name in ipairs(missing) do reply[#reply + 1] = name end
 return reply
