@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 from redis.client import PubSub
 
-from headwayd.domain.errors import QueueDeleted, QueueDrained
+from headwayd.domain.errors import FieldInvalid, QueueDeleted, QueueDrained
 from headwayd.domain.model import Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import Wait
@@ -213,6 +213,18 @@ async def test_an_update_of_the_bound_begins_no_new_life(desk: Desk) -> None:
     after = await desk.store.describe(desk.name, budget_s=BUDGET_S)
     assert (after.generation, after.policy.bound) == (before.generation, 3)
     assert await desk.ack(lease) == ["ACKED"]
+
+
+async def test_a_policy_is_checked_in_the_step_that_changes_it(desk: Desk) -> None:
+    await desk.create(max_backoff_ms=5_000, poll_max_ms=5_000)
+    too_long, longest = (Policy(min_backoff_ms=ms, poll_base_ms=ms) for ms in (5_001, 5_000))
+    for lower in ("min_backoff_ms", "poll_base_ms"):
+        with pytest.raises(FieldInvalid):
+            await desk.store.update(desk.name, too_long, [lower], budget_s=BUDGET_S)
+        await desk.store.update(desk.name, longest, [lower], budget_s=BUDGET_S)
+    policy = (await desk.store.describe(desk.name, budget_s=BUDGET_S)).policy
+    assert (policy.min_backoff_ms, policy.max_backoff_ms) == (5_000, 5_000)
+    assert (policy.poll_base_ms, policy.poll_max_ms) == (5_000, 5_000)
 
 
 async def test_a_queue_that_was_deleted_and_made_anew_between_two_steps_is_another_queue(desk: Desk) -> None:

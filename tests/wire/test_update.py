@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from harness import eventually, refused
+from harness import error_of, eventually, refused
 from headway.v1 import queue_pb2, queue_service_pb2
 from wire.calls import DEAD, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, payloads, span
 from wire.conditions import consumers_wait, producers_wait
@@ -105,6 +106,35 @@ async def test_values_that_do_not_go_with_those_that_stay_are_refused(line: Line
         await line.update("retry.min_backoff", retry=queue_pb2.Retry(min_backoff=span(7_000)))
     retry = (await line.describe()).policy.retry
     assert (retry.min_backoff.ToMilliseconds(), retry.max_backoff.ToMilliseconds()) == (5_000, 6_000)
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper"), [("retry.min_backoff", "retry.max_backoff"), ("poll.base", "poll.max")], ids=["retry", "poll"]
+)
+async def test_of_updates_that_contradict_each_other_one_is_refused(line: Line, lower: str, upper: str) -> None:
+    values = queue_pb2.Policy(
+        retry=queue_pb2.Retry(min_backoff=span(10_000), max_backoff=span(5_000)),
+        poll=queue_pb2.Poll(base=span(10_000), max=span(5_000)),
+    )
+    fields = {"retry": values.retry, "poll": values.poll}
+    for number in range(20):
+        one = Line(line.stub, f"{line.name}-{number}")
+        await one.create()
+        answers = await asyncio.gather(one.update(lower, **fields), one.update(upper, **fields), return_exceptions=True)
+        refusals = [error_of(answer) for answer in answers if isinstance(answer, grpc.aio.AioRpcError)]
+        assert [error.reason for error in refusals] == ["FIELD_INVALID"]
+        assert list(refusals[0].violations) == [f"policy.{upper}"]
+
+
+async def test_values_that_contradict_each_other_already_keep_no_other_change_out(line: Line, keys: Keys) -> None:
+    await line.create()
+    keys.client.hset(keys["x:meta"], mapping={"max_backoff_ms": 1, "poll_max_ms": 20})  # as two Updates once left it
+    assert (await line.update(limit=3)).policy.limit == 3
+    with refused("FIELD_INVALID") as said:
+        await line.update("retry.min_backoff", "poll.base", retry=queue_pb2.Retry(min_backoff=span(2)))
+    assert list(said.violations) == ["policy.retry.max_backoff", "policy.poll.max"]
+    retry = (await line.update("retry.max_backoff", retry=queue_pb2.Retry(max_backoff=span(2_000)))).policy.retry
+    assert (retry.min_backoff.ToMilliseconds(), retry.max_backoff.ToMilliseconds()) == (1_000, 2_000)
 
 
 async def test_a_larger_bound_wakes_waiting_producers(line: Line) -> None:

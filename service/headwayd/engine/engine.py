@@ -50,7 +50,7 @@ from headwayd.engine.eta import WaitEstimator
 from headwayd.engine.forecasts import Forecasts
 from headwayd.engine.getting import Getting
 from headwayd.engine.lines import Lines
-from headwayd.engine.policies import changed, differences
+from headwayd.engine.policies import differences
 from headwayd.engine.ports import RoleStep, Store
 from headwayd.engine.putting import Putting
 from headwayd.engine.readiness import Readiness
@@ -226,10 +226,7 @@ class Engine:
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
         """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy
         would contradict itself."""
-        budget = Budget(budget_s)
-        before = await self._store.describe(queue, budget_s=budget.left_s)
-        after = changed(before.policy, policy, fields)
-        return await self._store.update(queue, after, fields, budget_s=budget.left_s)
+        return await self._store.update(queue, policy, fields, budget_s=budget_s)
 
     async def pause(self, queue: str, *, budget_s: float) -> Queue:
         """Hands out no messages from now on."""

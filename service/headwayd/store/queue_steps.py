@@ -122,8 +122,12 @@ class QueueSteps(Asking):
         return sorted(found, key=str.encode)
 
     async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
-        """The queue after the named fields took the policy's values."""
-        return await self._ask_queue("update", queue, *policy_pairs(policy, tuple(fields)), budget_s=budget_s)
+        """The queue after the named fields took the policy's values. Raises FieldInvalid if its policy would then
+        contradict itself."""
+        reply = await self._ask("update", queue, *policy_pairs(policy, tuple(fields)), budget_s=budget_s)
+        if text(reply[0]) == Status.CONTRADICTION:
+            raise replies.contradiction(map(text, reply[1:]))
+        return self._queue(queue, reply)
 
     async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue:
         """The queue after it was paused or resumed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,7 @@ from headwayd.domain.bare import BareMessages
 from headwayd.domain.columns import FirstAcks
 from headwayd.domain.errors import (
     DuplicateMessage,
+    FieldInvalid,
     HeadwayError,
     MessageFinished,
     MessageLeased,
@@ -19,6 +20,7 @@ from headwayd.domain.errors import (
     QueueDeleted,
     QueueDrained,
     QueueNotFound,
+    Violation,
 )
 from headwayd.domain.joined import Joined, made_id
 from headwayd.domain.model import (
@@ -43,6 +45,10 @@ from headwayd.store.status import Status
 _POLICY_TYPES = {f.name: {"float": float, "bool": bool}.get(str(f.type), int) for f in fields(Policy)}
 _SETTLED = {one.name.encode(): one for one in Settled}
 _POLICY_AT = 30
+_BELOW = {
+    "max_backoff_ms": Violation("policy.retry.max_backoff", "would be shorter than min_backoff"),
+    "poll_max_ms": Violation("policy.poll.max", "would be shorter than base"),
+}
 WORTH_COLUMNS = 8  # messages: with fewer, columns cost more than they spare
 _KEPT, _DIFFERS = "kept", "differs"  # put.lua's words for a message that stays: the same as the one given, or another
 _CAUSES = {"a": "attempts", "x": "expired"}
@@ -75,6 +81,16 @@ def missing(status: bytes, queue: str) -> HeadwayError | None:
         case Status.QUEUE_DRAINED:
             return QueueDrained(f"queue {queue!r} is closed and empty", metadata=metadata)
     return None
+
+
+def contradiction(names: Iterable[str]) -> FieldInvalid:
+    """The error for fields of a policy that would be below what they bound."""
+    violations = [_BELOW[name] for name in names]
+    return FieldInvalid(
+        "the changed policy would contradict itself",
+        metadata={"field": violations[0].field},
+        violations=violations,
+    )
 
 
 def queue_of(name: str, report: Sequence[Any], durability: str) -> Queue:

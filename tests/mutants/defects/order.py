@@ -139,6 +139,22 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=WIRE + "test_put_all_or_nothing.py::test_all_or_nothing_puts_nothing_if_there_is_not_room_for_all",
     ),
+    Mutant(
+        name="contradictory-policy-taken",
+        defect="Two Updates at a time make a policy that contradicts itself.",
+        file=LUA + "update.lua",
+        old="if #wrong > 2 then",
+        new="if #wrong > 9 then",
+        test=EXACT + "test_a_policy_is_checked_in_the_step_that_changes_it",
+    ),
+    Mutant(
+        name="contradictory-policy-stays",
+        defect="A policy that contradicts itself cannot be changed in any part.",
+        file=LUA + "update.lua",
+        old="if not (changes[lower] or changes[upper]) then return end",
+        new="",
+        test=WIRE + "test_update.py::test_values_that_contradict_each_other_already_keep_no_other_change_out",
+    ),
     # Names, ends, lives.
     Mutant(
         name="replaced-lease-still-good",

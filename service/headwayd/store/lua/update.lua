@@ -1,11 +1,24 @@
 #!lua flags=allow-oom
 -- Changes policy fields.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3…] name and value of each field to change
--- Reply: echo, OK, report; or echo and why there is no queue.
+-- Reply: echo, OK, report; or echo, CONTRADICTION, names of fields that would be below what they bound; or echo and why
+--        there is no queue. Fields that contradict each other already, none of which changes, keep no other change out.
 -- O(1). Wakes the first waiting producer if there is room now, and all who wait for a slot.
 -- @include report
 local S, status = open()
 if not S then return { ARGV[1], status } end
+local changes, wrong = {}, { ARGV[1], T.CONTRADICTION }
+for i = 3, #ARGV, 2 do changes[ARGV[i]] = tonumber(ARGV[i + 1]) end
+local function check(lower, upper)
+  if not (changes[lower] or changes[upper]) then return end
+  if (changes[upper] or policy_of(S, upper)) < (changes[lower] or policy_of(S, lower)) then wrong[#wrong + 1] = upper end
+end
+check('min_backoff_ms', 'max_backoff_ms')
+check('poll_base_ms', 'poll_max_ms')
+if #wrong > 2 then
+  commit(S, false, nil)
+  return wrong
+end
 for i = 3, #ARGV, 2 do
   if ARGV[i] == 'bound' then
     redis.call('SET', K.bound, ARGV[i + 1], 'KEEPTTL')
