@@ -35,6 +35,30 @@ async def test_a_named_field_that_is_unset_gets_its_default(line: Line) -> None:
     assert policy.retry.max_attempts == 0
 
 
+@pytest.mark.parametrize(
+    ("min_ms", "paths", "expected_ms"),
+    [
+        (60_000, ["retry.max_backoff"], 300_000),
+        (3_600_000, ["retry.max_backoff"], 3_600_000),
+        (3_600_000, ["retry.min_backoff", "retry.max_backoff"], 300_000),
+        (3_600_000, ["retry"], 300_000),
+    ],
+)
+async def test_the_default_of_max_backoff_is_min_backoff_where_that_is_longer(
+    line: Line, min_ms: float, paths: list[str], expected_ms: int
+) -> None:
+    await line.create(retry=queue_pb2.Retry(min_backoff=span(min_ms), max_backoff=span(7_200_000)))
+    queue = await line.update(*paths)
+    assert queue.policy.retry.max_backoff.ToMilliseconds() == expected_ms
+
+
+async def test_a_max_backoff_that_is_given_never_becomes_another(line: Line) -> None:
+    await line.create(retry=queue_pb2.Retry(min_backoff=span(3_600_000)))
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await line.update("retry.max_backoff", retry=queue_pb2.Retry(max_backoff=span(300_000)))
+    assert list(said.violations) == ["policy.retry.max_backoff"]
+
+
 async def test_a_path_to_a_part_changes_the_whole_part(line: Line) -> None:
     retry = queue_pb2.Retry(max_attempts=3, min_backoff=span(10), multiplier=3)
     await line.create(retry=retry)

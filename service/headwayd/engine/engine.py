@@ -223,10 +223,14 @@ class Engine:
             leases=sum(each.leased for each in counts),
         )
 
-    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
-        """The queue after the named fields of its policy took the values of `policy`. Raises FieldInvalid if the policy
-        would contradict itself."""
-        return await self._store.update(queue, policy, fields, budget_s=budget_s)
+    async def update(
+        self, queue: str, policy: Policy, fields: Sequence[str], *, max_backoff_follows: bool, budget_s: float
+    ) -> Queue:
+        """The queue after the named fields of its policy took the values of `policy`; a named max_backoff that follows
+        is at least its min_backoff. Raises FieldInvalid if the policy would contradict itself."""
+        return await self._store.update(
+            queue, policy, fields, max_backoff_follows=max_backoff_follows, budget_s=budget_s
+        )
 
     async def pause(self, queue: str, *, budget_s: float) -> Queue:
         """Hands out no messages from now on."""

@@ -161,11 +161,16 @@ class GuardedEngine:
             )
             return [self._own_queue(queue) for queue in found], next_token.removeprefix(self._qualifier)
 
-    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
+    async def update(
+        self, queue: str, policy: Policy, fields: Sequence[str], *, max_backoff_follows: bool, budget_s: float
+    ) -> Queue:
         """As the engine's."""
         with self._bare:
             name = self._own(queue, _ADMIN)
-            return self._own_queue(await self._engine.update(name, policy, fields, budget_s=budget_s))
+            updated = await self._engine.update(
+                name, policy, fields, max_backoff_follows=max_backoff_follows, budget_s=budget_s
+            )
+            return self._own_queue(updated)
 
     async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
         """As the engine's."""

@@ -154,7 +154,15 @@ class Store(Protocol):
 
     async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]: ...
 
-    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue: ...
+    async def update(
+        self,
+        queue: str,
+        policy: Policy,
+        fields: Sequence[str],
+        *,
+        max_backoff_follows: bool = False,
+        budget_s: float,
+    ) -> Queue: ...
 
     async def set_paused(self, queue: str, is_paused: bool, *, budget_s: float) -> Queue: ...
 

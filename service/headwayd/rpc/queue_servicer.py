@@ -73,7 +73,13 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         """Changes the named fields of a queue's policy."""
         self._engine.check_name(request.queue)
         policy, names = requests.changed_policy(request, self._limits)
-        queue = await self._engine.update(request.queue, policy, names, budget_s=store_budget_s(context))
+        queue = await self._engine.update(
+            request.queue,
+            policy,
+            names,
+            max_backoff_follows=not request.policy.retry.HasField("max_backoff"),
+            budget_s=store_budget_s(context),
+        )
         return queue_service_pb2.UpdateResponse(queue=queue_message(queue))
 
     async def Close(self, request: queue_service_pb2.CloseRequest, context: Context) -> queue_service_pb2.CloseResponse:

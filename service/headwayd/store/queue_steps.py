@@ -121,10 +121,19 @@ class QueueSteps(Asking):
                         found.add(name)
         return sorted(found, key=str.encode)
 
-    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
-        """The queue after the named fields took the policy's values. Raises FieldInvalid if its policy would then
-        contradict itself."""
-        reply = await self._ask("update", queue, *policy_pairs(policy, tuple(fields)), budget_s=budget_s)
+    async def update(
+        self,
+        queue: str,
+        policy: Policy,
+        fields: Sequence[str],
+        *,
+        max_backoff_follows: bool = False,
+        budget_s: float,
+    ) -> Queue:
+        """The queue after the named fields took the policy's values; a max_backoff that follows takes that of
+        min_backoff, if that is longer. Raises FieldInvalid if its policy would then contradict itself."""
+        follows = "1" if max_backoff_follows else ""
+        reply = await self._ask("update", queue, follows, *policy_pairs(policy, tuple(fields)), budget_s=budget_s)
         if text(reply[0]) == Status.CONTRADICTION:
             raise replies.contradiction(map(text, reply[1:]))
         return self._queue(queue, reply)

@@ -148,6 +148,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_policy_is_checked_in_the_step_that_changes_it",
     ),
     Mutant(
+        name="default-below-what-it-bounds",
+        defect="Update refuses to give max_backoff its default where min_backoff is longer than 5 min.",
+        file=LUA + "update.lua",
+        old="if ARGV[3] == '1' and",
+        new="if false and",
+        test=WIRE + "test_update.py::test_the_default_of_max_backoff_is_min_backoff_where_that_is_longer",
+    ),
+    Mutant(
+        name="given-value-corrected",
+        defect="Update raises a max_backoff that is below min_backoff instead of refusing it.",
+        file=LUA + "update.lua",
+        old="if ARGV[3] == '1' and",
+        new="if",
+        test=WIRE + "test_update.py::test_a_max_backoff_that_is_given_never_becomes_another",
+    ),
+    Mutant(
         name="contradictory-policy-stays",
         defect="A policy that contradicts itself cannot be changed in any part.",
         file=LUA + "update.lua",

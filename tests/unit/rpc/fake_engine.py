@@ -107,7 +107,9 @@ class FakeEngine:
     ) -> tuple[list[Queue], str]:
         return await self._do("list", (prefix, page_size, page_token), budget_s, ([queue_named()], "next"))
 
-    async def update(self, queue: str, policy: Policy, fields: Sequence[str], *, budget_s: float) -> Queue:
+    async def update(
+        self, queue: str, policy: Policy, fields: Sequence[str], *, max_backoff_follows: bool, budget_s: float
+    ) -> Queue:
         return await self._do("update", (queue, policy, tuple(fields)), budget_s, queue_named(queue))
 
     async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:

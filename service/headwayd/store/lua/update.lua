@@ -1,6 +1,8 @@
 #!lua flags=allow-oom
 -- Changes policy fields.
--- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3…] name and value of each field to change
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
+-- ARGV[3] '1': max_backoff_ms, if it is to change, becomes min_backoff_ms where that is longer; '' = it does not
+-- ARGV[4…] name and value of each field to change
 -- Reply: echo, OK, report; or echo, CONTRADICTION, names of fields that would be below what they bound; or echo and why
 --        there is no queue. Fields that contradict each other already, none of which changes, keep no other change out.
 -- O(1). Wakes the first waiting producer if there is room now, and all who wait for a slot.
@@ -8,10 +10,14 @@
 local S, status = open()
 if not S then return { ARGV[1], status } end
 local changes, wrong = {}, { ARGV[1], T.CONTRADICTION }
-for i = 3, #ARGV, 2 do changes[ARGV[i]] = tonumber(ARGV[i + 1]) end
+for i = 4, #ARGV, 2 do changes[ARGV[i]] = ARGV[i + 1] end
+local function value_of(name) return tonumber(changes[name] or policy_of(S, name)) end
+if ARGV[3] == '1' and changes.max_backoff_ms then
+  changes.max_backoff_ms = text_of(math.max(value_of('max_backoff_ms'), value_of('min_backoff_ms')))
+end
 local function check(lower, upper)
   if not (changes[lower] or changes[upper]) then return end
-  if (changes[upper] or policy_of(S, upper)) < (changes[lower] or policy_of(S, lower)) then wrong[#wrong + 1] = upper end
+  if value_of(upper) < value_of(lower) then wrong[#wrong + 1] = upper end
 end
 check('min_backoff_ms', 'max_backoff_ms')
 check('poll_base_ms', 'poll_max_ms')
@@ -19,12 +25,12 @@ if #wrong > 2 then
   commit(S, false, nil)
   return wrong
 end
-for i = 3, #ARGV, 2 do
-  if ARGV[i] == 'bound' then
-    redis.call('SET', K.bound, ARGV[i + 1], 'KEEPTTL')
-    S.bound = tonumber(ARGV[i + 1])
+for name, value in pairs(changes) do
+  if name == 'bound' then
+    redis.call('SET', K.bound, value, 'KEEPTTL')
+    S.bound = tonumber(value)
   else
-    redis.call('HSET', K.meta, ARGV[i], ARGV[i + 1])
+    redis.call('HSET', K.meta, name, value)
   end
 end
 commit(S, true, nil)
