@@ -63,6 +63,17 @@ async def test_what_is_postponed_from_deep_in_the_line_keeps_it(long: Desk) -> N
     assert known == put_at_ms(20_001)
 
 
+async def test_they_are_noted_on_by_a_clock_that_has_gone_back(desk: Desk) -> None:
+    """As by a failover to a host whose clock is behind."""
+    await desk.create()
+    instants = [3_600_000, 0, 50, 10_000]
+    for ms in instants:
+        desk.at(ms)
+        await desk.put_many([b"x"])
+    instants[2] = 0  # within the resolution of the one before
+    assert await peek(desk, 1, 4) == [(n + 1, START_MS + ms) for n, ms in enumerate(instants)]
+
+
 def times(desk: Desk) -> int:
     return int(desk.raw.llen(desk.key("times")))
 

@@ -138,6 +138,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=PUT_TIMES + "test_times_that_the_head_has_passed_are_dropped_also_if_nobody_asks",
     ),
     Mutant(
+        name="put-times-wait-for-the-clock",
+        defect="After the store's clock went back no put times are noted before it has come to where it was.",
+        file=INCLUDE + "put_times.lua",
+        old="if since >= 0 and since < TICK_MS then",
+        new="if since < TICK_MS then",
+        test=PUT_TIMES + "test_they_are_noted_on_by_a_clock_that_has_gone_back",
+    ),
+    Mutant(
         name="put-times-dropped-one-by-one",
         defect="The first who asks when a message was put drops a day's put times one by one, in one step.",
         file=INCLUDE + "put_times.lua",

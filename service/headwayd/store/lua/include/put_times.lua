@@ -21,9 +21,11 @@ local function last_time_for(ticket)
 end
 
 -- Remembers that messages from `ticket` on were put now. Nobody may ask for those that the head has passed, because
--- their messages tell it themselves: so a few more go than come. O(1), at most one entry in TICK_MS.
+-- their messages tell it themselves: so a few more go than come. O(1), at most one entry in TICK_MS; the clock may have
+-- gone back since the last.
 local function note_time(S, ticket)
-  if S.now - S.tick_at < TICK_MS then return end
+  local since = S.now - S.tick_at
+  if since >= 0 and since < TICK_MS then return end
   local count = redis.call('RPUSH', K.times, text_of(ticket) .. ':' .. text_of(S.now))
   set(S, 'tick_at', S.now)
   S.time_known, S.some_times = false, false
