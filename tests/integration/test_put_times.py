@@ -74,6 +74,21 @@ async def test_they_are_noted_on_by_a_clock_that_has_gone_back(desk: Desk) -> No
     assert await peek(desk, 1, 4) == [(n + 1, START_MS + ms) for n, ms in enumerate(instants)]
 
 
+async def test_what_the_sweeper_buries_keeps_it_also_when_it_is_put_back(desk: Desk) -> None:
+    await desk.create(time_to_live_ms=1_000, dead_letter_expired=True)
+    await desk.put(b"with an id", ids=["given"])
+    await desk.put_many([b"bare"])
+    desk.at(TICK_MS)
+    await desk.put(b"alone")
+    desk.at(5_000)
+    await desk.sweep()
+    put_at = {b"with an id": START_MS, b"bare": START_MS, b"alone": START_MS + TICK_MS}
+    page = await desk.store.list_dead(desk.name, page_size=10, page_token="", max_bytes=10**6, budget_s=BUDGET_S)
+    assert {one.payload: one.put_at_ms for one in page.messages} == put_at
+    await desk.store.redrive(desk.name, "", message_ids=(), most=9, budget_s=BUDGET_S)
+    assert {one.payload: one.put_at_ms for one in await desk.take(3)} == put_at
+
+
 def times(desk: Desk) -> int:
     return int(desk.raw.llen(desk.key("times")))
 

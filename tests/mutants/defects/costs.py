@@ -146,6 +146,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=PUT_TIMES + "test_they_are_noted_on_by_a_clock_that_has_gone_back",
     ),
     Mutant(
+        name="buried-without-put-time",
+        defect="Nobody knows when a plain payload was put that expired while it waited and went to the dead.",
+        file=INCLUDE + "names.lua",
+        old="record or new_record(put_at_of(S, ref, element))",
+        new="record or new_record((select(2, id_of(element))))",
+        test=PUT_TIMES + "test_what_the_sweeper_buries_keeps_it_also_when_it_is_put_back",
+    ),
+    Mutant(
         name="put-times-dropped-one-by-one",
         defect="The first who asks when a message was put drops a day's put times one by one, in one step.",
         file=INCLUDE + "put_times.lua",

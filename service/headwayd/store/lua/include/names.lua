@@ -18,6 +18,13 @@ local function id_of(element)
   return id or '', put_at or 0
 end
 
+-- When the message was put that waits, or has just left the line, with this ticket, and of which no record tells it; 0
+-- if nobody knows. O(log n).
+local function put_at_of(S, ticket, element)
+  local _, put_at = id_of(element)
+  return put_at > 0 and put_at or put_time(S, tonumber(ticket))
+end
+
 -- The name that x:ids may know the message by; '' if its reference is its name.
 local function name_of(element, record)
   if record and record.id ~= '' then return record.id end
@@ -163,10 +170,10 @@ local function bury(S, ref, element, record, cause)
   if name ~= '' then redis.call('HSET', K.ids, name, 'x' .. ref) end
 end
 
--- Its time is over. O(log n).
+-- Its time is over. There may be no record of one that waited. O(log n).
 local function expire(S, ref, element, record)
   if policy_of(S, 'dead_letter_expired') == 1 then
-    bury(S, ref, element, record or new_record((select(2, id_of(element)))), CAUSE.EXPIRED)
+    bury(S, ref, element, record or new_record(put_at_of(S, ref, element)), CAUSE.EXPIRED)
   else
     finish(S, ref, record, element, MARK.EXPIRED, '')
     add(S, 'n_expired', 1)

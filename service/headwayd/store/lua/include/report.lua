@@ -28,8 +28,7 @@ local function oldest_put_at(S)
   if not ticket then return 0 end
   local side = redis.call('HGET', K.side, ticket)
   if side then return unpack_record(side).put_at end
-  local _, put_at = id_of(redis.call('LINDEX', K.q, -1))
-  return put_at > 0 and put_at or put_time(S, tonumber(ticket))
+  return put_at_of(S, ticket, redis.call('LINDEX', K.q, -1))
 end
 
 local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
