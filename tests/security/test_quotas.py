@@ -14,7 +14,7 @@ import pytest
 from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
 from security.callers import OTHERS, TEAM, line_of, write_callers
-from wire.calls import ACKED, RESOURCE_EXHAUSTED, Line, Message, leases
+from wire.calls import ACKED, ALREADY_ACKED, GONE, RESOURCE_EXHAUSTED, Line, Message, leases, payloads
 from wire.flows import Consuming
 from wire.streams import Standing
 
@@ -194,6 +194,49 @@ async def test_leases_that_do_not_end_are_exchanged_for_nothing(limited: Limited
         counts = await mine.counts()
         assert (counts.leased, counts.acked, counts.length) == (3, 3, 54)
         assert [delivery.attempt for delivery in (await mine.get(1, ack=held[2:])).deliveries] == [1]
+
+
+async def test_a_get_that_is_made_again_at_the_quota_gives_the_same_leases_once_more(limited: Limited) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(*[b"x"] * 10)
+        held = leases(await mine.take(3))
+        lost = leases((await mine.get(3, ack=held, attempt_id="lost")).deliveries)
+        assert len(lost) == 3
+        again = await mine.get(3, ack=held, attempt_id="lost")
+        assert leases(again.deliveries) == lost
+        assert [result.settled for result in again.settled] == [ALREADY_ACKED] * 3
+        assert await mine.ack(*lost) == [ACKED] * 3
+        assert (await mine.counts()).length == 4
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_a_poller_that_the_quota_gives_nothing_keeps_its_place_and_is_told_it(
+    limited: Limited, wait_ms: int
+) -> None:
+    async with limited(max_leases=2) as (mine, _):
+        await mine.create()
+        other = Line(mine.stub, f"{mine.name}-other", mine.admin)
+        await other.create()
+        await other.put(b"1", b"2")
+        place = (await mine.get(1, stand=True)).standing.place
+        assert (await mine.get(1, stand=True)).standing.position == 2  # another poller, behind it
+        held = leases(await other.take(2))
+        await mine.put(b"mine")
+        answer = await mine.get(1, stand=True, place=place, ack=["ends nothing"], wait_ms=wait_ms)
+        assert [result.settled for result in answer.settled] == [GONE]
+        assert (answer.standing.place, answer.standing.position) == (place, 1)
+        assert not answer.deliveries
+        await other.ack(*held)
+
+        async def is_served() -> bool:
+            try:
+                return payloads((await mine.get(1, stand=True, place=place)).deliveries) == [b"mine"]
+            except grpc.aio.AioRpcError as error:
+                assert error_of(error).reason == "QUOTA_EXCEEDED"  # until the service looks again
+                return False
+
+        await eventually(is_served)
 
 
 async def test_below_the_quota_it_does_not_matter_what_leases_are_named(limited: Limited) -> None:

@@ -183,7 +183,15 @@ class GetOrder(NamedTuple):
     attempt_id: str = ""  # the same again gives the same leases, while they live
     stands: bool = False  # keep a place in the consumer line if there is nothing to lease
     place: str = ""  # the place that was kept
+    room: int | None = None  # how many it may be given beside one for each lease that it ends; None: any number
     cut_off: CutOff | None = None
+
+    def within_room(self, settled: Sequence[Settlement]) -> GetOrder:
+        """What it may yet be given when these leases of `ack` were settled."""
+        if self.room is None:
+            return self
+        ended = sum(one.settled is Settled.ACKED for one in settled)
+        return self._replace(max_messages=min(self.max_messages, self.room + ended), room=None)
 
 
 class Delivery(NamedTuple):

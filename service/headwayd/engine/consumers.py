@@ -98,7 +98,8 @@ class Consumer:
     def kind(self) -> Kind | None:
         """Those of a kind can ask together (see `Store.get_together`); None: it asks alone."""
         order, waiter = self.order, self.waiter
-        if order.attempt_id or order.must_fit or order.stands or waiter.place or waiter.owns_leases:
+        is_bound = order.must_fit or order.room is not None
+        if order.attempt_id or is_bound or order.stands or waiter.place or waiter.owns_leases:
             return None
         return Kind(order.queue, order.consumer, order.lease_ms, waiter.generation, waiter.number != 0)
 

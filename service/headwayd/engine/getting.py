@@ -60,13 +60,16 @@ class Getting:
 
     async def _go_on(self, consumer: Consumer, step: GetStep, *, waits: bool, budget: Budget) -> GetOutcome:
         """After its first try. What that settled is told, whatever comes now."""
-        order, settled = consumer.order, step.settled
+        settled = step.settled
+        order = consumer.order = consumer.order.within_room(settled)
         if step.left and not step.deliveries and not order.wait_ms:
             step = await self._look_behind(consumer, budget)
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):
             return self._outcome(order, step, settled)
         consumer.order = order._replace(ack=(), place="")
-        if order.wait_ms:
+        if not order.max_messages and not order.stands:  # nothing that comes would be for it
+            self._consumers.give_up(consumer)
+        elif order.max_messages and order.wait_ms:
             step = await self._wait(consumer, has_settled=bool(settled))
         if step.deliveries or not order.stands:
             return self._outcome(order, step, settled)

@@ -17,7 +17,6 @@ from headwayd.domain import names
 from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
 from headwayd.domain.bare import all_bytes
 from headwayd.domain.blocked import ToldProducer
-from headwayd.domain.columns import leases_of
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
 from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
 from headwayd.domain.joined import errors_of
@@ -206,24 +205,12 @@ class GuardedEngine:
         """As the engine's."""
         with self._bare, self._quota.claim() as claim:
             own = order._replace(queue=self._own(order.queue, _CONSUMER))
-            free = await claim.want_for(order.max_messages, order.ack)
+            room = await claim.want_for(order.max_messages, order.ack)
+            if room < order.max_messages:
+                own = own._replace(room=room)
             outcome = await self._engine.get(own, budget_s=budget_s)
-            if free < order.max_messages:
-                outcome = await self._exchanged(own, outcome, free, budget_s)
             claim.got(len(outcome.deliveries))
             return outcome
-
-    async def _exchanged(self, order: GetOrder, outcome: GetOutcome, free: int, budget_s: float) -> GetOutcome:
-        """No more than so many, and as many as it ended: which leases these are is known only now. What is more goes
-        back, and its caller is not told of it; if that fails, it lapses."""
-        most = free + sum(one.settled is Settled.ACKED for one in outcome.settled)
-        more = outcome.deliveries[most:]
-        if not more:
-            return outcome
-        back = DelayOrder(queue=order.queue, leases=leases_of(more), delay_ms=0, keep_attempt=True)
-        with contextlib.suppress(HeadwayError):
-            await self._engine.delay(back, budget_s=budget_s)
-        return outcome._replace(deliveries=outcome.deliveries[:most])
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         """As the engine's."""

@@ -159,7 +159,7 @@ class MessageSteps(Asking):
             "get",
             order.queue,
             order.consumer or self._process,
-            order.max_messages,
+            order.max_messages if order.room is None else f"{order.max_messages} {order.room}",
             order.lease_ms,
             randoms,
             -order.max_bytes if order.must_fit else order.max_bytes,

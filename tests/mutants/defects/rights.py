@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants.mutant import Mutant
+from mutants.mutant import LUA, Mutant
 
 _SECURITY = "tests/security/"
 _ENDS = _SECURITY + "test_streams_end.py::"
@@ -14,7 +14,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="leases-for-made-up-ones",
         defect="Who has used up its quota of leases gets as many more as it names to be acked, whatever it names.",
         file="engine/guarded.py",
-        old="if free < order.max_messages:",
+        old="if room < order.max_messages:",
         new="if False:",
         test=_QUOTAS + "test_leases_that_do_not_end_are_exchanged_for_nothing",
     ),
@@ -25,6 +25,22 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if not ending:",
         new="if True:",
         test=_QUOTAS + "test_who_settles_at_the_quota_may_take_as_many_and_no_more",
+    ),
+    Mutant(
+        name="nothing-again-at-the-quota",
+        defect="A Get made again at the quota of leases is given nothing; its leases are out for nobody.",
+        file=LUA + "get.lua",
+        old="if ARGV[8] ~= '' then random = deliver_again",
+        new="if ARGV[8] ~= '' and me.most > 0 then random = deliver_again",
+        test=_QUOTAS + "test_a_get_that_is_made_again_at_the_quota_gives_the_same_leases_once_more",
+    ),
+    Mutant(
+        name="no-standing-at-the-quota",
+        defect="A poller whose call ended no lease is not told at the quota of leases that it stands on, and where.",
+        file=LUA + "get.lua",
+        old="elseif me.most == 0 then\n  wait = 'line' ",
+        new="elseif me.most == 0 then\n  wait = '' ",
+        test=_QUOTAS + "test_a_poller_that_the_quota_gives_nothing_keeps_its_place_and_is_told_it",
     ),
     Mutant(
         name="extended-counts-twice",

@@ -2,7 +2,8 @@
 -- Acks earlier leases, then leases messages from the head; or gives the leases of the same attempt once more.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] consumer's name
--- ARGV[4] most messages; for several who ask, of the first
+-- ARGV[4] most messages; for several who ask, of the first. Behind it and a space may stand how many of these it may be
+--         given beside one for each lease that it ends
 -- ARGV[5] lease (ms); '0' = the queue's policy, but at most the limit of leases
 -- ARGV[6] random part of the new leases' nonces, 16 bytes; for several who ask as many for each, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
@@ -43,8 +44,9 @@
 -- @include leasing
 local RANDOM_SIZE = 16
 local OTHERS, WAITER = tonumber(ARGV[14]), ARGV[9]
+local MOST, ROOM = string.match(ARGV[4], '^(%d+) ?(%d*)$')
 -- Those who ask, in order: the first, whose number may yet be found, then the others.
-local asks = { { waiter = WAITER, number = tonumber(ARGV[10]), most = tonumber(ARGV[4]) } }
+local asks = { { waiter = WAITER, number = tonumber(ARGV[10]), most = tonumber(MOST) } }
 for i = 1, OTHERS do
   local at = 11 + 4 * i
   asks[1 + i] = { waiter = ARGV[at], number = tonumber(ARGV[at + 1]), most = tonumber(ARGV[at + 2]),
@@ -65,6 +67,7 @@ local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, ''
 local ACKS_AT, EXCEPTIONS_AT = 15 + 4 * OTHERS, #reply + 1
 local acks, ended = tonumber(ARGV[ACKS_AT]), 0
 if acks > 0 then ended = ack_leases(S, ACKS_AT + 1, acks, '', reply) else reply[#reply + 1] = 0 end
+if ROOM ~= '' then me.most = math.min(me.most, tonumber(ROOM) + ended) end
 -- A negative number of bytes: also the first message must fit.
 local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45,
                       pack_holder(S.now, string.sub(ARGV[3], 1, 255)), reply)
@@ -134,6 +137,8 @@ elseif not role_is_free('consumer') then
   wait, holder = 'role', holder_of('consumer')
 elseif S.len == 0 then
   wait = S.closed and 'drain' or 'empty'
+elseif me.most == 0 then
+  wait = 'line'   -- until it may be given something
 elseif slots == 0 then
   wait = 'slot'
 elseif redis.call('EXISTS', K.consumers) == 1 then
