@@ -84,6 +84,33 @@ async def test_messages_in_every_state(limited: Limited) -> None:
         await eventually_served(lambda: mine.put(b"5"))
 
 
+async def test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer(limited: Limited) -> None:
+    async with limited(max_messages=3) as (mine, _):
+        await mine.create(bound=1)
+        other = Line(mine.stub, f"{mine.name}-other", mine.admin)
+        await other.create()
+        await mine.put(b"1")
+        for _ in range(5):
+            with refused("QUEUE_FULL", RESOURCE_EXHAUSTED):
+                await mine.put(b"finds no room")
+        waiting = [asyncio.create_task(mine.put(number, wait_ms=60_000)) for number in (b"2", b"3")]
+        await eventually(lambda: producers_waiting(mine, 2))
+        for _ in range(2):
+            with exceeded("messages", 3):
+                await other.put(b"4")
+            await asyncio.sleep(LOOK_S)
+        waiting[1].cancel()
+        await eventually(lambda: producers_waiting(mine, 1))
+        await eventually_served(lambda: other.put(b"4"))
+        await mine.ack(*leases(await mine.take()))
+        await waiting[0]
+        assert (await mine.counts()).length == 1
+
+
+async def producers_waiting(line: Line, count: int) -> bool:
+    return (await line.counts()).producers_waiting == count
+
+
 async def eventually_served(call: Callable[[], Awaitable[object]]) -> None:
     """After the next look of the service."""
 

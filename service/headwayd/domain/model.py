@@ -7,7 +7,7 @@ every message or call is a tuple, because that takes a third of the time that a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
@@ -139,6 +139,7 @@ class PutOrder(NamedTuple):
     all_or_nothing: bool = False
     producer: str = ""
     cut_off: CutOff | None = None
+    on_outcomes: Callable[[Sequence[NewMessage], Sequence[PutOutcome]], None] | None = None  # told as they become known
 
 
 class PutCode(StrEnum):

@@ -15,7 +15,6 @@ from types import TracebackType
 
 from headwayd.domain import names
 from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
-from headwayd.domain.bare import all_bytes
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
 from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
@@ -45,7 +44,7 @@ from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander, ToldTurn
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.engine import Engine
-from headwayd.engine.quotas import Claim, Quota
+from headwayd.engine.quotas import Claim, PutClaim, Quota
 
 _PRODUCER, _CONSUMER, _WATCHER, _ADMIN = (int(role) for role in CallerRole)
 _ANY = int(ANY_ROLE)
@@ -186,20 +185,19 @@ class GuardedEngine:
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
-        with self._bare:
-            own = await self._own_put(order)
+        with self._bare, PutClaim(self._quota) as claim:
+            own = await self._own_put(order, claim)
             return self._own_outcomes(await self._engine.put(own, budget_s=budget_s))
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
-        with self._bare:
-            own = await self._own_put(order)
+        with self._bare, PutClaim(self._quota) as claim:
+            own = await self._own_put(order, claim)
             return self._own_outcomes(await self._engine.put_each(own, budget_s=budget_s))
 
-    async def _own_put(self, order: PutOrder) -> PutOrder:
+    async def _own_put(self, order: PutOrder, claim: PutClaim) -> PutOrder:
         own = order._replace(queue=self._own(order.queue, _PRODUCER))
-        await self._quota.check_put(len(order.messages), lambda: all_bytes(order.messages))
-        return own
+        return own._replace(on_outcomes=claim.note) if await claim.want(order.messages) else own
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """As the engine's."""

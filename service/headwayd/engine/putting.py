@@ -98,6 +98,8 @@ class _Waiter:
         self._line_ticket = step.line_ticket
         self._generation = step.generation
         self.outcomes.extend(outcomes)
+        if self._order.on_outcomes is not None:
+            self._order.on_outcomes(self.rest[: len(outcomes)], outcomes)
         self.rest = self.rest[len(outcomes) :]
         return not self.rest
 
@@ -227,6 +229,8 @@ class Putting:
                 # By itself, and not yet in line: there the one that found no room comes first.
                 [share] = await self._put_together(kind, [order.messages], budget.left_s)
             if len(share[1]) == items:
+                if order.on_outcomes is not None:
+                    order.on_outcomes(order.messages, share[1])
                 return share[1]
         name = f"{self._process}#{next(self._numbers)}" if order.wait_ms else ""
         waiter = _Waiter(order, self._store, budget_s, name)

@@ -1,9 +1,9 @@
 """The quotas of one namespace, as one process keeps them.
 
 What lies in the store is summed up over the namespace's queues, at most once a second and so that it takes a twentieth
-of the time at most; in between this process adds what it let in itself. So no process lets in more than the quota by
-what it knows, and all together overshoot it by no more than what the others let in between two looks. Calls and streams
-are counted in each process for itself.
+of the time at most; in between this process adds what it let in itself, and at any time what its calls and streams may
+yet add. So no process lets in more than the quota by what it knows, and all together overshoot it by no more than what
+the others let in between two looks. Calls and streams are counted in each process for itself.
 """
 
 from __future__ import annotations
@@ -11,11 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from types import TracebackType
 
 from headwayd.domain.access import NO_QUOTAS, Quotas, Used
-from headwayd.domain.errors import QuotaExceeded
+from headwayd.domain.bare import all_bytes
+from headwayd.domain.errors import OutcomeUnknown, QuotaExceeded
+from headwayd.domain.joined import Joined
+from headwayd.domain.model import NewMessage, PutCode, PutOutcome
 
 _LOOK_EVERY_S = 1.0
+_ADDS = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.REPLACED})  # the last: its bytes
 _LOOK_SHARE = 20  # a look that took long is not repeated before so many times as long
 
 Look = Callable[[bool], Awaitable[Used]]
@@ -70,6 +75,52 @@ class Claim:
         self._open = still_open
 
 
+class PutClaim:
+    """Messages that one Put may yet add, within its block: as long as it waits for room, say. What is known to have
+    joined is counted like all that was let in since the last look, and so is what may have."""
+
+    __slots__ = ("_bytes", "_count", "_counts_bytes", "_quota")
+
+    def __init__(self, quota: Quota) -> None:
+        self._quota = quota
+        self._count = self._bytes = 0
+        self._counts_bytes = False
+
+    def __enter__(self) -> PutClaim:
+        return self
+
+    async def want(self, messages: Sequence[NewMessage]) -> bool:
+        """It is about to put these. Whether `note` must be told what becomes of them. Raises QuotaExceeded."""
+        self._count, self._bytes = await self._quota.check_put(len(messages), lambda: all_bytes(messages))
+        self._counts_bytes = self._bytes > 0
+        self._quota.claim_put(self._count, self._bytes)
+        return self._count > 0
+
+    def note(self, messages: Sequence[NewMessage], outcomes: Sequence[PutOutcome]) -> None:
+        """What became of these of them. Nothing more is claimed when its block has ended, and its caller has gone."""
+        if not self._count:
+            return
+        self._release(len(messages), self._size_of(messages))
+        if type(outcomes) is not Joined:
+            messages = [message for message, one in zip(messages, outcomes, strict=True) if one.code in _ADDS]
+        self._quota.note_put(len(messages), self._size_of(messages))
+
+    def _size_of(self, messages: Sequence[NewMessage]) -> int:
+        return all_bytes(messages) if self._counts_bytes else 0
+
+    def _release(self, count: int, size: int) -> None:
+        self._count -= count
+        self._bytes -= size
+        self._quota.claim_put(-count, -size)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, (OutcomeUnknown, asyncio.CancelledError)):  # they may have joined
+            self._quota.note_put(self._count, self._bytes)
+        self._release(self._count, self._bytes)
+
+
 class Quota:
     """Counts and refuses, with QuotaExceeded. `limits` may be replaced at any time. `look` asks the store what the
     namespace has, with or without the bytes."""
@@ -82,6 +133,7 @@ class Quota:
         self._used: Used | None = None
         self._look_again_at = 0.0
         self._put_count = self._put_bytes = self._leased_count = 0  # let in since the last look began
+        self._claimed_count = self._claimed_bytes = 0  # of messages that Puts under way may yet add
         self._stream_count = 0
         self._calls_left = 0.0
         self._calls_counted_at = 0.0
@@ -123,17 +175,27 @@ class Quota:
             if used.queues >= most:
                 raise _exceeded("queues", most)
 
-    async def check_put(self, count: int, size: Callable[[], int]) -> None:
-        """Before so many messages are put; `size` tells their bytes."""
+    async def check_put(self, count: int, size: Callable[[], int]) -> tuple[int, int]:
+        """Before so many messages are put; `size` tells their bytes. How many messages and bytes are to be claimed."""
         limits = self.limits
         if limits.messages is None and limits.bytes is None:
-            return
+            return 0, 0
         used = await self._fresh()
-        if limits.messages is not None and used.messages + self._put_count + count > limits.messages:
-            raise _exceeded("messages", limits.messages)
+        most = limits.messages
+        if most is not None and used.messages + self._put_count + self._claimed_count + count > most:
+            raise _exceeded("messages", most)
         size_bytes = size() if limits.bytes is not None else 0
-        if limits.bytes is not None and used.bytes + self._put_bytes + size_bytes > limits.bytes:
+        if limits.bytes is not None and used.bytes + self._put_bytes + self._claimed_bytes + size_bytes > limits.bytes:
             raise _exceeded("bytes", limits.bytes)
+        return count, size_bytes
+
+    def claim_put(self, count: int, size_bytes: int) -> None:
+        """Puts under way may add so much more, or less, than before."""
+        self._claimed_count += count
+        self._claimed_bytes += size_bytes
+
+    def note_put(self, count: int, size_bytes: int) -> None:
+        """So much was put."""
         self._put_count += count
         self._put_bytes += size_bytes
 

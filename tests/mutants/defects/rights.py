@@ -43,6 +43,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_QUOTAS + "test_a_poller_that_the_quota_gives_nothing_keeps_its_place_and_is_told_it",
     ),
     Mutant(
+        name="waiting-puts-count-for-nothing",
+        defect="Puts that wait for room pass the quota of messages, however many, when there is room for them all.",
+        file="engine/quotas.py",
+        old="self._put_count + self._claimed_count + count > most",
+        new="self._put_count + count > most",
+        test=_QUOTAS + "test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer",
+    ),
+    Mutant(
+        name="counted-without-room",
+        defect="A Put that found no room uses up the quota of messages all the same, until the service looks again.",
+        file="engine/quotas.py",
+        old="if isinstance(error, (OutcomeUnknown, asyncio.CancelledError)):",
+        new="if True:",
+        test=_QUOTAS + "test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer",
+    ),
+    Mutant(
         name="extended-counts-twice",
         defect="A stream that extends its leases has them counted twice.",
         file="engine/guarded.py",
