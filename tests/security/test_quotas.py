@@ -15,7 +15,7 @@ from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
 from security.callers import OTHERS, TEAM, line_of, write_callers
 from wire.calls import ACKED, ALREADY_ACKED, GONE, RESOURCE_EXHAUSTED, Line, Message, leases, payloads
-from wire.flows import Consuming
+from wire.flows import Consuming, Producing
 from wire.streams import Standing
 
 pytestmark = pytest.mark.any_store
@@ -105,6 +105,18 @@ async def test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer(
         await mine.ack(*leases(await mine.take()))
         await waiting[0]
         assert (await mine.counts()).length == 1
+
+
+async def test_batches_are_put_up_to_the_first_that_exceeds_it_also_if_they_come_together(limited: Limited) -> None:
+    async with limited(max_messages=100) as (mine, _):
+        await mine.create()
+        async with Producing(mine) as stream:
+            for size in (1, 38, 60, 60):
+                await stream.send(*[b"x"] * size)
+            with exceeded("messages", 100):
+                await stream.ended()
+            assert [answer.batch for answer in stream.seen] == [1, 2, 3]
+        assert (await mine.counts()).accepted == 99
 
 
 async def producers_waiting(line: Line, count: int) -> bool:

@@ -5,12 +5,12 @@ there in one step, as far as there is room for it at once; what must wait for ro
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
 from headway.v1 import queue_service_pb2
 from headwayd.domain.bare import all_bytes, all_of, is_for_now
-from headwayd.domain.errors import HeadwayError, Reason
+from headwayd.domain.errors import HeadwayError, QuotaExceeded, Reason
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import DAY_MS
 from headwayd.domain.model import PutOrder, PutOutcome, refused
@@ -120,7 +120,8 @@ async def _put_all(
     at_once: Sequence[PutOutcome] = ()
     if len(batches) > 1:
         messages = all_of([batch.order.messages for batch in batches])
-        at_once = await _put(engine, batches[0].order._replace(messages=messages), context)
+        with suppress(QuotaExceeded):  # which has room for the first of them, perhaps
+            at_once = await _put(engine, batches[0].order._replace(messages=messages), context)
     at = 0
     for batch in batches:
         messages = batch.order.messages

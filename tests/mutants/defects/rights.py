@@ -59,6 +59,15 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_QUOTAS + "test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer",
     ),
     Mutant(
+        name="refused-for-those-behind",
+        defect="A batch is refused by a quota that has room for it, because of the batches that came behind it.",
+        file="rpc/producing.py",
+        old="with suppress(QuotaExceeded):",
+        new="with suppress():",
+        test="tests/unit/rpc/test_producing.py::"
+        "test_what_a_quota_has_no_room_for_together_is_put_batch_by_batch_up_to_the_first_that_exceeds_it",
+    ),
+    Mutant(
         name="extended-counts-twice",
         defect="A stream that extends its leases has them counted twice.",
         file="engine/guarded.py",

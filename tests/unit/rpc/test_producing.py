@@ -10,7 +10,7 @@ import pytest
 
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, StoreUnavailable
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, QuotaExceeded, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import PutCode, PutOrder, PutOutcome
 from headwayd.rpc.encoded import Reply, is_followed, to_bytes
@@ -120,6 +120,15 @@ async def test_trouble_with_a_step_of_several_batches_answers_none_of_them(error
     answers, end = await played(Engine(1, error), 1, 2, 2)
     assert told(answers) == [(1, [True])]
     assert end is error
+
+
+async def test_what_a_quota_has_no_room_for_together_is_put_batch_by_batch_up_to_the_first_that_exceeds_it() -> None:
+    exceeded = QuotaExceeded("used up", metadata={"quota": "messages"})
+    engine = Engine(1, exceeded, 2, exceeded)
+    answers, end = await played(engine, 1, 2, 2, 2)
+    assert told(answers) == [(1, [True]), (2, [True, True])]
+    assert end is exceeded
+    assert [len(order.messages) for order in engine.orders] == [1, 6, 2, 2]
 
 
 async def test_no_step_has_more_messages_than_the_store_is_asked_for_at_once() -> None:
