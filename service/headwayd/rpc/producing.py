@@ -39,7 +39,9 @@ _OF_ONE_BATCH = frozenset(
 # Of a batch that does not wait: why the rest of it was not put.
 _NO_ROOM = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
 _MOST_TOGETHER = 1_000  # messages of several batches in one step
-_MOST_UNDONE, _MOST_UNDONE_BYTES = 16, 2 * 1024 * 1024  # batches read ahead; then the producer is held back
+# Batches read behind a step, which has no more than so many, too; then the producer is held back. Those of the step do
+# not count: else nothing would be read while the store works on it, and the next could only begin later.
+_MOST_UNDONE, _MOST_UNDONE_BYTES = 16, 2 * 1024 * 1024
 _MOST_UNSENT = 16  # batches that are put, and wait to be answered; then no further are put
 
 

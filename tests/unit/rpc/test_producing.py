@@ -161,6 +161,40 @@ async def test_no_more_is_read_ahead_than_a_few_batches() -> None:
     assert engine.orders[0]._replace(messages=()) == PutOrder(queue="q", messages=(), wait_ms=engine.orders[0].wait_ms)
 
 
+@pytest.mark.parametrize(("size", "first", "most"), [(1, 16, 16), (1024 * 1024, 2, 2)])
+async def test_no_more_is_read_behind_a_step_of_which_a_part_waits_for_room(size: int, first: int, most: int) -> None:
+    """Than behind one batch: so many batches, or so many bytes and one batch."""
+    engine = Engine(1, 1)
+    read = 0
+
+    async def asked() -> AsyncIterator[ProduceRequest]:
+        nonlocal read
+        for _ in range(100):
+            read += 1
+            yield ProduceRequest(queue="q", messages=[Message(payload=b"x" * size)])
+            await engine.is_asked.wait()
+
+    async def waits(order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
+        if len(engine.orders) == 2:
+            await asyncio.Event().wait()
+        return await Engine.put_each(engine, order, budget_s=budget_s)
+
+    engine.put_each = waits  # type: ignore[method-assign]
+    context: Any = Context()
+    stream = produce(engine, asked(), context)  # type: ignore[arg-type]
+    answer = asyncio.ensure_future(anext(stream))
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    engine.may_go_on.set()
+    await answer
+    await anext(stream)
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert [len(order.messages) for order in engine.orders] == [1, first]
+    assert read == 1 + first + most
+    await stream.aclose()
+
+
 async def unanswered(engine: Engine, count: int) -> tuple[AsyncGenerator[Reply, None], Reply]:
     """A stream of so many batches of one message, and the first answer; nobody takes the next."""
 
