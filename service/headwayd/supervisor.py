@@ -21,6 +21,7 @@ import structlog
 from headwayd.config.settings import Settings
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.sharing import held
+from headwayd.store.children import start_child
 from headwayd.store.data_folder import EmbeddedStoreFailed
 from headwayd.store.durability import ALWAYS
 from headwayd.store.embedded import EmbeddedStore
@@ -107,8 +108,8 @@ class Worker:
 
     async def _start(self) -> None:
         # A session of its own: Ctrl-C in a terminal must reach the supervisor alone, which tells every worker once.
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "headwayd.worker"),
+        self._process = await start_child(
+            (sys.executable, "-P", "-m", "headwayd.worker"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -339,17 +339,46 @@ async def test_workers_that_cannot_start_end_the_whole_with_a_reason(
     assert "Traceback" not in service.log.read_text()
 
 
-# What Python runs at its start: here, in the supervisor, a process that cannot be started.
+def first_running(folder: Path, code: str) -> dict[str, str]:
+    """The environment in which Python runs this at its start."""
+    (folder / "sitecustomize.py").write_text(code)
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))}
+
+
+# Here, in the supervisor, a process that cannot be started.
 FAILS_TO_START = """
-import asyncio, sys
+import asyncio.base_events, sys
 if 'headwayd.worker' not in sys.orig_argv:
-    true, calls = asyncio.create_subprocess_exec, []
+    loops, calls = asyncio.base_events.BaseEventLoop, []
+    true = loops.subprocess_exec
     async def start(*command, **how):
         calls.append(command)
         if len(calls) == {call}:
             raise {error}
         return await true(*command, **how)
-    asyncio.create_subprocess_exec = start
+    loops.subprocess_exec = start
+"""
+
+# The same for one that was made already when there was neither a thread nor a file descriptor to wait for it.
+CANNOT_BE_WAITED_FOR = """
+import os, sys, threading
+if 'headwayd.worker' not in sys.orig_argv:
+    calls = []
+    def failing(true, error, is_waiting):
+        def act(*arguments):
+            if is_waiting(*arguments):
+                calls.append(arguments)
+                if len(calls) == 3:
+                    raise error
+            return true(*arguments)
+        return act
+    threading.Thread.start = failing(
+        threading.Thread.start, RuntimeError("can't start new thread"), lambda thread: 'waitpid' in thread.name
+    )
+    if hasattr(os, 'pidfd_open'):
+        os.pidfd_open = failing(
+            os.pidfd_open, OSError(24, 'Too many open files'), lambda pid, *_: pid != os.getpid()
+        )
 """
 
 
@@ -363,8 +392,8 @@ async def test_a_worker_that_cannot_be_started_anew_is_tried_again_and_the_other
     lines: Callable[[ServiceProcess], Lines],
     error: str,
 ) -> None:
-    (short_dir / "sitecustomize.py").write_text(FAILS_TO_START.format(call=3, error=error))
-    service = make_service(flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, PYTHONPATH=str(short_dir))
+    env = first_running(short_dir, FAILS_TO_START.format(call=3, error=error))
+    service = make_service(flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, **env)
     (doomed, _), (living, line) = (await lines(service).through_each("jobs")).items()
     await line.create()
     os.kill(doomed, signal.SIGKILL)
@@ -375,14 +404,28 @@ async def test_a_worker_that_cannot_be_started_anew_is_tried_again_and_the_other
     await lines(service).through_each("jobs")  # the new one serves, too
 
 
+async def test_a_worker_that_nobody_could_wait_for_is_not_left_behind(
+    make_service: MakeService,
+    fresh_store_server: StoreServer,
+    short_dir: Path,
+    lines: Callable[[ServiceProcess], Lines],
+) -> None:
+    env = first_running(short_dir, CANNOT_BE_WAITED_FOR)
+    service = make_service(flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, **env)
+    doomed, living = await lines(service).through_each("jobs")
+    os.kill(doomed, signal.SIGKILL)
+    await eventually(lambda: "worker could not be started" in service.log.read_text(), within=SEEN_S)
+    await eventually(lambda: service.log.read_text().count("worker serves") == 3, within=SEEN_S)
+    await eventually(lambda: len(psutil.Process(service.pid).children()) == 2, within=SEEN_S)  # none waits to be reaped
+    assert living in workers_of(service)
+
+
 async def test_a_first_worker_that_cannot_be_started_ends_the_whole_with_a_reason(
     make_service: MakeService, fresh_store_server: StoreServer, short_dir: Path
 ) -> None:
     error = "OSError(11, 'no more processes')"
-    (short_dir / "sitecustomize.py").write_text(FAILS_TO_START.format(call=2, error=error))
-    service = make_service(
-        start=False, flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, PYTHONPATH=str(short_dir)
-    )
+    env = first_running(short_dir, FAILS_TO_START.format(call=2, error=error))
+    service = make_service(start=False, flags=WORKERS, HEADWAY_REDIS_URL=fresh_store_server.url, **env)
     service.launch()
     assert await asyncio.to_thread(service.wait) == 1
     [line] = [line for line in service.log.read_text().splitlines() if line.startswith("headwayd:")]

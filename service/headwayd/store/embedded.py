@@ -32,6 +32,7 @@ from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
 from headwayd.store import data_folder
+from headwayd.store.children import start_child
 from headwayd.store.data_folder import EmbeddedStoreFailed, Lock
 
 _SILENT_S = 20.0  # how long a starting server may not answer at all; loading data may take as long as it takes
@@ -183,8 +184,8 @@ class EmbeddedStore:
         command = [sys.executable, "-I", "-S", str(script), self._tether, str(os.getpid())]
         command += [str(find_binary()), str(self._private / "valkey.conf")]
         # A session of its own: Ctrl-C in a terminal must reach the service alone, which then drains first.
-        self._process = await asyncio.create_subprocess_exec(
-            *command,
+        self._process = await start_child(
+            command,
             stdin=asyncio.subprocess.PIPE if self._tether == "pipe" else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

@@ -11,6 +11,14 @@ _XQUEUE = "tests/web/test_xqueue.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="worker-left-behind",
+        defect="Each try to start a worker that nobody could wait for leaves a process behind.",
+        file="store/children.py",
+        old="child.is_wanted = False",
+        new="pass",
+        test="tests/integration/test_workers.py::test_a_worker_that_nobody_could_wait_for_is_not_left_behind",
+    ),
+    Mutant(
         name="other-sites-may-ask",
         defect="A request that a browser says comes from another site is served if it names no origin: a job is taken "
         "by the address of an image.",
