@@ -28,6 +28,13 @@ def test_a_key_tells_whose_it_is(queue: str, is_cluster: bool) -> None:
     assert keys.queue_of_base(PREFIX, base.encode(), is_cluster=is_cluster) == queue
 
 
+@given(QUEUES.filter(lambda queue: namespaces.SEPARATOR in queue), st.booleans())
+def test_a_key_that_reads_like_a_qualified_name_is_nobodys(inside: str, is_cluster: bool) -> None:
+    """A foreign client may have made it."""
+    key = f"{PREFIX}:{{{inside}}}" if is_cluster else f"{PREFIX}:{inside}"
+    assert keys.queue_of_base(PREFIX, key.encode(), is_cluster=is_cluster) is None
+
+
 @given(QUEUES, QUEUES, st.booleans())
 def test_two_queues_share_no_key(one: str, other: str, is_cluster: bool) -> None:
     shared = all_keys(one, is_cluster=is_cluster) & all_keys(other, is_cluster=is_cluster)

@@ -13,6 +13,7 @@ import pytest
 
 from harness import ServiceProcess
 from harness.scraping import Scraped
+from headwayd.domain.namespaces import SEPARATOR
 from security.authority import Authority
 from security.callers import OTHERS, PLAIN, TEAM, Caller, write_callers
 
@@ -62,6 +63,19 @@ async def test_events_need_the_same_credentials_and_roles(service: ServiceProces
         assert await answer(TEAM["consumer"]) == (403, "PERMISSION_DENIED")
         assert await answer(OTHERS["watcher"]) == (404, "QUEUE_NOT_FOUND")
         assert await answer(TEAM["watcher"]) == (200, "")
+
+
+async def test_a_dashboard_is_not_asked_for_by_the_names_that_queues_have_inside(
+    service: ServiceProcess, name: str
+) -> None:
+    url = service.addresses[1]
+    async with httpx.AsyncClient(timeout=10) as client:
+        create = f"{url}/headway.v1.QueueService/Create"
+        assert (await client.post(create, json={"queue": name}, headers=headers_of(TEAM["admin"]))).is_success
+        for field in ("prefix", "after", "queue"):
+            asked = {field: f"team{SEPARATOR}{name}"}
+            told = await client.get(f"{url}/dashboard/events", params=asked, headers=headers_of(PLAIN["admin"]))
+            assert told.status_code == 400, told.text
 
 
 async def test_metrics_are_for_the_operator_and_probes_for_everybody(service: ServiceProcess, name: str) -> None:

@@ -16,7 +16,7 @@ from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.domain.namespaces import SEPARATOR
 from security.callers import OTHERS, PLAIN, TEAM, Caller, line_of
 from security.test_rights import WAYS, described
-from wire.calls import NOT_FOUND, SLACK_S, Message, leases, message, payloads
+from wire.calls import INVALID_ARGUMENT, NOT_FOUND, SLACK_S, Message, leases, message, payloads
 
 pytestmark = pytest.mark.any_store
 
@@ -123,6 +123,24 @@ async def test_a_list_has_the_callers_namespace_only_page_by_page(guarded_channe
             if not token:
                 break
         assert found == [f"{name}-{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize("begins", [SEPARATOR, f"{SEPARATOR}q-"])
+@pytest.mark.parametrize("namespace", ["team", "others", "nobodys"])
+async def test_no_list_is_asked_for_by_the_names_that_queues_have_inside(
+    guarded_channel: grpc.aio.Channel, name: str, namespace: str, begins: str
+) -> None:
+    """Nor does it tell whether there is such a namespace. The default one is where no qualifier is put before them."""
+    await line_of(guarded_channel, TEAM["admin"], name).create()
+    for callers in (PLAIN, TEAM, OTHERS):
+        for role in ("watcher", "admin"):
+            stub = line_of(guarded_channel, callers[role], name).stub
+            by_prefix = queue_service_pb2.ListRequest(prefix=namespace + begins)
+            by_token = queue_service_pb2.ListRequest(page_token=namespace + begins)
+            for field, request in (("prefix", by_prefix), ("page_token", by_token)):
+                with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+                    await stub.List(request, timeout=SLACK_S)
+                assert said.metadata == {"field": field}
 
 
 async def test_a_lease_of_one_namespace_means_nothing_in_another(guarded_channel: grpc.aio.Channel, name: str) -> None:

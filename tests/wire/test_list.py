@@ -111,6 +111,14 @@ async def test_a_page_larger_than_1000_is_refused(line: Line, page_size: int) ->
     assert said.metadata == {"field": "page_size"}
 
 
+@pytest.mark.parametrize("field", ["prefix", "page_token"])
+@pytest.mark.parametrize("text", ["\x00", "a\x1f", "a\x1fb", "\x7f", "\x9f"])
+async def test_control_characters_are_refused(line: Line, field: str, text: str) -> None:
+    with refused("FIELD_INVALID", INVALID_ARGUMENT) as said:
+        await page(line, **{"prefix": line.name, field: text})
+    assert list(said.violations) == [field]
+
+
 @pytest.mark.parametrize("token", ["x", "\U0001f422", "a" * 10_000])
 async def test_a_made_up_page_token_is_refused_or_begins_somewhere(line: Line, tree: Tree, token: str) -> None:
     try:

@@ -35,7 +35,7 @@ from headwayd.domain.model import (
     Settlement,
     WithdrawOutcome,
 )
-from headwayd.domain.namespaces import split
+from headwayd.domain.namespaces import DEFAULT, qualifier
 from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
@@ -194,20 +194,20 @@ class Engine:
         return await self._store.describe(queue, budget_s=budget_s)
 
     async def list_queues(
-        self, prefix: str, page_size: int, page_token: str, *, budget_s: float
+        self, prefix: str, page_size: int, page_token: str, *, namespace: str = DEFAULT, budget_s: float
     ) -> tuple[list[Queue], str]:
-        """A page of queues in byte order of their names, and the token of the next page ("" = none). A token is the
-        last name of its page. All names are qualified, and of the namespace of `prefix`."""
+        """A page of a namespace's queues in byte order of their names, and the token of the next page ("" = none). A
+        token is the last name of its page; it and `prefix` are as callers know names. Those of queues are qualified."""
         budget = Budget(budget_s)
-        after = page_token.encode()
+        own, after = qualifier(namespace), page_token.encode()
         found = [
             name
-            for name in await self._store.names(split(prefix)[0], budget_s=budget.left_s)
-            if name.startswith(prefix) and name.encode() > after
+            for name in await self._store.names(namespace, budget_s=budget.left_s)
+            if (known := name.removeprefix(own)).startswith(prefix) and known.encode() > after
         ]
         page = found[:page_size]
         queues = await self._store.describe_many(page, budget_s=budget.left_s)
-        return list(queues), page[-1] if len(found) > page_size else ""
+        return list(queues), page[-1].removeprefix(own) if len(found) > page_size else ""
 
     async def used(self, namespace: str, *, with_bytes: bool, budget_s: float) -> Used:
         """What a namespace has, summed up over its queues, each as of its own instant; of what a newer version keeps no

@@ -152,12 +152,11 @@ class GuardedEngine:
         """As the engine's. The roles must be on every queue that could be listed."""
         if not self._identity.roles_on_all(prefix) & (_WATCHER | _ADMIN):
             raise _denied(_WATCHER, f"on all queues whose name begins with {prefix!r}", {})
-        token = self._qualifier + page_token if page_token else ""
         with self._bare:
             found, next_token = await self._engine.list_queues(
-                self._qualifier + prefix, page_size, token, budget_s=budget_s
+                prefix, page_size, page_token, namespace=self._identity.namespace, budget_s=budget_s
             )
-            return [self._own_queue(queue) for queue in found], next_token.removeprefix(self._qualifier)
+            return [self._own_queue(queue) for queue in found], next_token
 
     async def update(
         self, queue: str, policy: Policy, fields: Sequence[str], *, max_backoff_follows: bool, budget_s: float

@@ -59,9 +59,9 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
 
     async def List(self, request: queue_service_pb2.ListRequest, context: Context) -> queue_service_pb2.ListResponse:
         """Lists queues by name, page by page."""
-        page_size = requests.page_size(request, self._limits)
+        prefix, page_size, page_token = requests.queue_page(request, self._limits)
         queues, next_page_token = await self._engine.list_queues(
-            request.prefix, page_size, request.page_token, budget_s=store_budget_s(context)
+            prefix, page_size, page_token, budget_s=store_budget_s(context)
         )
         return queue_service_pb2.ListResponse(
             queues=[queue_message(queue) for queue in queues], next_page_token=next_page_token

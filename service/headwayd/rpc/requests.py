@@ -67,12 +67,14 @@ def changed_policy(request: queue_service_pb2.UpdateRequest, limits: Limits) -> 
     return policy, names
 
 
-def page_size(request: queue_service_pb2.ListRequest, limits: Limits) -> int:
-    """How many queues a page of List holds at most."""
+def queue_page(request: queue_service_pb2.ListRequest, limits: Limits) -> tuple[str, int, str]:
+    """What the names of a page of List begin with, how many queues it holds at most, and where it begins."""
     checks = Checks(limits)
+    prefix = checks.line("prefix", request.prefix)
     size = checked_page_size(request, checks)
+    token = checks.line("page_token", request.page_token)
     checks.finish()
-    return size
+    return prefix, size, token
 
 
 def checked_page_size(

@@ -69,9 +69,13 @@ class Checks:
         """A text of 1 to `max_bytes` bytes without control characters."""
         if not value:
             self.invalid(field, "is empty")
-        elif _CONTROL.search(value):
+        return self.text(field, self.line(field, value), max_bytes=max_bytes)
+
+    def line(self, field: str, value: str) -> str:
+        """A text of any size without control characters."""
+        if _CONTROL.search(value):
             self.invalid(field, "contains a control character")
-        return self.text(field, value, max_bytes=max_bytes)
+        return value
 
     def batch_size(self, field: str, size: int, *, may_be_empty: bool = False) -> bool:
         """Whether a batch of `size` items is worth looking at: not empty, and not larger than the service accepts."""

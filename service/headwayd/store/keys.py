@@ -96,10 +96,13 @@ def keys_of_call(base: str, is_cluster: bool) -> tuple[str | int, ...]:
 
 
 def queue_of_base(prefix: str, base: bytes, *, is_cluster: bool = False) -> str | None:
-    """The queue whose own key it is, qualified if it is in a namespace; None if it is none."""
+    """The queue whose own key it is, qualified if it is in a namespace; None if it is none: what a foreign client calls
+    so that it reads like a qualified name is nobody's here."""
     try:
         rest = base.decode()[len(prefix) :]
     except UnicodeDecodeError:
+        return None
+    if SEPARATOR in rest:
         return None
     namespace, _, name = rest[1:].partition(":") if rest.startswith("@") else ("", "", rest[1:])
     if is_cluster:

@@ -171,4 +171,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if False:",
         test=_SECURITY + "test_http_port.py::test_where_any_page_may_call_none_does_by_the_certificate_of_its_reader",
     ),
+    Mutant(
+        name="lists-by-inside-names",
+        defect="Queues may be listed by what stands before their names inside.",
+        file="rpc/validation.py",
+        old="if _CONTROL.search(value):",
+        new="if False:",
+        test=_SECURITY + "test_namespaces.py::test_no_list_is_asked_for_by_the_names_that_queues_have_inside",
+    ),
+    Mutant(
+        name="lists-of-all",
+        defect="Whoever asks is told the queues of the default namespace.",
+        file="engine/guarded.py",
+        old="namespace=self._identity.namespace, ",
+        new="",
+        test=_SECURITY + "test_namespaces.py::test_a_list_has_the_callers_namespace_only_page_by_page",
+    ),
 )

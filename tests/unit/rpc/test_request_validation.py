@@ -104,8 +104,16 @@ def test_peek_begins_at_the_head_and_far_positions_stay_exact_numbers_in_lua() -
 
 def test_page_size_is_1_to_1000_and_0_is_100() -> None:
     for asked, taken in ((0, 100), (1, 1), (1_000, 1_000)):
-        assert requests.page_size(ListRequest(page_size=asked), LIMITS) == taken
-    assert list(refused(requests.page_size, ListRequest(page_size=1_001), LIMITS)) == ["page_size"]
+        assert requests.queue_page(ListRequest(page_size=asked), LIMITS) == ("", taken, "")
+    assert list(refused(requests.queue_page, ListRequest(page_size=1_001), LIMITS)) == ["page_size"]
+
+
+@pytest.mark.parametrize("text", ["\x1f", "a\x1f", "a\x1fb", "\n", "\x7f", "\x9f"])
+def test_what_queues_are_listed_by_has_no_control_characters(text: str) -> None:
+    """None of their names has one."""
+    asked = ListRequest(prefix=text, page_token=text)
+    assert list(refused(requests.queue_page, asked, LIMITS)) == ["prefix", "page_token"]
+    assert requests.queue_page(ListRequest(prefix="a b", page_token="é"), LIMITS) == ("a b", 100, "é")
 
 
 # -- settling ---------------------------------------------------------------------------------------------------------
