@@ -21,6 +21,7 @@ from grpc.aio import ServicerContext
 from headwayd.domain.errors import HeadwayError, NotServed, Overloaded, ShuttingDown
 from headwayd.domain.limits import Limits
 from headwayd.rpc.backlog import BUSY, Backlog
+from headwayd.rpc.beside import Beside
 from headwayd.rpc.core.known import Refused
 from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.encoded import to_bytes
@@ -49,7 +50,7 @@ ANSWERING_METHODS = frozenset({"Produce"})
 class Gate:
     """Counts the handlers that run. While draining, or above the limits, it lets only settling calls in. Draining ends
     the streams. Calls of one reply are also refused as `backlog` says, once there is one, and large ones without
-    `room`."""
+    `room`. What runs `beside` takes room from them."""
 
     backlog: Backlog | None = None
 
@@ -61,6 +62,7 @@ class Gate:
         self._streams: set[Stream] = set()
         self._streams_of: Counter[str] = Counter()  # connections, by the address of the other side
         self.room = Room(limits.max_running_bytes)
+        self.beside = Beside(limits, lambda: self.running_count)
         self.refusing = Refusing()
         self.running_count = 0
         self.streams_begun_count = 0
@@ -132,7 +134,7 @@ class Gate:
             return
         if self._is_draining:
             raise ShuttingDown("this service process is going down")
-        if self.running_count > self._limits.max_running_calls:
+        if self.running_count + self.beside.count > self._limits.max_running_calls:
             raise _over("the service has more calls running than it can take", "max_running_calls")
 
     def admit_stream(self, connection: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -169,15 +169,14 @@ class Guard:
         return await self._access.identify_token(token.strip())
 
 
-def guarded(handler: Callable[[Any, Context], AsyncGenerator[Any, None]], guard: Guard) -> Any:
+def guarded(handler: Callable[[Any, Context], Awaitable[None]], guard: Guard) -> Callable[..., Awaitable[None]]:
     """A stream of somebody else's making, for callers with credentials that hold."""
 
-    async def handle(requests: Any, context: Context) -> AsyncGenerator[Any, None]:
+    async def handle(requests: Any, context: Context) -> None:
         try:
             await guard.caller(context)
         except HeadwayError as error:
             await abort(context, error)
-        async for reply in handler(requests, context):
-            yield reply
+        await handler(requests, context)
 
     return handle

@@ -8,12 +8,14 @@ signal with it, setting a status needs a coroutine, and watchers hold up the ser
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
 from grpc.aio import ServicerContext
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from headwayd.rpc.beside import Beside
 
 Context = ServicerContext[Any, Any]
 _Status = health_pb2.HealthCheckResponse
@@ -27,9 +29,10 @@ READINESS = "readiness"
 
 class HealthServicer(health_pb2_grpc.HealthServicer):
     """One status for all `services`; the empty name, the server as a whole, is one of them always. LIVENESS and
-    READINESS have their own."""
+    READINESS have their own. Check is always answered; of Watch there are as many at a time as `beside` admits."""
 
-    def __init__(self, services: Iterable[str]) -> None:
+    def __init__(self, services: Iterable[str], beside: Beside) -> None:
+        self._beside = beside
         self._services = frozenset({"", LIVENESS, READINESS, *services})
         self._is_serving = False
         self._is_ready = False
@@ -58,19 +61,21 @@ class HealthServicer(health_pb2_grpc.HealthServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
         return _Status(status=self._status_of(request.service))
 
-    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> AsyncIterator[_Status]:
+    # A coroutine function, which grpc.aio does not drop where it stands when the call is cancelled.
+    async def Watch(self, request: health_pb2.HealthCheckRequest, context: Context) -> None:
         """The status now and whenever it changes, until the server ends."""
-        del context  # nothing to say beside the stream
-        told: int | None = None
-        while True:
-            changed = self._changed
-            status = self._status_of(request.service)
-            if status != told:
-                told = status
-                yield _Status(status=status)
-            if self._is_ended:
-                return
-            await changed.wait()
+        await self._beside.admit(context)
+        with self._beside.entered(context):
+            told: int | None = None
+            while True:
+                changed = self._changed
+                status = self._status_of(request.service)
+                if status != told:
+                    told = status
+                    await context.write(_Status(status=status))
+                if self._is_ended:
+                    return
+                await changed.wait()
 
     def _status_of(self, service: str) -> Any:
         if service not in self._services:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 from grpc_reflection.v1alpha import _async as reflection
 from grpc_reflection.v1alpha import reflection_pb2
 
+from headwayd.rpc.beside import Beside, Context
 from headwayd.rpc.guard import Guard, guarded
 
 _SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 
 
-def reflection_handlers(services: list[str], guard: Guard | None) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-    """The handlers by their paths, for a router that knows all of the server's calls."""
+def reflection_handlers(
+    services: list[str], guard: Guard | None, beside: Beside
+) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    """The handlers by their paths, for a router that knows all of the server's calls. As many streams at a time as
+    `beside` admits."""
     servicer = reflection.ReflectionServicer([*services, _SERVICE.full_name])
-    behaviour = servicer.ServerReflectionInfo
+
+    async def behaviour(requests: Any, context: Context) -> None:
+        await beside.admit(context)
+        with beside.entered(context):
+            async with aclosing(servicer.ServerReflectionInfo(requests, context)) as replies:
+                async for reply in replies:
+                    await context.write(reply)
+
     return {
         f"/{_SERVICE.full_name}/ServerReflectionInfo": grpc.stream_stream_rpc_method_handler(
             behaviour if guard is None else guarded(behaviour, guard),

@@ -128,7 +128,7 @@ class RpcServer:
             return _behaviours(view, scales=scales, wrap=around(namespace))
 
         self._guard = None if guarding is None else Guard(guarding, serve)
-        self._health = HealthServicer(services)
+        self._health = HealthServicer(services, self._gate.beside)
         count = acceptor_count(acceptors, max_connections=limits.max_connections)
         options = _channel_options(
             limits,
@@ -145,7 +145,7 @@ class RpcServer:
         self._narrowing: Narrowing | None = None
         handlers = dict(health_handlers(self._health))  # for everybody
         if has_reflection:
-            handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard))
+            handlers.update(reflection_handlers([*services, HEALTH_SERVICE], self._guard, self._gate.beside))
         for servicer, service in servicers:
             guarded = service_handlers(
                 servicer,
@@ -176,7 +176,7 @@ class RpcServer:
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
         bound = await self._acceptors.start(self._listen, self._credentials)
-        books = self._acceptors.books(lambda: self._gate.running_count)
+        books = self._acceptors.books(lambda: self._gate.running_count + self._gate.beside.count)
         if self._flood_calls and self._acceptors.can_be_renewed:
             self._narrowing = Narrowing(
                 books,

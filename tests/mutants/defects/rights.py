@@ -187,4 +187,28 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=_SECURITY + "test_namespaces.py::test_a_list_has_the_callers_namespace_only_page_by_page",
     ),
+    Mutant(
+        name="watches-of-health-unbounded",
+        defect="Whoever asks may open as many streams as memory allows, without credentials.",
+        file="rpc/beside.py",
+        old="        if error is not None:",
+        new="        if False:",
+        test="tests/unit/rpc/test_server.py::test_streams_that_are_no_calls_have_a_bound_and_health_is_checked_beyond_it",
+    ),
+    Mutant(
+        name="watches-of-health-are-a-line",
+        defect="Streams that watch health count as calls that nobody accepted, and others' calls are refused for them.",
+        file="rpc/server.py",
+        old="self._gate.running_count + self._gate.beside.count",
+        new="self._gate.running_count",
+        test="tests/unit/rpc/test_server.py::test_who_watches_health_is_no_call_that_waits_to_be_accepted",
+    ),
+    Mutant(
+        name="watches-of-health-come-on-top",
+        defect="Streams that watch health come on top of all the calls that memory allows.",
+        file="rpc/edge.py",
+        old="self.running_count + self.beside.count > ",
+        new="self.running_count > ",
+        test="tests/unit/rpc/test_server.py::test_streams_that_are_no_calls_take_their_room",
+    ),
 )

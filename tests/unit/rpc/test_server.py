@@ -14,6 +14,7 @@ import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection_pb2
 
 from harness import eventually
 from harness.errors import refused
@@ -29,7 +30,8 @@ from headway.v1.queue_service_pb2 import (
     PutRequest,
 )
 from headwayd.domain.limits import Limits
-from headwayd.rpc.backlog import BUSY, LONG
+from headwayd.rpc.backlog import BUSY, LONG, Line
+from headwayd.rpc.beside import MOST_OF_A_CONNECTION
 from headwayd.rpc.books import Books
 from headwayd.rpc.health import LIVENESS, READINESS
 from headwayd.rpc.health_check import check
@@ -182,6 +184,107 @@ async def test_watchers_of_health_outlive_each_other_and_end_with_the_server(
         await server.stop(timedelta(seconds=30))
     assert (await last).status == Health.NOT_SERVING
     assert await second.code() is grpc.StatusCode.OK
+
+
+def health_watch(channel: grpc.aio.Channel) -> Any:
+    watch: Any = channel.unary_stream("/grpc.health.v1.Health/Watch", response_deserializer=Health.FromString)
+    return watch(health_pb2.HealthCheckRequest(service="any").SerializeToString(), timeout=30)
+
+
+def reflecting(channel: grpc.aio.Channel, *, asks: bool = True) -> Any:
+    """Who is refused while it sends may be told so by its own library, in other words: `asks` says whether it does."""
+
+    async def requests() -> AsyncIterator[bytes]:
+        if asks:
+            yield reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
+        await asyncio.Event().wait()
+
+    call: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    return call(requests(), timeout=30)
+
+
+@pytest.fixture(params=[False, True], ids=["own", "plain"])
+async def small(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """The address of a server on which 20 calls may run: two streams beside them."""
+    engine = FakeEngine(hold=asyncio.Event())
+    server = RpcServer(
+        engine,
+        listen=["127.0.0.1:0"],
+        limits=Limits(max_running_calls=20),
+        is_plain=request.param,
+        has_reflection=True,
+    )
+    [address] = await server.start()
+    yield address
+    await server.stop(NONE)
+
+
+async def test_streams_that_are_no_calls_have_a_bound_and_health_is_checked_beyond_it(small: str) -> None:
+    async with grpc.aio.insecure_channel(small) as channel:
+        first, second = health_watch(channel), reflecting(channel)
+        for open_one in (first, second):
+            await open_one.read()
+        for _ in range(3):
+            with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
+                await health_watch(channel).read()
+            assert said.metadata == {"limit": "max_running_calls"}
+            assert said.retry_delay is not None
+            assert await _code(reflecting(channel, asks=False)) is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (await health_call(channel, "")).status == Health.NOT_SERVING
+        for gone in (first, second):
+            gone.cancel()
+
+            async def another() -> bool:
+                try:
+                    await health_watch(channel).read()
+                except grpc.aio.AioRpcError:
+                    return False
+                return True
+
+            await eventually(another)
+
+
+async def test_streams_that_are_no_calls_take_their_room(small: str) -> None:
+    async with grpc.aio.insecure_channel(small) as channel:
+        watches = [health_watch(channel) for _ in range(2)]
+        for watch in watches:
+            await watch.read()
+        stub = queue_service_pb2_grpc.QueueServiceStub(channel)
+        waiting = [stub.Get(GetRequest(queue="q"), timeout=30) for _ in range(19)]
+        ended, _ = await asyncio.wait(map(asyncio.ensure_future, map(_code, waiting)), return_when="FIRST_COMPLETED")
+        assert [each.result() for each in ended] == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+
+
+async def _code(call: Any) -> grpc.StatusCode:
+    code: grpc.StatusCode = await call.code()
+    return code
+
+
+async def test_one_connection_has_its_share_of_streams_that_are_no_calls(
+    server: RpcServer, channel: grpc.aio.Channel, address: str
+) -> None:
+    watches = [health_watch(channel) for _ in range(MOST_OF_A_CONNECTION)]
+    for watch in watches:
+        await watch.read()
+    with refused("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED) as said:
+        await health_watch(channel).read()
+    assert said.metadata == {}
+    async with grpc.aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as other:
+        assert (await health_watch(other).read()).status == Health.SERVICE_UNKNOWN
+
+
+async def test_who_watches_health_is_no_call_that_waits_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or others' calls would be refused because of them."""
+    lines: list[Line] = []
+    monkeypatch.setattr("headwayd.rpc.server.Backlog", lambda line, **_: lines.append(line))
+    server = serving_on("127.0.0.1:0")
+    [address] = await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        watches = [health_watch(channel) for _ in range(5)]
+        for watch in watches:
+            await watch.read()
+        assert lines[0].pending_count() == 0
+    await server.stop(NONE)
 
 
 async def test_check_is_false_where_nobody_answers() -> None:
