@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from web.conftest import base_url, http_service
 
 pytestmark = pytest.mark.any_store
 
-LARGE = 8 * 1024 * 1024  # as much as one request may have, and here all that may come in at a time
+LARGE = 8 * 1024 * 1024  # as much as one request may have, and here half of what may come in at a time
 SOON_S = 5.0  # half of the time that a body has
 PUT = "/headway.v1.QueueService/Put"
 DESCRIBE = "/headway.v1.QueueService/Describe"
@@ -44,12 +44,15 @@ async def queue(http: httpx.AsyncClient) -> str:
 
 
 @asynccontextmanager
-async def claimed(service: ServiceProcess, queue: str, size: int) -> AsyncIterator[asyncio.StreamReader]:
-    """A request that says so much of its body, and sends a byte of it."""
+async def claimed(
+    service: ServiceProcess, queue: str, size: int | None, sent: bytes = b"x"
+) -> AsyncIterator[asyncio.StreamReader]:
+    """A request that says so much of its body (None: that it comes in chunks), and sends this of it."""
     url = httpx.URL(base_url(service))
     reader, writer = await asyncio.open_connection(url.host, url.port)
-    head = f"POST /queues/{queue}/messages HTTP/1.1\r\nhost: {url.host}:{url.port}\r\ncontent-length: {size}\r\n\r\n"
-    writer.write(head.encode() + b"x")
+    length = "transfer-encoding: chunked" if size is None else f"content-length: {size}"
+    head = f"POST /queues/{queue}/messages HTTP/1.1\r\nhost: {url.host}:{url.port}\r\n{length}\r\n\r\n"
+    writer.write(head.encode() + (b"%x\r\n%b\r\n" % (len(sent), sent) if size is None else sent))
     await writer.drain()
     await asyncio.sleep(0.2)  # it is read by then
     try:
@@ -79,6 +82,27 @@ async def test_more_than_a_body_may_have_keeps_no_large_one_waiting(
 ) -> None:
     async with claimed(narrow_service, queue, 99_999_999):
         assert (await http.post(f"/queues/{queue}/messages", content=bytes(500_000))).status_code == 201
+
+
+@pytest.mark.parametrize("size", [LARGE, None])
+async def test_a_large_body_that_does_not_come_keeps_no_other_one_waiting(
+    narrow_service: ServiceProcess, http: httpx.AsyncClient, queue: str, size: int | None
+) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(5):
+            await stack.enter_async_context(claimed(narrow_service, queue, size))
+        for _ in range(3):
+            assert (await http.post(f"/queues/{queue}/messages", content=bytes(500_000))).status_code == 201
+
+
+async def test_large_bodies_in_each_others_way_all_come_in(http: httpx.AsyncClient, queue: str) -> None:
+    """What they have together is twice what may come in at a time."""
+
+    async def put() -> int:
+        return (await http.post(f"/queues/{queue}/messages", content=bytes(LARGE), timeout=30)).status_code
+
+    answers = await asyncio.gather(*(put() for _ in range(4)))
+    assert answers == [413] * 4  # what the call says of such a message
 
 
 async def read(events: httpx.Response) -> str:
@@ -119,9 +143,13 @@ async def test_who_waits_without_a_body_is_not_taken_for_gone(
 
 
 @pytest.mark.long
-async def test_a_large_body_waits_for_its_turn(
+async def test_a_large_body_waits_for_its_turn_behind_what_has_come(
     narrow_service: ServiceProcess, http: httpx.AsyncClient, queue: str
 ) -> None:
-    async with claimed(narrow_service, queue, LARGE):
-        put = await http.post(f"/queues/{queue}/messages", content=bytes(500_000), timeout=30)
-        assert put.status_code == 201
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(claimed(narrow_service, queue, LARGE, bytes(LARGE - 1)))
+        put = asyncio.create_task(http.post(f"/queues/{queue}/messages", content=bytes(500_000), timeout=30))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(put), SOON_S)
+        assert (await put).status_code == 201

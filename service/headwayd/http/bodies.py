@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from heapq import heappop, heappush
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -20,28 +21,89 @@ SHARE_BYTES = 8 * 1024  # of each connection in what comes in at a time
 
 
 class Incoming:
-    """So many bytes of large bodies come in at a time; others wait for theirs, first come, first served. Small ones, of
-    SHARE_BYTES and less, never wait: what was said by one head, and may never come, keeps nobody from a call."""
+    """Room for what comes in at a time of large bodies, `shared` bytes, and besides as much as one of them may have.
 
-    def __init__(self, most: int) -> None:
-        self._free = most
-        self._line = asyncio.Lock()
-        self._given = asyncio.Event()
+    Room is taken by the bytes that come, not by what a head says of them: those may never come. So bodies that each
+    have a part may be in each other's way. Then the one that has come for longest is lent the room besides, in which
+    all of its rest fits: when it has ended the next one's turn has come. Nobody waits for a body that does not come,
+    unless it has sent that many bytes.
+    """
 
-    async def take(self, size: int) -> None:
-        """Waits until there is room for so many bytes, which there must be if nothing else comes in."""
-        if size > SHARE_BYTES:
-            async with self._line:
-                while self._free < size:
-                    self._given.clear()
-                    await self._given.wait()
-                self._free -= size
+    def __init__(self, shared: int) -> None:
+        self._free = shared
+        self._lent_to: Body | None = None
+        self._count = 0
+        self._waiting: list[tuple[int, int, Body, asyncio.Future[None]]] = []  # a heap; the second tells apart
 
-    def give(self, size: int) -> None:
-        """Gives it back."""
-        if size > SHARE_BYTES:
-            self._free += size
-            self._given.set()
+    def body(self) -> Body:
+        """Another one begins to come."""
+        self._count += 1
+        return Body(self, self._count)
+
+    async def take(self, body: Body, size: int) -> None:
+        """Waits until there is room for so many bytes more of it, behind all that came before it and wait, too."""
+        if body is self._lent_to:
+            return
+        if not self._waiting and size <= self._free:
+            self._hold(body, size)
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heappush(self._waiting, (body.number, size, body, turn))
+        self._serve()
+        try:
+            await turn
+        finally:
+            if turn.cancelled():
+                self._serve()  # whoever stood behind may fit
+
+    def give_back(self, body: Body) -> None:
+        """All that it has. Idempotent."""
+        self._free += body.held
+        body.held = 0
+        if self._lent_to is body:
+            self._lent_to = None
+        self._serve()
+
+    def _hold(self, body: Body, size: int) -> None:
+        self._free -= size
+        body.held += size
+
+    def _serve(self) -> None:
+        while self._waiting:
+            _, size, body, turn = self._waiting[0]
+            if not turn.done():
+                if size <= self._free:
+                    self._hold(body, size)
+                elif self._lent_to is None:
+                    self._lent_to = body
+                else:
+                    return
+                turn.set_result(None)
+            heappop(self._waiting)
+
+
+class Body:
+    """What one body has of the room. Small ones, of SHARE_BYTES and less, need none."""
+
+    __slots__ = ("_came", "_incoming", "held", "number")
+
+    def __init__(self, incoming: Incoming, number: int) -> None:
+        self._incoming = incoming
+        self._came = 0
+        self.number = number
+        self.held = 0
+
+    async def come(self, size: int, most: int) -> None:
+        """Waits until there is room for so many bytes more, which have come. Beyond `most` in all it needs none: then
+        it is refused, and nobody keeps them."""
+        before, self._came = self._came, self._came + size
+        more = max(min(self._came, most) - SHARE_BYTES, 0) - max(min(before, most) - SHARE_BYTES, 0)
+        if more:
+            await self._incoming.take(self, more)
+
+    def ended(self) -> None:
+        """It has come, or will not. Idempotent."""
+        self._incoming.give_back(self)
 
 
 class Bodies:
@@ -63,29 +125,15 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         until = asyncio.get_running_loop().time() + BODY_S
-        size = self._size(Headers(scope=scope))
-        if size > self._most_bytes:
+        if _announced(Headers(scope=scope)) > self._most_bytes:
             await _read_away(receive, until)
             await self._too_large(self._most_bytes)(scope, receive, send)
             return
-        try:
-            async with asyncio.timeout_at(until):
-                await self._incoming.take(size)
-        except TimeoutError:
-            why = "too many large bodies come in at a time"
-            await refusal(503, why, headers={"retry-after": "1"})(scope, receive, send)
-            return
-        taken = size
-
-        def give_back() -> None:
-            nonlocal taken
-            self._incoming.give(taken)
-            taken = 0
-
-        is_all_there = False
+        body = self._incoming.body()
+        is_all_there = is_refused = False
 
         async def receive_in_time() -> Message:
-            nonlocal is_all_there
+            nonlocal is_all_there, is_refused
             if is_all_there:
                 return await receive()
             try:
@@ -93,22 +141,34 @@ class Bodies:
                     message = await receive()
             except TimeoutError:
                 return {"type": "http.disconnect"}
+            try:
+                async with asyncio.timeout_at(until):
+                    await body.come(len(message.get("body", b"")), self._most_bytes)
+            except TimeoutError:
+                is_refused = True
+                return {"type": "http.disconnect"}
             is_all_there = not message.get("more_body", False)
             if is_all_there:
-                give_back()
+                body.ended()
             return message
 
-        try:
-            await self._app(scope, receive_in_time, send)
-        finally:
-            give_back()
+        async def send_unless_refused(message: Message) -> None:
+            if not is_refused:  # else the application takes it for gone
+                await send(message)
 
-    def _size(self, headers: Headers) -> int:
-        """How much may come, as the head says; one that says nothing of a body has none."""
-        said = headers.get("content-length", "")
-        if said.isdigit():
-            return int(said)
-        return self._most_bytes if "transfer-encoding" in headers else 0
+        try:
+            await self._app(scope, receive_in_time, send_unless_refused)
+        finally:
+            body.ended()
+        if is_refused:
+            why = "too many large bodies come in at a time"
+            await refusal(503, why, headers={"retry-after": "1"})(scope, receive, send)
+
+
+def _announced(headers: Headers) -> int:
+    """How much will come, as the head says; 0 if it does not. With `transfer-encoding` a length says nothing."""
+    said = headers.get("content-length", "")
+    return int(said) if said.isdigit() and "transfer-encoding" not in headers else 0
 
 
 async def _read_away(receive: Receive, until: float) -> None:

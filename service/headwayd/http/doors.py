@@ -91,7 +91,7 @@ class Application:
 
 def application(behind: Behind) -> Application:
     """Of these doors."""
-    incoming = Incoming(max(behind.most_bytes, behind.most_connections * SHARE_BYTES))
+    incoming = Incoming(max(behind.most_connections * SHARE_BYTES - behind.most_bytes, behind.most_bytes))
     jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
 
     async def metrics(request: Request) -> Response:

@@ -107,4 +107,28 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return sorted(self._servers.ids)[:1]",
         test="tests/unit/rpc/test_acceptors.py::test_what_waits_is_counted_over_all",
     ),
+    Mutant(
+        name="bodies-take-no-room",
+        defect="As many bytes come in at a time as are sent.",
+        file="http/bodies.py",
+        old="        if more:\n",
+        new="        if False:\n",
+        test="tests/unit/test_bodies.py::test_what_has_come_takes_room_until_it_has_ended",
+    ),
+    Mutant(
+        name="bodies-wait-for-each-other",
+        defect="Large bodies that each have come in part wait for each other until all have failed.",
+        file="http/bodies.py",
+        old="                elif self._lent_to is None:\n",
+        new="                elif False:\n",
+        test="tests/web/test_bodies.py::test_large_bodies_in_each_others_way_all_come_in",
+    ),
+    Mutant(
+        name="length-beside-chunks",
+        defect="A length that is said of a body that comes in chunks is believed.",
+        file="http/bodies.py",
+        old=' and "transfer-encoding" not in headers',
+        new="",
+        test="tests/unit/test_bodies.py::test_a_length_beside_a_transfer_encoding_says_nothing",
+    ),
 )
