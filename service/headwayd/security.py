@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -25,7 +24,8 @@ if TYPE_CHECKING:
 
 log: Any = structlog.get_logger(__name__)
 
-# Streams notice expired or revoked credentials after this and what fetching keys may take; a minute is promised.
+# Streams notice expired or revoked credentials after this, and after what it takes to look at all of them, which may
+# have to fetch a key now and then; a minute is promised.
 _LOOK_EVERY_S: Final = 2.0
 _LOOK_BUDGET_S: Final = 2.0
 
@@ -37,7 +37,7 @@ class Security:
         self._settings = settings
         self._engine = engine
         self._access: Access | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self._look: Callable[[], Awaitable[None]] | None = None
         self.tls: TlsFiles | None = None
         self.guarding: Guarding | None = None
@@ -57,7 +57,10 @@ class Security:
                 quota_of=self._quota_of,
             )
         if self.tls is not None or self._access is not None:
-            self._task = asyncio.create_task(self._keep_looking(), name="security")
+            self._tasks.append(asyncio.create_task(_keep_doing(self._look_at_files), name="security"))
+        if self._access is not None:
+            # By itself: keys that come slowly must keep nobody from hearing that a token was taken back.
+            self._tasks.append(asyncio.create_task(_keep_doing(self._access.refresh_keys), name="keys"))
 
     @property
     def http_context(self) -> ssl.SSLContext | None:
@@ -70,11 +73,11 @@ class Security:
 
     async def stop(self) -> None:
         """Looks no more."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._tasks.clear()
 
     def _quota_of(self, namespace: str) -> Quota:
         async def look(with_bytes: bool) -> Used:
@@ -82,18 +85,22 @@ class Security:
 
         return Quota(look)
 
-    async def _keep_looking(self) -> None:
-        while True:
-            try:
-                if self.tls is not None:
-                    self.tls.refresh()
-                if self._access is not None:
-                    await self._access.refresh()
-                if self._look is not None:
-                    await self._look()
-            except Exception:  # loop guard: what was read stays in force
-                log.exception("could not look at the files of callers and certificates")
-            await asyncio.sleep(_LOOK_EVERY_S)
+    async def _look_at_files(self) -> None:
+        if self.tls is not None:
+            self.tls.refresh()
+        if self._access is not None:
+            self._access.refresh()
+        if self._look is not None:
+            await self._look()
+
+
+async def _keep_doing(look: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            await look()
+        except Exception:  # loop guard: what was read stays in force
+            log.exception("could not look at what says who may call")
+        await asyncio.sleep(_LOOK_EVERY_S)
 
 
 def _signed(settings: Settings) -> SignedTokens | None:

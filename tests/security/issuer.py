@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import jwt
@@ -98,6 +99,45 @@ def key_server(text: str | None) -> Iterator[KeyServer]:
     try:
         yield keys
     finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class DrippingServer:
+    """Sends a byte of its answer now and then, for as long as it is read: then `has_lost` somebody."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.url = ""
+        self.has_lost = threading.Event()
+
+
+@contextmanager
+def dripping_server(begins: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n") -> Iterator[DrippingServer]:
+    """On loopback, for as long as the block. What the answer `begins` with comes at once."""
+    dripping, is_over = DrippingServer(), threading.Event()
+
+    class Handler(StreamRequestHandler):
+        def handle(self) -> None:
+            dripping.asked += 1
+            self.connection.recv(10_000)
+            try:
+                self.connection.sendall(begins)
+                while not is_over.wait(0.1):
+                    self.connection.sendall(b" ")
+            except OSError:
+                dripping.has_lost.set()
+
+    server = ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    dripping.url = f"http://127.0.0.1:{server.server_address[1]}/keys"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield dripping
+    finally:
+        is_over.set()
         server.shutdown()
         server.server_close()
         thread.join()

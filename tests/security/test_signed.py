@@ -14,13 +14,14 @@ import jwt
 import pytest
 
 from headwayd.access.access import Access
+from headwayd.access.fetching import FetchFailed, fetched
 from headwayd.access.jwks import KeyFile, KeyUrl
 from headwayd.access.signed import SignedRules, SignedTokens
 from headwayd.access.watched import AccessFailed
 from headwayd.domain.access import CallerRole
 from headwayd.domain.errors import Unauthenticated
 from security.callers import Caller, write_callers
-from security.issuer import AUDIENCE, ISSUER, SigningKey, key_server, key_set, unsigned
+from security.issuer import AUDIENCE, ISSUER, SigningKey, dripping_server, key_server, key_set, unsigned
 
 pytestmark = pytest.mark.any_store
 
@@ -212,7 +213,7 @@ async def test_keys_that_an_unknown_one_had_fetched_have_changed_too(monkeypatch
     monkeypatch.setattr("headwayd.access.jwks.time.monotonic", lambda: now)
     with key_server(key_set(KEY)) as server:
         access = Access(file=None, signed=SignedTokens(SignedRules(**RULES), KeyUrl(server.url)))
-        await access.refresh()
+        await access.refresh_keys()
         await access.identify_token(KEY.token())
         version, new = access.version, SigningKey("new")
         server.text = key_set(new)
@@ -220,7 +221,7 @@ async def test_keys_that_an_unknown_one_had_fetched_have_changed_too(monkeypatch
         await access.identify_token(new.token())
         assert access.version > version
         version = access.version
-        await access.refresh()
+        await access.refresh_keys()
         assert access.version == version
         now += 31
         with pytest.raises(Unauthenticated):
@@ -236,21 +237,52 @@ async def test_what_the_file_says_is_in_force_while_keys_are_fetched(
     keys = KeyUrl("http://127.0.0.1:1/")
     asked, answer = asyncio.Event(), asyncio.Event()
 
-    async def fetch(*_: object) -> object:
+    async def fetch(_url: str, *, within_s: float) -> bytes:
         asked.set()
-        await answer.wait()
-        return json.loads(key_set(KEY))
+        await asyncio.wait_for(answer.wait(), within_s)
+        return key_set(KEY).encode()
 
-    monkeypatch.setattr("headwayd.access.jwks.asyncio.to_thread", fetch)
+    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
     access = Access(file=file, signed=SignedTokens(SignedRules(**RULES), keys))
+    fetching = asyncio.create_task(access.refresh_keys())
+    await asyncio.wait_for(asked.wait(), 5)
     version = access.version
     write_callers(file, [Caller(roles=("admin",))])
-    looking = asyncio.create_task(access.refresh())
-    await asyncio.wait_for(asked.wait(), 5)
+    access.refresh()
     assert access.version > version
+    with pytest.raises(Unauthenticated):
+        await access.identify_token(caller.token)
     answer.set()
-    await looking
+    await fetching
     assert access.version > version + 1
+
+
+async def test_keys_that_come_byte_by_byte_are_given_up_in_good_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwayd.access.jwks._FETCH_TIMEOUT_S", 0.5)
+    with dripping_server() as server:
+        keys = KeyUrl(server.url)
+        await asyncio.wait_for(keys.refresh(), 5)
+        assert server.asked == 1
+        assert await asyncio.to_thread(server.has_lost.wait, 5)  # no thread goes on reading
+        assert await keys.key("one") is None  # it has just been asked
+    assert server.asked == 1
+
+
+@pytest.mark.parametrize("answer", [b"no HTTP secret", b"HTTP/1.1 302 -\r\nLocation: /secret", b"", b"HTTP/1.1 503 -"])
+async def test_an_address_is_not_quoted_where_its_keys_cannot_be_had(answer: bytes) -> None:
+    with dripping_server(answer + b"\r\nContent-Length: 0\r\n\r\n") as server:
+        with pytest.raises(FetchFailed) as caught:
+            await fetched(f"{server.url}?secret", within_s=5)
+        assert "secret" not in str(caught.value)
+
+
+async def test_more_than_any_key_set_has_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwayd.access.fetching._MOST_BYTES", 1_000)
+    with key_server("x" * 1_000) as server:
+        assert len(await fetched(server.url, within_s=5)) == 1_000
+        server.text = "x" * 1_001
+        with pytest.raises(FetchFailed, match="more than 1000 bytes"):
+            await fetched(server.url, within_s=5)
 
 
 async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from harness import ServiceProcess, eventually
 from harness.errors import WireError, error_of
 from headway.v1 import queue_service_pb2
 from security.callers import Caller, line_of, short_lived, write_callers
-from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
+from security.issuer import AUDIENCE, ISSUER, SigningKey, dripping_server, key_set
 from wire.calls import Line, message
 
 pytestmark = pytest.mark.any_store
@@ -92,6 +93,24 @@ async def test_a_stream_ends_when_its_token_expires(
             return (await line_of(channel, ADMIN, name).describe()).counts.leased == 0
 
         await eventually(nothing_is_leased)
+
+
+async def test_keys_that_come_slowly_hold_up_neither_a_stream_that_is_to_end_nor_the_end_of_the_process(
+    start: Start, connect: Connect, short_dir: Path, name: str
+) -> None:
+    gone = Caller(roles=("admin",), namespace="team")
+    file = write_callers(short_dir / "callers.toml", [ADMIN, gone])
+    with dripping_server() as issuer:
+        env = {"HEADWAY_JWT_JWKS": issuer.url, "HEADWAY_JWT_ISSUER": ISSUER, "HEADWAY_JWT_AUDIENCE": AUDIENCE}
+        service = start(HEADWAY_AUTH_FILE=str(file), **env)
+        async with connect(service.address) as channel:
+            call = await begin("WatchQueue", channel, name, gone)
+            await eventually(lambda: issuer.asked > 0)
+            write_callers(file, [ADMIN])
+            assert (await asyncio.wait_for(end_of(call), PATIENCE_S / 4)).reason == "UNAUTHENTICATED"
+        ending = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - ending < PATIENCE_S / 4
 
 
 @pytest.mark.parametrize("kind", STREAMS)

@@ -31,11 +31,13 @@ class Access:
         """Grows with every change of the file, and of the keys of signed tokens."""
         return (self._file.version if self._file else 0) + (self._signed.version if self._signed else 0)
 
-    async def refresh(self) -> None:
-        """Reads again what has changed. To be called every few seconds; takes long only if the keys of signed tokens
-        must be fetched."""
+    def refresh(self) -> None:
+        """Reads the file again if it has changed. To be called every few seconds."""
         if self._file is not None:
             self._file.refresh()
+
+    async def refresh_keys(self) -> None:
+        """The same with the keys of signed tokens, which may take as long as they take to be fetched."""
         if self._signed is not None:
             await self._signed.refresh()
 

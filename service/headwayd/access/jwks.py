@@ -1,7 +1,7 @@
 """The keys by which signed tokens are checked: a JWK set from a file, or from a URL.
 
-A URL is asked on a thread, never by a call that could be answered: at the start, from time to time, and when a token
-names a key that nobody knows, which is asked for at most every half minute, whoever sends such tokens.
+A URL is asked at the start, from time to time, and when a token names a key that nobody knows, which is asked for at
+most every half minute, whoever sends such tokens. Only these wait for it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import jwt
 import structlog
 
+from headwayd.access.fetching import FetchFailed, fetched
 from headwayd.access.watched import WatchedFiles
 
 log: Any = structlog.get_logger(__name__)
 
-_FETCH_TIMEOUT_S = 5.0
+_FETCH_TIMEOUT_S = 5.0  # for all of it
 _FETCH_EVERY_S = 300.0
 _FETCH_AGAIN_S = 30.0  # for an unknown key, and after a failure
 _ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
@@ -74,7 +75,6 @@ class KeyUrl:
     them fetched."""
 
     def __init__(self, url: str) -> None:
-        self._client = jwt.PyJWKClient(url, cache_jwk_set=False, timeout=_FETCH_TIMEOUT_S)
         self._url = url
         self.version = 0
         self._keys: Keys = {}
@@ -100,9 +100,10 @@ class KeyUrl:
                 return  # somebody else has just done it
             self._fetched_at = time.monotonic()
             try:
-                keys = _keys(await asyncio.to_thread(self._client.fetch_data))
-            except (jwt.PyJWTError, ValueError, OSError) as error:
-                log.warning("the keys of signed tokens could not be fetched", url=self._url, error=str(error))
+                keys = _read([await fetched(self._url, within_s=_FETCH_TIMEOUT_S)])
+            except (FetchFailed, TimeoutError, ValueError, RecursionError) as error:
+                why = str(error) or "it took too long"
+                log.warning("the keys of signed tokens could not be fetched", url=self._url, error=why)
                 self._fetch_after_s = _FETCH_AGAIN_S
                 return
             self._fetch_after_s = _FETCH_EVERY_S
