@@ -122,9 +122,16 @@ async def test_it_serves_the_same_certificate_and_asks_for_the_same(start: Start
         assert (await client.get(f"{url}/healthz")).status_code == 200
 
 
-async def test_who_never_shakes_hands_is_counted_and_sent_away(start: Start, short_dir: Path) -> None:
+async def silent_at(url: httpx.URL, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connections that never shake hands."""
+    return [await asyncio.open_connection(url.host, url.port) for _ in range(count)]
+
+
+@pytest.mark.parametrize("plain", ["false", "true"])
+async def test_who_never_shakes_hands_keeps_nobody_out(start: Start, short_dir: Path, plain: str) -> None:
+    """As many as the port takes, as they are, all gone, and come again. The plain way has another event loop."""
     authority = Authority()
-    bounds = {"HEADWAY_MAX_HTTP_CONNECTIONS": "10", "HEADWAY_HANDSHAKE_TIMEOUT": "1s"}
+    bounds = {"HEADWAY_MAX_HTTP_CONNECTIONS": "10", "HEADWAY_HANDSHAKE_TIMEOUT": "2m", "HEADWAY_PLAIN": plain}
     url = httpx.URL(start(**HTTP, **bounds, **authority.write_server(short_dir)).addresses[1])
     context = ssl.create_default_context(cadata=authority.pem.decode())
 
@@ -132,15 +139,26 @@ async def test_who_never_shakes_hands_is_counted_and_sent_away(start: Start, sho
         async with httpx.AsyncClient(timeout=10, verify=context) as client:
             return (await client.get(url.join("/healthz"))).status_code
 
-    for _ in range(11):  # one whose handshake is over does not count
+    first = await silent_at(url, 10)
+    assert await ask() == 200
+    assert await asyncio.wait_for(first[0][0].read(), 10) == b""  # the oldest made room
+    assert not any(reader.at_eof() for reader, _ in first[1:])
+    for _, writer in first:
+        writer.close()
+    for _ in range(3):
+        again = await silent_at(url, 10)
         assert await ask() == 200
-    silent = [await asyncio.open_connection(url.host, url.port) for _ in range(10)]
-    with pytest.raises(httpx.TransportError):
-        await ask()
-    for reader, writer in silent:
+        for _, writer in again:
+            writer.close()
+        assert await ask() == 200
+
+
+async def test_a_handshake_that_takes_too_long_is_ended(start: Start, short_dir: Path) -> None:
+    authority = Authority()
+    service = start(**HTTP, HEADWAY_HANDSHAKE_TIMEOUT="1s", **authority.write_server(short_dir))
+    for reader, writer in await silent_at(httpx.URL(service.addresses[1]), 3):
         assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
-    assert await ask() == 200
 
 
 CERTIFICATES = """

@@ -18,7 +18,6 @@ from uvicorn.server import ServerState
 
 from headwayd.http.certified import CERTIFICATE
 from headwayd.http.connection import Connection
-from headwayd.http.handshakes import Handshakes
 from headwayd.http.refusing import refused_at_once
 
 REQUEST_S = 10.0  # from connecting, or from the last answer, to the end of the next request's head
@@ -56,8 +55,6 @@ class BoundedProtocol(H11Protocol):
         """The client is there."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
-        if isinstance(self.config.ssl, Handshakes):
-            self.config.ssl.over(tls)
         if tls is not None and (shown := tls.getpeercert(binary_form=True)) is not None:
             self.app_state = self.app_state | {CERTIFICATE: ssl.DER_cert_to_PEM_cert(shown).encode()}
         beyond = len(self.connections) - self.most

@@ -12,8 +12,9 @@ import errno
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -22,7 +23,7 @@ import uvicorn
 from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
 from headwayd.http.errors import CannotListenHttp
-from headwayd.http.handshakes import Handshakes
+from headwayd.http.handshakes import SecureListener
 from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
@@ -36,12 +37,13 @@ log: Any = structlog.get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, listen_securely: Callable[..., SecureListener] | None) -> None:
         super().__init__(config)
+        self._listen_securely = listen_securely
         self.has_started = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listens. uvicorn's own would give every handshake a minute."""
+        """Listens. uvicorn's own would give every handshake a minute, and take any number of them."""
         config, loop = self.config, asyncio.get_running_loop()
 
         def protocol() -> asyncio.Protocol:
@@ -50,13 +52,14 @@ class _Server(uvicorn.Server):
             )
             return made
 
-        within_s = config.ssl.within_s if isinstance(config.ssl, Handshakes) else None
-        self.servers = [
-            await loop.create_server(
-                protocol, sock=one, ssl=config.ssl, ssl_handshake_timeout=within_s, backlog=config.backlog
-            )
-            for one in sockets or ()
-        ]
+        self.servers = []
+        for one in sockets or ():
+            if self._listen_securely is None:
+                self.servers.append(await loop.create_server(protocol, sock=one, backlog=config.backlog))
+            else:
+                listener = self._listen_securely(one, protocol)
+                listener.start(backlog=config.backlog)
+                self.servers.append(listener)  # type: ignore[arg-type]  # all that it asks of a server it has
         self.started = True
         self.has_started.set()
 
@@ -100,10 +103,11 @@ class HttpServer:
             timeout_graceful_shutdown=_LAST_ANSWERS_S,
         )
         config.load()
+        listen_securely = None
         if tls is not None:  # made by whoever follows its files; as many may shake hands as are served
-            config.ssl = Handshakes(tls, most=behind.most_connections, within_s=handshake_s)
+            listen_securely = partial(SecureListener, tls=tls, most=behind.most_connections, within_s=handshake_s)
         self._scheme = "http" if tls is None else "https"
-        self._server = _Server(config)
+        self._server = _Server(config, listen_securely)
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> str:

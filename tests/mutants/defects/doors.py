@@ -131,4 +131,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/unit/test_bodies.py::test_a_length_beside_a_transfer_encoding_says_nothing",
     ),
+    Mutant(
+        name="handshakes-for-whoever-came-first",
+        defect="As many connections as there may be that never shake hands keep everybody else out.",
+        file="http/handshakes.py",
+        old="            oldest.cancel()\n",
+        new="            connection.close()\n            return\n",
+        test="tests/security/test_http_port.py::test_who_never_shakes_hands_keeps_nobody_out",
+    ),
+    Mutant(
+        name="handshakes-unbounded",
+        defect="Any number of connections may be open that never shake hands.",
+        file="http/handshakes.py",
+        old="            oldest.cancel()\n",
+        new="",
+        test="tests/security/test_http_port.py::test_who_never_shakes_hands_keeps_nobody_out",
+    ),
 )
