@@ -191,6 +191,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_read_from_before_an_answer_does_not_take_its_message_back_in_time",
     ),
     Mutant(
+        name="silent-while-time-repeats-itself",
+        defect="When the store's clock has gone back nothing that comes is taken for news until it has caught up.",
+        file="engine/watching/known.py",
+        old=" or numbers.at_ms < base.at_ms:\n            self.lose_track()",
+        new=":\n            self.lose_track()",
+        test="tests/unit/watching/test_known.py"
+        "::test_when_the_clock_of_the_store_goes_back_everybody_is_asked_about_and_told_on",
+    ),
+    Mutant(
         name="returned-not-counted",
         defect="A position does not count the messages that came back ahead.",
         file="engine/watching/line.py",

@@ -128,3 +128,30 @@ def test_another_life_of_the_queue_ends_every_watch_and_no_instant_is_claimed() 
     told = known.tell(watch, 0.0)
     assert isinstance(told, ToldFinished)
     assert (told.end, told.at_ms) == (End.DELETED, None)
+
+
+def test_when_the_clock_of_the_store_goes_back_everybody_is_asked_about_and_told_on() -> None:
+    queue, known = FakeQueue(), Known(NoEstimator())
+    for _ in range(3):
+        queue.put()
+    working, waiting = watch_of("m0"), watch_of("m2")
+    queue.lease()
+    answer(known, queue, working, waiting)
+    queue.now -= 500
+    asked_at = 10.0
+    read(known, queue, now=asked_at)  # nothing else has happened
+    assert known.wants_shape
+    assert list(known.doubtful) == [working, waiting]
+    assert known.tell(waiting, asked_at) is None  # by its time what was known would be the newer
+    answer(known, queue, *known.doubtful, now=asked_at)
+    told = known.tell(waiting, asked_at)
+    assert isinstance(told, ToldWaiting)
+    assert (told.at_ms, told.position, told.is_moved_back) == (queue.now, 2, False)
+    told = known.tell(working, asked_at)
+    assert isinstance(told, ToldLeased)
+    assert told.at_ms == queue.now
+    queue.end("m0")
+    queue.lease()
+    read(known, queue, now=asked_at)
+    assert isinstance(known.tell(working, asked_at), ToldFinished)
+    assert isinstance(known.tell(waiting, asked_at), ToldWaiting)

@@ -105,13 +105,16 @@ class Known:
     # -- reads --------------------------------------------------------------------------------------------------------
 
     def take(self, read: Feed, glance: Glance, now: float) -> bool:
-        """What was read since `base`. False if too much has happened: everybody's place must be asked for."""
+        """What was read since `base`. False if that cannot be told, or not be put in order: everybody's place must be
+        asked for."""
         base, numbers, line = self.base, glance.numbers, self._line
         assert base is not None
         if numbers.generation != base.generation:
             self.end_all()
             return True
-        if read.events is None:
+        # Reads come one after the other: if time did not, the store's clock went back, and by their times what is known
+        # from before would be newer than all that comes, for as long as the clock went back.
+        if read.events is None or numbers.at_ms < base.at_ms:
             self.lose_track()
             return False
         back = 0
