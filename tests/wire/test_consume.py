@@ -10,7 +10,7 @@ import grpc
 import redis
 
 from harness import eventually, refused
-from headway.v1 import admin_service_pb2, queue_service_pb2
+from headway.v1 import admin_service_pb2, queue_pb2, queue_service_pb2
 from wire.calls import (
     ACKED,
     ALREADY_ACKED,
@@ -24,6 +24,7 @@ from wire.calls import (
     Message,
     leases,
     payloads,
+    span,
 )
 from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming, ends
@@ -145,6 +146,17 @@ async def test_a_stream_that_waits_is_told_its_place_and_how_it_moves(line: Line
             await stream.position(1)
             await third.position(2)
             assert [one.position for one in stream.places] == [2, 1]
+
+
+async def test_a_place_on_a_stream_has_the_hints_of_the_queues_policy(line: Line) -> None:
+    await line.create(poll=queue_pb2.Poll(base=span(5_000), per_position=span(2_000)))
+    async with Standing(line) as first, Consuming(line, 10) as stream:
+        told = await stream.position(2)
+        assert (told.poll_min.ToMilliseconds(), told.poll_max.ToMilliseconds()) == (7_000, 17_000)
+        await line.update(poll=queue_pb2.Poll(base=span(9_000)))
+        await first.end()
+        told = await stream.position(1)
+        assert (told.poll_min.ToMilliseconds(), told.poll_max.ToMilliseconds()) == (9_000, 19_000)
 
 
 async def test_streams_take_turns_with_everybody_in_line(line: Line) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from headwayd.domain.hints import PollHints
-from headwayd.domain.model import Delivery, Settlement
+from headwayd.domain.model import Delivery, Policy, Settlement
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.watching import Eta
 
@@ -67,8 +67,9 @@ class Footing:
 
 @dataclass(frozen=True, slots=True)
 class Footings:
-    """How some waiters of a queue stand, and the queue, all at one instant."""
+    """How some waiters of a queue stand, and the queue, all at one instant. `polls` has the policy's poll part only."""
 
+    polls: Policy
     numbers: LineNumbers
     footings: Sequence[Footing]
 

@@ -28,6 +28,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
 
 
 _GET_EACH_AT, _GET_SETTLED_AT = 16, 17
+_NUMBERS_AT = 4
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
 
@@ -84,9 +85,11 @@ def _step(reply: Sequence[Any], given: Sequence[Delivery], settled: Sequence[Set
 
 def footings(reply: Sequence[Any]) -> Footings:
     """The reply of stands.lua, from its status on."""
-    rows = reply[1 + watch_replies.NUMBERS :]
+    rows_at = _NUMBERS_AT + watch_replies.NUMBERS
+    rows = reply[rows_at:]
     return Footings(
-        numbers=watch_replies.line_numbers(reply[1 : 1 + watch_replies.NUMBERS]),
+        polls=_polls(*map(int, reply[1:_NUMBERS_AT])),
+        numbers=watch_replies.line_numbers(reply[_NUMBERS_AT:rows_at]),
         footings=[
             Footing(position=int(rows[i]), number=int(float(rows[i + 1])), owned=int(rows[i + 2]))
             for i in range(0, len(rows), 3)

@@ -140,6 +140,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_taken_up_again_by_a_call_it_is_no_streams_and_the_others_stay_what_they_are",
     ),
     Mutant(
+        name="hints-of-any-policy",
+        defect="A stream that waits is told how often to ask by the default policy, not by its queue's.",
+        file="engine/standing/stance.py",
+        old="found.numbers, found.polls, asked_at",
+        new="found.numbers, self.polls, asked_at",
+        test=WIRE + "test_consume.py::test_a_place_on_a_stream_has_the_hints_of_the_queues_policy",
+    ),
+    Mutant(
         name="settles-dropped-at-half-close",
         defect="What was asked for before the half-close is not done.",
         file="engine/read_ahead.py",

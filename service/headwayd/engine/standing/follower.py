@@ -202,7 +202,7 @@ class Follower:
             if waiter.generation and waiter.generation != found.numbers.generation:  # another queue of the same name
                 stance.fail(QueueDeleted.of(self._queue))
                 continue
-            stance.learn(footing, found.numbers, asked_at)
+            stance.learn(footing, found, asked_at)
             if stance.is_holding:
                 if not footing.owned:
                     stance.stir()

@@ -7,7 +7,7 @@ import asyncio
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import Policy
 from headwayd.domain.places import LineNumbers
-from headwayd.domain.standing import Footing
+from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.consumers import Consumer
 
 
@@ -24,15 +24,15 @@ class Stance:
         self.known_at = float("-inf")  # when `footing` was asked for
         self.told_position = 0
         self.told_at = float("-inf")
-        self.polls = Policy()  # the policy, its poll part at least
+        self.polls = Policy()  # as it was then: its poll part at least
         self.hints = PollHints(poll_min_ms=0, poll_max_ms=0)  # told last
         self.look_at = float("inf")  # when its follower next looks, whatever happens
         self.error: Exception | None = None
         self._news = asyncio.Event()
 
-    def learn(self, footing: Footing, numbers: LineNumbers, asked_at: float) -> None:
+    def learn(self, footing: Footing, found: Footings, asked_at: float) -> None:
         """How it stood at an instant not before `asked_at`."""
-        self.footing, self.numbers, self.known_at = footing, numbers, asked_at
+        self.footing, self.numbers, self.polls, self.known_at = footing, found.numbers, found.polls, asked_at
 
     def stir(self) -> None:
         """There is something to tell."""

@@ -127,8 +127,6 @@ class Standing:
                     continue
                 numbers = stance.numbers
                 assert numbers is not None
-                if consumer.last is not None:
-                    stance.polls = consumer.last.polls
                 yield self.told(
                     stance, numbers.at_ms, stance.footing.position, numbers.consumers_waiting, numbers.limit
                 )

@@ -3,8 +3,9 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3…] for each: waiter; the number with which it shall stand there again if it does not, '0' = it shall not; the
 --         generation in which it began to wait, '' = whichever it is: in another it shall not
--- Reply: echo, OK, the numbers (include/numbers), then for each waiter its position, 0 = it does not stand there, its
---        number, and how many leases its stream owns; or why there is no queue.
+-- Reply: echo, OK, the policy's poll_base_ms, poll_per_position_ms and poll_max_ms, the numbers (include/numbers), then
+--        for each waiter its position, 0 = it does not stand there, its number, and how many leases its stream owns; or
+--        why there is no queue.
 -- O(k log n).
 -- @include numbers
 local S, status = open()
@@ -16,6 +17,9 @@ for i = 3, #ARGV, 3 do
 end
 commit(S, false, nil)
 local reply = { ARGV[1], T.OK }
+for _, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
+  reply[#reply + 1] = text_of(policy_of(S, name))
+end
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
 for i = 3, #ARGV, 3 do
   local number = redis.call('ZSCORE', K.consumers, ARGV[i])
