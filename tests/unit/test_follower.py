@@ -1,14 +1,27 @@
-"""A follower of a line hears of every change, also of one that came while it asked to be told of the next."""
+"""A follower of a line hears of every change, also of one that came while it asked to be told of the next; and whoever
+stands there is told what is worth telling, as soon as it is, at the cost of few looks."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 from unittest.mock import Mock
 
+import pytest
+
 from harness import eventually
-from headwayd.engine.standing.follower import Follower
+from harness.clocks import run
+from headwayd.domain.hints import PollHints
+from headwayd.domain.places import LineNumbers
+from headwayd.domain.standing import Footing, Footings, Waiter
+from headwayd.engine.consumers import Consumer
+from headwayd.engine.standing.follower import LOOK_EVERY_S, Follower
+from headwayd.engine.standing.stance import NEAR, Stance
 from headwayd.engine.tasks import Tasks
+
+POLL_MIN_S, POLL_MAX_S = 20.0, 40.0
+SOON_S = 2 * LOOK_EVERY_S
 
 
 class FakeStore:
@@ -41,3 +54,205 @@ async def test_what_is_heard_while_it_is_armed_makes_it_arm_and_look_again(tasks
     follower.leave(stance)
     await tasks.drain(5)
     assert (store.armed, store.looked) == (2, 2)  # nothing more was heard
+
+
+class Scene:
+    """A line of consumers, those of them who are followed, and the store that is asked: for how many, each time."""
+
+    def __init__(self, length: int) -> None:
+        self.line = [f"p#{number}" for number in range(1, length + 1)]
+        self.tasks = Tasks()
+        self.looks: list[int] = []
+        self.restored = 0
+        self._is_armed = False
+        consumers = Mock(store=self, restore=self._restore)
+        self.follower = Follower(
+            "q", consumers, Mock(), self.tasks.spawn, check_s=lambda: float("inf"), on_end=lambda: None
+        )
+        self._readers: list[asyncio.Task[None]] = []
+
+    # -- the store ----------------------------------------------------------------------------------------------------
+
+    async def arm_standing(self, _queue: str) -> None:
+        self._is_armed = True
+
+    async def footings(self, _queue: str, waiters: Sequence[Waiter], **_: Any) -> Footings:
+        self.looks.append(len(waiters))
+        found = [
+            Footing(position=self.position(one.name), number=int(one.name.removeprefix("p#")), owned=0)
+            for one in waiters
+        ]
+        return Footings(polls=Mock(), numbers=cast(LineNumbers, Mock(generation="")), footings=found)
+
+    def position(self, name: str) -> int:
+        """As of now."""
+        return self.line.index(name) + 1 if name in self.line else 0
+
+    def _restore(self, _queue: str) -> None:
+        self.restored += 1
+
+    # -- what happens -------------------------------------------------------------------------------------------------
+
+    def change(self, *, leave: int = 0, at: int = 0, join: str = "") -> None:
+        """So many leave from there on, and somebody joins at the end; that is heard."""
+        del self.line[at : at + leave]
+        self.line += [join] * bool(join)
+        if self._is_armed:
+            self._is_armed = False
+            self.follower.kick()
+
+    def stand(self, name: str, *, is_quiet: bool = False) -> list[tuple[float, int]]:
+        """Follows one; what it is told, and when."""
+        told: list[tuple[float, int]] = []
+        waiter = Waiter(name=name, number=int(name.removeprefix("p#")))
+        stance = Stance(cast(Consumer, Mock(waiter=waiter)), is_quiet=is_quiet)
+        self.follower.join(stance)
+        self.follower.stand(stance)
+        self.follower.ask(stance)
+        self._readers.append(asyncio.ensure_future(self._read(stance, told)))
+        return told
+
+    async def _read(self, stance: Stance, told: list[tuple[float, int]]) -> None:
+        """Does what a stream does."""
+        now = asyncio.get_running_loop().time
+        stance.hints = PollHints(poll_min_ms=int(POLL_MIN_S * 1_000), poll_max_ms=int(POLL_MAX_S * 1_000))
+        try:
+            while True:
+                await stance.news()
+                if stance.footing is not None and stance.footing.position and stance.is_due(now()):
+                    stance.told_position, stance.told_at = stance.footing.position, now()
+                    told.append((stance.told_at, stance.told_position))
+                    self.follower.told(stance)
+        finally:
+            self.follower.leave(stance)
+
+    async def end(self) -> None:
+        """All leave."""
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+        await self.tasks.drain(1)
+
+
+def played(length: int, act: Callable[[Scene], Any]) -> None:
+    """Plays in a line of so many; hours take no time."""
+
+    async def scene() -> None:
+        made = Scene(length)
+        await act(made)
+        await made.end()
+
+    run(scene)
+
+
+def positions(told: list[tuple[float, int]]) -> list[int]:
+    return [position for _, position in told]
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+def test_who_stands_far_back_is_told_on_however_long_nothing_was_worth_it(*, is_quiet: bool) -> None:
+    async def act(scene: Scene) -> None:
+        told = scene.stand("p#41", is_quiet=is_quiet)
+        await asyncio.sleep(10 * POLL_MAX_S)
+        assert set(positions(told)) == {41}
+        for number in range(5):  # behind it
+            scene.change(join=f"p#{42 + number}")
+            await asyncio.sleep(0.6 * POLL_MIN_S)
+        await asyncio.sleep(POLL_MAX_S)
+        assert set(positions(told)) == {41}
+        scene.change(leave=1)  # of which by itself nothing is told
+        await asyncio.sleep(POLL_MAX_S)
+        assert positions(told)[-1] == 40
+        scene.change(leave=30)
+        await asyncio.sleep(POLL_MAX_S)
+        assert positions(told)[-1] == 10
+
+    played(41, act)
+
+
+def test_who_is_told_of_changes_only_is_told_at_poll_max_if_there_was_one() -> None:
+    async def act(scene: Scene) -> None:
+        told = scene.stand("p#41", is_quiet=True)
+        await asyncio.sleep(POLL_MIN_S / 2)
+        scene.change(leave=1)
+        await asyncio.sleep(POLL_MAX_S - POLL_MIN_S / 2)
+        assert positions(told) == [41]
+        await asyncio.sleep(SOON_S)
+        assert positions(told) == [41, 40]
+        await asyncio.sleep(POLL_MAX_S + 1)
+        assert positions(told) == [41, 40]
+        scene.change(leave=1)  # longer ago than poll_max was anything told
+        await asyncio.sleep(SOON_S)
+        assert positions(told) == [41, 40, 39]
+
+    played(41, act)
+
+
+def test_who_moved_up_by_a_step_before_poll_min_is_told_when_that_is_over() -> None:
+    async def act(scene: Scene) -> None:
+        told = scene.stand("p#100")
+        await asyncio.sleep(POLL_MIN_S / 2)
+        scene.change(leave=30)
+        await asyncio.sleep(POLL_MIN_S / 2)
+        assert positions(told) == [100]
+        await asyncio.sleep(POLL_MIN_S / 8 + SOON_S)
+        assert positions(told) == [100, 70]
+
+    played(100, act)
+
+
+def test_while_nothing_changes_who_is_told_of_changes_only_costs_nothing() -> None:
+    async def act(scene: Scene) -> None:
+        for number in range(1, 101):
+            scene.stand(f"p#{number}", is_quiet=True)
+        await asyncio.sleep(POLL_MIN_S)
+        looks = len(scene.looks)
+        await asyncio.sleep(1_000)
+        assert len(scene.looks) == looks
+
+    played(100, act)
+
+
+def test_who_is_far_back_costs_a_look_in_poll_min_at_most_however_often_the_line_changes() -> None:
+    async def act(scene: Scene) -> None:
+        for number in range(NEAR + 1, 101):
+            scene.stand(f"p#{number}")
+        await asyncio.sleep(1)
+        scene.looks.clear()
+        for number in range(600):
+            scene.change(join=f"p#{number + 101}")
+            await asyncio.sleep(0.1)
+        assert sum(scene.looks) <= 80 * (60 / POLL_MIN_S + 1)
+
+    played(100, act)
+
+
+def test_those_who_stand_far_back_near_each_other_are_looked_at_together() -> None:
+    async def act(scene: Scene) -> None:
+        for number in range(NEAR + 1, NEAR + 101):
+            scene.stand(f"p#{number}", is_quiet=True)
+            scene.change()
+            await asyncio.sleep(0.1)
+        scene.looks.clear()
+        await asyncio.sleep(1_000)
+        assert sum(scene.looks) >= 99  # all but the last
+        assert len(scene.looks) <= 10 / (POLL_MIN_S / 16) + 2
+
+    played(NEAR + 100, act)
+
+
+def test_who_was_dropped_from_afar_is_found_when_it_stands_there_again() -> None:
+    async def act(scene: Scene) -> None:
+        told = scene.stand("p#41")
+        await asyncio.sleep(POLL_MIN_S / 2)
+        scene.change(join="p#42")
+        await asyncio.sleep(POLL_MAX_S - POLL_MIN_S)
+        scene.line.remove("p#41")
+        await asyncio.sleep(POLL_MIN_S / 2 + SOON_S)
+        assert scene.restored
+        scene.line.insert(40, "p#41")
+        scene.change()
+        await asyncio.sleep(SOON_S)
+        assert positions(told) == [41, 41]
+
+    played(41, act)

@@ -6,6 +6,7 @@ from mutants.mutant import ENDS, INCLUDE, LOST, LUA, WIRE, Mutant
 
 # Over the wire it is a matter of chance who comes first.
 LINE_MODEL = "tests/stateful/test_consumer_line.py::test_the_consumer_line_does_what_the_model_says"
+FOLLOWER = "tests/unit/test_follower.py::"
 ROUNDS_TEST = "tests/integration/test_lost_hints.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -232,6 +233,46 @@ MUTANTS: tuple[Mutant, ...] = (
         old="for i = 3, #ARGV do S.present[ARGV[i]] = true end\n",
         new="",
         test=ENDS + "test_who_is_cut_off_for_a_moment_keeps_what_it_holds_though_another_service_has_died",
+    ),
+    Mutant(
+        name="overdue-and-forgotten",
+        defect="A stream that is told of changes only is told none any more that comes when poll_max is over.",
+        file="engine/standing/follower.py",
+        old="            self._ripe.add(stance)\n            if stance.must_tell_at > now:\n",
+        new="            if stance.must_tell_at > now:\n                self._ripe.add(stance)\n",
+        test=FOLLOWER + "test_who_stands_far_back_is_told_on_however_long_nothing_was_worth_it",
+    ),
+    Mutant(
+        name="quiet-all-the-same",
+        defect="Who is told of changes only is told none at poll_max that is smaller than a step.",
+        file="engine/standing/stance.py",
+        old="<= NEAR or now >= self.must_tell_at:",
+        new="<= NEAR:",
+        test=FOLLOWER + "test_who_is_told_of_changes_only_is_told_at_poll_max_if_there_was_one",
+    ),
+    Mutant(
+        name="ripe-for-the-next-change-only",
+        defect="What changed before poll_min was over is told with the next change, or at poll_max.",
+        file="engine/standing/follower.py",
+        old="if stance.known_at < self._changed_at or stance.is_due(now):",
+        new="if stance.footing is None or stance.is_due(now):",
+        test=FOLLOWER + "test_who_moved_up_by_a_step_before_poll_min_is_told_when_that_is_over",
+    ),
+    Mutant(
+        name="each-at-its-own-instant",
+        defect="Of those who stand far back each is looked at by itself.",
+        file="engine/standing/follower.py",
+        old="math.ceil((since + poll_min_s) / grid_s) * grid_s",
+        new="since + poll_min_s",
+        test=FOLLOWER + "test_those_who_stand_far_back_near_each_other_are_looked_at_together",
+    ),
+    Mutant(
+        name="dropped-and-not-looked-for",
+        defect="Who was dropped from far back is never looked at again, though it stands there anew.",
+        file="engine/standing/follower.py",
+        old="                self._ripe.add(stance)  # it is found again after that\n",
+        new="",
+        test=FOLLOWER + "test_who_was_dropped_from_afar_is_found_when_it_stands_there_again",
     ),
     Mutant(
         name="no-number-no-place",

@@ -35,7 +35,7 @@ from headwayd.engine.eager import eager_task
 from headwayd.engine.leaving import surely
 from headwayd.engine.lines import Line
 from headwayd.engine.ports import GetStep, Wait
-from headwayd.engine.standing.follower import Follower, is_worth_telling
+from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
 
@@ -368,9 +368,10 @@ class Consuming:
         if footing is None or numbers is None or not footing.position or stance.known_at <= self._told_known_at:
             return None
         self._told_known_at = stance.known_at
-        if not is_worth_telling(stance.told_position, footing.position):
+        now = self._loop.time()
+        if not stance.is_due(now):
             return None
-        if self._loop.time() - stance.known_at > TRUE_FOR_S:
+        if now - stance.known_at > TRUE_FOR_S:
             self._follower.ask(stance)
             return None
         told = self._standing.told(stance, numbers.at_ms, footing.position, numbers.consumers_waiting, numbers.limit)

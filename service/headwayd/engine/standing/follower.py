@@ -1,8 +1,9 @@
 """The streams that stand in one queue's consumer line, or hold what their turn brought: finds out how they stand.
 
 Who stands where is asked of the store, for those only to whom it matters now: after a change of the line the first
-`NEAR`, and those farther back whose poll_min is over; and everybody at poll_max. So a change of the line costs the same
-however many stand in it. At most one look is made in `LOOK_EVERY_S`.
+`NEAR`, and those farther back whose poll_min is over; when that is over, those who stood there during a change; and at
+poll_max everybody, but no one who is told of changes only and of whom there was none. So a change of the line costs the
+same however many stand in it. At most one look is made in `LOOK_EVERY_S`.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, QueueDeleted, QueueNotFound
 from headwayd.engine.consumers import Consumers
-from headwayd.engine.standing.stance import Stance
+from headwayd.engine.standing.stance import NEAR, Stance
 from headwayd.engine.watching.estimates import Estimator
 
-NEAR = 20
 LOOK_EVERY_S = 0.08
-_STEPS = 10  # farther back a place is told when it has changed by this part
 _MOST_AT_ONCE = 500
+_LATER = 8  # who is far back is looked at later than at poll_min by such a part of it, at most
 _TROUBLE_PAUSE_S = 0.25
 _BUDGET_S = 2.0
 log = structlog.get_logger(__name__)
@@ -54,12 +55,13 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._stances: set[Stance] = set()
         self._close: set[Stance] = set()  # the first in line, and those who hold: looked at after every change
-        self._ripe: set[Stance] = set()  # poll_min is over, and nothing has changed since
+        self._ripe: set[Stance] = set()  # poll_min is over: to be looked at after the next change
         self._asked: set[Stance] = set()  # to be looked at now
         self._times: list[tuple[float, int, Stance]] = []
         self._numbers = itertools.count()
         self._wake = asyncio.Event()
         self._is_changed = True
+        self._changed_at = self._loop.time()  # when that was heard last
         self._is_armed = False
         self._looked_at = float("-inf")
         self._checked_at = self._loop.time()
@@ -79,6 +81,7 @@ class Follower:
         """Follows it no more."""
         for those in (self._stances, self._close, self._ripe, self._asked):
             those.discard(stance)
+        stance.look_at = float("inf")
         if not self._stances:
             self._wake.set()
 
@@ -86,10 +89,11 @@ class Follower:
         """The line may have changed."""
         self._is_armed = False
         self._is_changed = True
+        self._changed_at = self._loop.time()
         self._wake.set()
 
     def ask(self, stance: Stance) -> None:
-        """Looks at this one now, and lets it tell."""
+        """Looks at this one now."""
         self._asked.add(stance)
         self._wake.set()
 
@@ -102,8 +106,9 @@ class Follower:
         self.kick()  # it may be over already
 
     def stand(self, stance: Stance) -> None:
-        """It waits for its turn."""
+        """It waits for its turn. Whatever its place is, it is told."""
         stance.is_holding = False
+        stance.told_at = float("-inf")
         self._close.add(stance)
 
     def told(self, stance: Stance) -> None:
@@ -111,8 +116,18 @@ class Follower:
         is_close = stance.told_position <= NEAR
         (self._close.add if is_close else self._close.discard)(stance)
         self._ripe.discard(stance)
-        wait_ms = stance.hints.poll_max_ms if is_close else stance.hints.poll_min_ms
-        self._plan(stance, float("inf") if is_close and stance.is_quiet else stance.told_at + wait_ms / 1000)
+        if not is_close:
+            self._plan_far(stance, stance.told_at)
+        else:
+            self._plan(stance, float("inf") if stance.is_quiet else stance.must_tell_at)
+
+    def _plan_far(self, stance: Stance, since: float) -> None:
+        """It is looked at when poll_min since then is over, or a little later: those who stand near each other are
+        looked at together. At poll_max at the latest, unless that is over."""
+        poll_min_s = stance.hints.poll_min_ms / 1_000
+        grid_s = 2.0 ** math.floor(math.log2(poll_min_s / _LATER))
+        at, must_at = math.ceil((since + poll_min_s) / grid_s) * grid_s, stance.must_tell_at
+        self._plan(stance, min(at, must_at) if must_at > since else at)
 
     def _plan(self, stance: Stance, at: float) -> None:
         stance.look_at = at
@@ -151,17 +166,18 @@ class Follower:
             self._on_end()
 
     def _ripen(self, now: float) -> None:
-        """Those whose time has come: at poll_max they are looked at, at poll_min when something changes."""
+        """Those whose time has come are looked at when there may be something to tell them, now or as soon as something
+        changes."""
         while self._times and self._times[0][0] <= now:
             at, _, stance = heapq.heappop(self._times)
             if stance not in self._stances or stance.look_at != at:
                 continue
-            must_at = stance.told_at + stance.hints.poll_max_ms / 1000
-            if at >= must_at:
+            if stance.known_at < self._changed_at or stance.is_due(now):
                 self._asked.add(stance)
-            else:
-                self._ripe.add(stance)
-                self._plan(stance, must_at)
+                continue
+            self._ripe.add(stance)
+            if stance.must_tell_at > now:
+                self._plan(stance, stance.must_tell_at)
 
     async def _look(self) -> None:
         """One look at all whom it concerns."""
@@ -172,8 +188,7 @@ class Follower:
         if not self._is_armed:
             self._is_armed = True  # before: what is heard while it is asked for ends the interest
             await self._store.arm_standing(self._queue)  # what changes from now on is heard
-        asked, self._asked = self._asked, set()
-        whom = set(asked)
+        whom, self._asked = self._asked, set()
         if is_changed:
             whom |= self._close | self._ripe
         whom &= self._stances
@@ -181,7 +196,7 @@ class Follower:
         try:
             everybody = list(whom)
             for start in range(0, len(everybody), _MOST_AT_ONCE):
-                await self._look_at(everybody[start : start + _MOST_AT_ONCE], asked)
+                await self._look_at(everybody[start : start + _MOST_AT_ONCE])
         except (QueueNotFound, QueueDeleted):
             for stance in tuple(self._stances):
                 stance.fail(QueueDeleted.of(self._queue))
@@ -191,7 +206,7 @@ class Follower:
             self._asked |= whom & self._stances
             await asyncio.sleep(_TROUBLE_PAUSE_S)
 
-    async def _look_at(self, stances: list[Stance], asked: set[Stance]) -> None:
+    async def _look_at(self, stances: list[Stance]) -> None:
         asked_at = self._loop.time()
         waiters = [stance.consumer.waiter for stance in stances]
         found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=_BUDGET_S)
@@ -208,16 +223,13 @@ class Follower:
                     stance.stir()
             elif not footing.position:
                 self._consumers.restore(self._queue)  # the store has dropped it, unless its turn has come just now
-            elif stance in asked or is_worth_telling(stance.told_position, footing.position):
+                self._ripe.add(stance)  # it is found again after that
+            elif stance.is_due(self._loop.time()):
                 stance.stir()
-            elif stance in self._ripe:
-                self._ripe.discard(stance)
-                must_at = stance.told_at + stance.hints.poll_max_ms / 1000
-                self._plan(stance, min(asked_at + stance.hints.poll_min_ms / 1000, must_at))
+            elif stance.told_position > NEAR and (stance in self._ripe or stance.look_at <= asked_at):
+                self._put_off(stance, asked_at)
 
-
-def is_worth_telling(told: int, position: int) -> bool:
-    """Whether a place has changed by so much that it is told at once; `told` 0: none was."""
-    if told <= NEAR or position <= NEAR:
-        return position != told
-    return abs(position - told) * _STEPS >= told
+    def _put_off(self, stance: Stance, asked_at: float) -> None:
+        """It stands far back and is not told now: it is looked at again when poll_min is over once more."""
+        self._ripe.discard(stance)
+        self._plan_far(stance, asked_at)

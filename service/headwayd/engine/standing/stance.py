@@ -10,6 +10,9 @@ from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.consumers import Consumer
 
+NEAR = 20
+_STEPS = 10  # farther back a place is told when it has changed by this part
+
 
 class Stance:
     """One stream. Its follower sets `footing`; whoever reads it waits for `news`. Spans of time are by this process's
@@ -17,7 +20,7 @@ class Stance:
 
     def __init__(self, consumer: Consumer, *, is_quiet: bool = False) -> None:
         self.consumer = consumer
-        self.is_quiet = is_quiet  # near the head it is told when a change is heard of, and not by time
+        self.is_quiet = is_quiet  # it is told of changes only, however long there is none
         self.is_holding = False  # its turn has come and is not over
         self.footing: Footing | None = None
         self.numbers: LineNumbers | None = None
@@ -29,6 +32,26 @@ class Stance:
         self.look_at = float("inf")  # when its follower next looks, whatever happens
         self.error: Exception | None = None
         self._news = asyncio.Event()
+
+    @property
+    def may_tell_at(self) -> float:
+        """From when on a place farther back than `NEAR` is told when it has changed by a step."""
+        return self.told_at + self.hints.poll_min_ms / 1_000
+
+    @property
+    def must_tell_at(self) -> float:
+        """From when on it is told whatever it is; who is quiet, when it has changed at all."""
+        return self.told_at + self.hints.poll_max_ms / 1_000
+
+    def is_due(self, now: float) -> bool:
+        """Whether the place that was found last is to be told."""
+        assert self.footing is not None
+        told, position = self.told_position, self.footing.position
+        if position == told:
+            return now >= self.must_tell_at and not self.is_quiet
+        if min(told, position) <= NEAR or now >= self.must_tell_at:
+            return True
+        return now >= self.may_tell_at and abs(position - told) * _STEPS >= told
 
     def learn(self, footing: Footing, found: Footings, asked_at: float) -> None:
         """How it stood at an instant not before `asked_at`."""
