@@ -33,7 +33,8 @@ from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import Policy
-from headwayd.engine.watching.roll import NEAR, step_below
+from headwayd.domain.places import NEAR
+from headwayd.engine.watching.roll import step_below
 
 RUNS = 3
 MOVES_PER_S, MOVING_S = 100, 12.0

@@ -16,6 +16,7 @@ from harness import StoreServer
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import GetOrder, NewMessage, OnDuplicate, Policy
+from headwayd.domain.places import NEAR
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetAsk, GetStep, Wait
 from headwayd.store import keys
@@ -274,6 +275,8 @@ class LineMachine(StoreMachine):
         self.model.commit()
         found = self.run(self.store.footings(self.name, waiters, stand_again=stand_again, **BUDGET))
         assert found.numbers.consumers_waiting == len(self.model.line)
+        last_near = self.model.order()[NEAR - 1 : NEAR]
+        assert found.near_number == (self.model.line[last_near[0]] if last_near else None)
         for waiter, footing in zip(waiters, found.footings, strict=True):
             assert footing.position == self.model.position(waiter.name)
             assert footing.number == self.model.line.get(waiter.name, 0)

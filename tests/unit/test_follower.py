@@ -13,11 +13,11 @@ import pytest
 from harness import eventually
 from harness.clocks import run
 from headwayd.domain.hints import PollHints
-from headwayd.domain.places import LineNumbers
+from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footing, Footings, Waiter
 from headwayd.engine.consumers import Consumer
 from headwayd.engine.standing.follower import LOOK_EVERY_S, Follower
-from headwayd.engine.standing.stance import NEAR, Stance
+from headwayd.engine.standing.stance import Stance
 from headwayd.engine.tasks import Tasks
 
 POLL_MIN_S, POLL_MAX_S = 20.0, 40.0
@@ -39,7 +39,7 @@ class FakeStore:
 
     async def footings(self, _queue: str, waiters: Sequence[Any], **_: Any) -> Any:
         self.looked += 1
-        return Mock(footings=[Mock(owned=True) for _ in waiters], numbers=Mock(generation=""))
+        return Mock(footings=[Mock(owned=True) for _ in waiters], near_number=None, numbers=Mock(generation=""))
 
 
 async def test_what_is_heard_while_it_is_armed_makes_it_arm_and_look_again(tasks: Tasks) -> None:
@@ -54,6 +54,11 @@ async def test_what_is_heard_while_it_is_armed_makes_it_arm_and_look_again(tasks
     follower.leave(stance)
     await tasks.drain(5)
     assert (store.armed, store.looked) == (2, 2)  # nothing more was heard
+
+
+def number_of(name: str) -> int:
+    """In line."""
+    return int(name.removeprefix("p#"))
 
 
 class Scene:
@@ -78,11 +83,10 @@ class Scene:
 
     async def footings(self, _queue: str, waiters: Sequence[Waiter], **_: Any) -> Footings:
         self.looks.append(len(waiters))
-        found = [
-            Footing(position=self.position(one.name), number=int(one.name.removeprefix("p#")), owned=0)
-            for one in waiters
-        ]
-        return Footings(polls=Mock(), numbers=cast(LineNumbers, Mock(generation="")), footings=found)
+        found = [Footing(position=self.position(one.name), number=number_of(one.name), owned=0) for one in waiters]
+        near = number_of(self.line[NEAR - 1]) if len(self.line) >= NEAR else None
+        numbers = cast(LineNumbers, Mock(generation=""))
+        return Footings(polls=Mock(), near_number=near, numbers=numbers, footings=found)
 
     def position(self, name: str) -> int:
         """As of now."""
@@ -104,7 +108,7 @@ class Scene:
     def stand(self, name: str, *, is_quiet: bool = False) -> list[tuple[float, int]]:
         """Follows one; what it is told, and when."""
         told: list[tuple[float, int]] = []
-        waiter = Waiter(name=name, number=int(name.removeprefix("p#")))
+        waiter = Waiter(name=name, number=number_of(name))
         stance = Stance(cast(Consumer, Mock(waiter=waiter)), is_quiet=is_quiet)
         self.follower.join(stance)
         self.follower.stand(stance)
@@ -199,6 +203,44 @@ def test_who_moved_up_by_a_step_before_poll_min_is_told_when_that_is_over() -> N
         assert positions(told) == [100, 70]
 
     played(100, act)
+
+
+@pytest.mark.parametrize("is_quiet", [True, False])
+@pytest.mark.parametrize("left", [0, 1, NEAR - 1])
+def test_who_comes_among_the_first_is_told_at_once_and_every_step_from_then_on(left: int, *, is_quiet: bool) -> None:
+    async def act(scene: Scene) -> None:
+        told = scene.stand("p#1000", is_quiet=is_quiet)
+        await asyncio.sleep(1)
+        scene.change(leave=999 - NEAR)  # it is the one behind them
+        await asyncio.sleep(1)
+        assert positions(told) == [1000]
+        scene.change(leave=NEAR - left)
+        await asyncio.sleep(SOON_S)
+        assert positions(told) == [1000, left + 1]
+        for ahead in reversed(range(left)):
+            scene.change(leave=1)
+            await asyncio.sleep(SOON_S)
+            assert positions(told)[-1] == ahead + 1
+
+    played(1_000, act)
+
+
+def test_a_change_costs_the_same_however_many_stand_far_back() -> None:
+    async def act(scene: Scene) -> None:
+        for number in range(NEAR + 11, 1_001):
+            scene.stand(f"p#{number}")
+        await asyncio.sleep(1)
+        scene.looks.clear()
+        for step in range(10):
+            scene.change(leave=1, at=NEAR)  # those among the first stay
+            await asyncio.sleep(0.5)
+            assert len(scene.looks) == step + 1
+        assert sum(scene.looks) == 0
+        scene.change(leave=1)
+        await asyncio.sleep(0.5)
+        assert sum(scene.looks) == 1  # at the one who has come among them
+
+    played(1_000, act)
 
 
 def test_while_nothing_changes_who_is_told_of_changes_only_costs_nothing() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
 import pytest
 
 from harness import eventually, refused
-from headway.v1 import queue_service_pb2
+from headway.v1 import queue_pb2, queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, leases, payloads, span
 from wire.conditions import consumers_wait, leased
+from wire.flows import Consuming
 from wire.streams import Standing
 
 
@@ -117,6 +118,40 @@ async def test_who_leaves_moves_up_those_behind(line: Line) -> None:
         await first.end()
         await second.position(1)
         assert second.positions == [2, 1]
+
+
+@asynccontextmanager
+async def behind(line: Line, count: int) -> AsyncIterator[list[Standing]]:
+    """So many stand before whoever comes; none of the places behind the first 20 is told anew for a long time."""
+    await line.create(poll=queue_pb2.Poll(base=span(60_000)))
+    async with AsyncExitStack() as stack:
+        yield [await stack.enter_async_context(Standing(line)) for _ in range(count)]
+
+
+async def leave(standing: list[Standing]) -> None:
+    await asyncio.gather(*(one.end() for one in standing))
+
+
+async def test_who_comes_among_the_first_is_told_at_once(line: Line) -> None:
+    async with behind(line, 29) as first, Standing(line) as last:
+        await last.position(30)
+        await leave(first[:25])
+        assert (await last.position(5)).length == 5
+
+
+async def test_who_comes_among_the_first_as_the_last_of_them_is_told_at_once(line: Line) -> None:
+    async with behind(line, 20) as first, Standing(line) as last, Standing(line) as behind_all:
+        await last.position(21)
+        await leave(first[:1])
+        assert (await last.position(20)).length == 21
+        assert behind_all.positions == [22]
+
+
+async def test_a_consume_stream_that_comes_among_the_first_is_told_at_once(line: Line) -> None:
+    async with behind(line, 29) as first, Consuming(line, 1) as last:
+        await last.position(30)
+        await leave(first[:25])
+        assert (await last.position(5)).length == 5
 
 
 async def test_a_holder_that_keeps_standing_goes_on_before_all_others(line: Line) -> None:

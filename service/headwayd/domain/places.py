@@ -12,6 +12,9 @@ from enum import StrEnum
 
 from headwayd.domain.model import Outcome
 
+# Whoever stands among the first so many is told every step (P-WATCH-3).
+NEAR = 20
+
 
 class Whereabouts(StrEnum):
     """The state of a message."""

@@ -67,9 +67,11 @@ class Footing:
 
 @dataclass(frozen=True, slots=True)
 class Footings:
-    """How some waiters of a queue stand, and the queue, all at one instant. `polls` has the policy's poll part only."""
+    """How some waiters of a queue stand, and the queue, all at one instant. `polls` has the policy's poll part only.
+    Whoever's number is at most `near_number` stands among the first `NEAR`; None: so do all."""
 
     polls: Policy
+    near_number: int | None
     numbers: LineNumbers
     footings: Sequence[Footing]
 

@@ -28,7 +28,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
 
 
 _GET_EACH_AT, _GET_SETTLED_AT = 16, 17
-_NUMBERS_AT = 4
+_NEAR_AT, _NUMBERS_AT = 4, 5
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
 
@@ -88,7 +88,8 @@ def footings(reply: Sequence[Any]) -> Footings:
     rows_at = _NUMBERS_AT + watch_replies.NUMBERS
     rows = reply[rows_at:]
     return Footings(
-        polls=_polls(*map(int, reply[1:_NUMBERS_AT])),
+        polls=_polls(*map(int, reply[1:_NEAR_AT])),
+        near_number=int(float(reply[_NEAR_AT])) if reply[_NEAR_AT] else None,
         numbers=watch_replies.line_numbers(reply[_NUMBERS_AT:rows_at]),
         footings=[
             Footing(position=int(rows[i]), number=int(float(rows[i + 1])), owned=int(rows[i + 2]))

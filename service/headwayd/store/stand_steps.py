@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 from headwayd.domain.hints import PollHints
-from headwayd.domain.places import LineNumbers
+from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies, watch_replies
 from headwayd.store.asking import Asking
@@ -62,7 +62,7 @@ class StandSteps(Asking):
         rows: list[Argument] = []
         for waiter in waiters:
             rows += (waiter.name, waiter.number if stand_again else 0, waiter.generation)
-        reply = await self._ask("stands", queue, *rows, budget_s=budget_s)
+        reply = await self._ask("stands", queue, NEAR, *rows, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         return stand_replies.footings(reply)

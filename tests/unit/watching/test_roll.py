@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headwayd.domain.model import Policy
-from headwayd.domain.places import Whereabouts
-from headwayd.engine.watching.roll import NEAR, Roll
+from headwayd.domain.places import NEAR, Whereabouts
+from headwayd.engine.watching.roll import Roll
 from headwayd.engine.watching.watch import Watch, Watcher
 
 MIN_S, MAX_S = 2.0, 12.0  # of this policy, wherever one stands

@@ -2,8 +2,9 @@
 
 Who stands where is asked of the store, for those only to whom it matters now: after a change of the line the first
 `NEAR`, and those farther back whose poll_min is over; when that is over, those who stood there during a change; and at
-poll_max everybody, but no one who is told of changes only and of whom there was none. So a change of the line costs the
-same however many stand in it. At most one look is made in `LOOK_EVERY_S`.
+poll_max everybody, but no one who is told of changes only and for whom there was none. Each look tells the number of
+the last of the first `NEAR`: by that it is known here who has come among them. So a change of the line costs the same,
+however many stand in it. At most one look is made in `LOOK_EVERY_S`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, QueueDeleted, QueueNotFound
+from headwayd.domain.places import NEAR
 from headwayd.engine.consumers import Consumers
-from headwayd.engine.standing.stance import NEAR, Stance
+from headwayd.engine.standing.stance import Stance
+from headwayd.engine.watching.alarms import Alarms
 from headwayd.engine.watching.estimates import Estimator
 
 LOOK_EVERY_S = 0.08
@@ -55,6 +58,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._stances: set[Stance] = set()
         self._close: set[Stance] = set()  # the first in line, and those who hold: looked at after every change
+        self._far: Alarms[Stance] = Alarms()  # all others who wait, by their numbers in line
         self._ripe: set[Stance] = set()  # poll_min is over: to be looked at after the next change
         self._asked: set[Stance] = set()  # to be looked at now
         self._times: list[tuple[float, int, Stance]] = []
@@ -81,6 +85,7 @@ class Follower:
         """Follows it no more."""
         for those in (self._stances, self._close, self._ripe, self._asked):
             those.discard(stance)
+        self._far.drop(stance)
         stance.look_at = float("inf")
         if not self._stances:
             self._wake.set()
@@ -100,7 +105,7 @@ class Follower:
     def hold(self, stance: Stance) -> None:
         """Its turn has come: looked at after every change, until that is over."""
         stance.is_holding = True
-        self._close.add(stance)
+        self._look_always_at(stance)
         self._ripe.discard(stance)
         self._plan(stance, float("inf"))
         self.kick()  # it may be over already
@@ -109,17 +114,25 @@ class Follower:
         """It waits for its turn. Whatever its place is, it is told."""
         stance.is_holding = False
         stance.told_at = float("-inf")
-        self._close.add(stance)
+        self._look_always_at(stance)
 
     def told(self, stance: Stance) -> None:
         """It has told its place just now."""
-        is_close = stance.told_position <= NEAR
-        (self._close.add if is_close else self._close.discard)(stance)
         self._ripe.discard(stance)
-        if not is_close:
-            self._plan_far(stance, stance.told_at)
-        else:
+        if stance.told_position <= NEAR:
+            self._look_always_at(stance)
             self._plan(stance, float("inf") if stance.is_quiet else stance.must_tell_at)
+        else:
+            self._look_seldom_at(stance)
+            self._plan_far(stance, stance.told_at)
+
+    def _look_always_at(self, stance: Stance) -> None:
+        self._close.add(stance)
+        self._far.drop(stance)
+
+    def _look_seldom_at(self, stance: Stance) -> None:
+        self._close.discard(stance)
+        self._far.set(stance, stance.number)
 
     def _plan_far(self, stance: Stance, since: float) -> None:
         """It is looked at when poll_min since then is over, or a little later: those who stand near each other are
@@ -197,6 +210,8 @@ class Follower:
             everybody = list(whom)
             for start in range(0, len(everybody), _MOST_AT_ONCE):
                 await self._look_at(everybody[start : start + _MOST_AT_ONCE])
+            if not everybody and len(self._far):
+                await self._look_at([])  # one of them may have come among the first
         except (QueueNotFound, QueueDeleted):
             for stance in tuple(self._stances):
                 stance.fail(QueueDeleted.of(self._queue))
@@ -211,6 +226,9 @@ class Follower:
         waiters = [stance.consumer.waiter for stance in stances]
         found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=_BUDGET_S)
         self._estimator.observe(found.numbers)
+        come = self._far.pop(float("inf") if found.near_number is None else found.near_number)
+        self._close.update(come)
+        self._asked.update(set(come).difference(stances))
         for stance, waiter, footing in zip(stances, waiters, found.footings, strict=True):
             if stance not in self._stances:
                 continue
@@ -226,10 +244,13 @@ class Follower:
                 self._ripe.add(stance)  # it is found again after that
             elif stance.is_due(self._loop.time()):
                 stance.stir()
-            elif stance.told_position > NEAR and (stance in self._ripe or stance.look_at <= asked_at):
+            elif stance.told_position > NEAR:
                 self._put_off(stance, asked_at)
 
     def _put_off(self, stance: Stance, asked_at: float) -> None:
-        """It stands far back and is not told now: it is looked at again when poll_min is over once more."""
-        self._ripe.discard(stance)
-        self._plan_far(stance, asked_at)
+        """It stands far back and is not told now: if it is time for it, it is looked at again when poll_min is over
+        once more."""
+        self._look_seldom_at(stance)
+        if stance in self._ripe or stance.look_at <= asked_at:
+            self._ripe.discard(stance)
+            self._plan_far(stance, asked_at)

@@ -6,11 +6,10 @@ import asyncio
 
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import Policy
-from headwayd.domain.places import LineNumbers
+from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.consumers import Consumer
 
-NEAR = 20
 _STEPS = 10  # farther back a place is told when it has changed by this part
 
 
@@ -32,6 +31,13 @@ class Stance:
         self.look_at = float("inf")  # when its follower next looks, whatever happens
         self.error: Exception | None = None
         self._news = asyncio.Event()
+
+    @property
+    def number(self) -> int:
+        """What it stands in line by; 0 if it has none there."""
+        if self.footing is not None and self.footing.position:
+            return self.footing.number
+        return self.consumer.waiter.number
 
     @property
     def may_tell_at(self) -> float:

@@ -15,9 +15,10 @@ import structlog
 from headwayd.domain.blocked import BlockedPlaces, ToldBlocked, ToldProducer
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere
 from headwayd.domain.hints import PollHints, poll_hints
+from headwayd.domain.places import NEAR
 from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
-from headwayd.engine.watching.roll import NEAR, step_above, step_below
+from headwayd.engine.watching.roll import step_above, step_below
 from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 
 LOOK_EVERY_S = 0.08

@@ -15,11 +15,10 @@ from collections.abc import Iterable, Iterator
 
 from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import Policy
-from headwayd.domain.places import Whereabouts
+from headwayd.domain.places import NEAR, Whereabouts
 from headwayd.engine.watching.alarms import Alarms
 from headwayd.engine.watching.watch import Watch
 
-NEAR = 20
 _STEPS = 10  # a step is this part of a position
 
 
