@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ import pytest
 import headway
 from cluster.conftest import Open, Serve
 from cluster.load import load_on, patient, times_of
-from harness import StoreServer, error_of, eventually
+from harness import StoreServer, WireError, error_of, eventually
 from harness.engines import DETECTION_S, SERVICE, SentinelTrio
 from headway.v1 import admin_service_pb2
 from wire.calls import payloads
@@ -20,6 +21,7 @@ from wire.calls import payloads
 Figure = Callable[[str, str], None]
 # What the service may take from the moment when the Sentinels name another primary. On a busy machine, more.
 RECOVERY_S, MARGIN_S = 2.0, 5.0
+PUT_EVERY_S = 0.02
 
 
 async def another_primary(trio: SentinelTrio, than: StoreServer) -> None:
@@ -58,6 +60,52 @@ async def test_no_acknowledged_message_is_lost_when_the_primary_fails_under_load
     )
     figure(f"Sentinels, {how}: errors meanwhile", times_of(books))
     figure(f"Sentinels, {how}: accepted, none lost", f"{len(books.accepted)} messages")
+
+
+@pytest.mark.smoke
+async def test_nothing_is_put_on_a_new_primary_that_keeps_less_than_is_demanded(
+    trio: SentinelTrio, serve: Serve, open_line: Open
+) -> None:
+    old = trio.primary
+    for server in trio.servers:
+        with server.client() as client:
+            client.config_set("min-replicas-to-write", 0)
+            client.config_set("appendfsync", "always" if server is old else "everysec")
+    line = await open_line(await serve(trio.url, HEADWAY_DURABILITY="always"), "jobs")
+    await line.create()
+    told: list[WireError] = []
+
+    async def put(number: int) -> None:
+        try:
+            await line.put(b"%d" % number)
+        except grpc.aio.AioRpcError as error:
+            told.append(error_of(error))
+
+    def is_not_durable() -> bool:
+        return any(error.reason == "NOT_DURABLE" for error in told)
+
+    await put(0)
+    assert told == []
+    await asyncio.to_thread(old.kill)
+    async with asyncio.TaskGroup() as group:  # of some that wait in the service until there is a primary again
+        for number in itertools.count(1):
+            group.create_task(put(number))
+            if is_not_durable():
+                break
+            await asyncio.sleep(PUT_EVERY_S)
+    seen = [one.message.payload for one in await line.peek(1_000)]
+    assert seen in ([b"0"], [])  # it may not have been replicated
+    assert len(told) == number
+    await another_primary(trio, old)
+    with trio.primary.client() as client:
+        client.config_set("appendfsync", "always")
+
+    async def is_put() -> bool:
+        before = len(told)
+        await put(0)
+        return len(told) == before
+
+    await eventually(is_put, within=20)  # the service looks again every 10 s
 
 
 async def test_those_who_wait_are_woken_through_the_new_primary(

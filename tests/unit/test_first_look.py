@@ -12,9 +12,12 @@ import pytest
 from harness import eventually
 from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.domain.model import StoreFacts
-from headwayd.store import asking
+from headwayd.store import asking, sentinels
+from headwayd.store.address import parse_address
 from headwayd.store.durability import ALWAYS, AUTO, MEMORY, Demand
 from headwayd.store.redis_store import RedisStore
+from headwayd.store.sentinels import SentinelSource
+from headwayd.store.trouble import Unlooked
 
 BUDGET_S = 5.0
 
@@ -74,11 +77,16 @@ class Asked:
         self.store = store
         self.scripts: list[str] = []
         self.budgets: list[float] = []
+        self.is_changing = False  # to another store, while the next script is on its way
         monkeypatch.setattr(store._servers, "call", self._call)
 
     async def _call(self, order: Any, *, budget_s: float) -> list[Any]:
-        self.scripts.append(order.script.name)
         self.budgets.append(budget_s)
+        if self.is_changing:
+            self.is_changing = False
+            self.change()
+            raise Unlooked
+        self.scripts.append(order.script.name)
         return []
 
     async def ask(self, script: str, budget_s: float = BUDGET_S) -> None:
@@ -86,7 +94,7 @@ class Asked:
 
     def change(self) -> None:
         """The store is another one."""
-        self.store._servers.on_change()
+        self.store._servers.on_other()
 
 
 async def test_many_who_write_first_look_once_and_then_go_on(stores: Stores, make: Callable[[str], Asked]) -> None:
@@ -169,3 +177,95 @@ async def test_a_store_that_became_another_one_during_a_look_is_looked_at_again(
 
     await eventually(is_refused)
     assert len(stores.looks) == 2
+
+
+async def test_nothing_is_written_to_another_store_on_the_word_of_the_one_before(
+    stores: Stores, make: Callable[[str], Asked]
+) -> None:
+    one = make(ALWAYS)
+    writing = asyncio.create_task(one.ask("put"))
+    (await stores.look(1)).set_result(saying(""))
+    await writing
+    one.change()
+    writing = asyncio.create_task(one.ask("put"))
+    look = await stores.look(2)
+    await one.ask("describe")
+    assert one.scripts == ["put", "describe"]
+    look.set_exception(StoreUnavailable("away", metadata={"cause": "SILENT"}))
+    with pytest.raises(StoreUnavailable, match="away"):
+        await writing
+    writing = asyncio.create_task(one.ask("put"))  # and a look that failed is no word of the new one's
+    (await stores.look(3)).set_result(saying("too little"))
+    with pytest.raises(NotDurable, match="too little"):
+        await writing
+    assert one.scripts == ["put", "describe"]
+
+
+async def test_what_is_on_its_way_when_the_store_becomes_another_one_waits_for_its_word(
+    stores: Stores, make: Callable[[str], Asked]
+) -> None:
+    one = make(ALWAYS)
+    writing = asyncio.create_task(one.ask("put"))
+    one.is_changing = True
+    (await stores.look(1)).set_result(saying(""))
+    look = await stores.look(2)
+    assert (one.scripts, writing.done()) == ([], False)
+    look.set_result(saying(""))
+    await writing
+    assert one.scripts == ["put"]
+    assert one.budgets[1] < one.budgets[0] <= BUDGET_S
+
+
+async def test_the_word_of_the_store_before_counts_no_more_though_it_comes_late(
+    stores: Stores, make: Callable[[str], Asked]
+) -> None:
+    one = make(ALWAYS)
+    pinging = asyncio.create_task(one.store.ping(budget_s=BUDGET_S))
+    late = await stores.look(1)
+    one.change()
+    look = await stores.look(2)
+    late.set_result(saying(""))
+    with pytest.raises(NotDurable):
+        await pinging
+    writing = asyncio.create_task(one.ask("put"))
+    look.set_result(saying("too little"))
+    with pytest.raises(NotDurable, match="too little"):
+        await writing
+    assert one.scripts == []
+
+
+@pytest.mark.parametrize("profile", [AUTO, MEMORY])
+async def test_where_nothing_is_demanded_nobody_waits_for_the_word_of_another_store(
+    stores: Stores, make: Callable[[str], Asked], profile: str
+) -> None:
+    one = make(profile)
+    one.change()
+    await one.ask("put")
+    assert one.scripts == ["put"]
+
+
+async def test_who_opens_a_connection_to_another_primary_tells_that_it_is_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Before the connection is used, though no Sentinel may have told of a switch yet."""
+    source = SentinelSource(parse_address("redis+sentinel://127.0.0.1:1/queues/0"), {}, call_timeout_s=1)
+    primaries, opened, others = iter(("one", "one", "other", "other")), [], []
+
+    async def primary() -> tuple[str, int]:
+        return next(primaries), 6379
+
+    async def connection(options: dict[str, Any], _timeout_s: float | None) -> object:
+        opened.append(options["host"])
+        return object()
+
+    async def role(*_: object) -> list[bytes]:
+        return [b"master"]
+
+    monkeypatch.setattr(source, "_primary", primary)
+    monkeypatch.setattr(source, "_open", connection)
+    monkeypatch.setattr(sentinels, "ask", role)
+    source.on_other = lambda: others.append(len(opened))
+    for _ in range(4):
+        await source.open()
+    assert (opened, others) == (["one", "one", "other", "other"], [3])
+    await source.close()

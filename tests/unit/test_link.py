@@ -16,8 +16,10 @@ from headwayd.domain.errors import OutcomeUnknown, StoreUnavailable
 from headwayd.store.connections import ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.scripts import Script
+from headwayd.store.trouble import Unlooked
 
 SCRIPT = Script("put", b"return {}", b"0" * 40)
+READING = Script("describe", b"return {}", b"1" * 40)
 
 
 class FakeStore:
@@ -336,3 +338,28 @@ async def test_long_calls_that_were_given_up_before_a_connection_is_free_hold_up
     for name in tuple(store.under_way):
         store.answer(name)
     await asyncio.gather(*calls, *later)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+async def test_what_would_be_written_is_not_sent_on_a_connection_that_may_not(store: FakeStore, is_long: bool) -> None:
+    """Though it might have when the call came: the first connection to another server is opened only then."""
+    may = [True]
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60, may_write=lambda: may[0])
+    writing = call(link, "a", is_long=is_long)
+    reading = asyncio.create_task(
+        link.call(ScriptOrder(READING, "base", "channels", ["b"], is_long=is_long), budget_s=60)
+    )
+    await asyncio.sleep(0)
+    may[0] = False
+    await settled()
+    assert [*store.under_way] == ["b"]
+    with pytest.raises(Unlooked):
+        await writing
+    store.answer("b")
+    await reading
+    may[0] = True
+    writing = call(link, "c", is_long=is_long)
+    await settled()
+    store.answer("c")
+    await writing
+    await link.close()

@@ -40,10 +40,12 @@ from headwayd.store.pipelines import READ_ONLY
 from headwayd.store.scripts import Script, all_scripts
 from headwayd.store.servers import servers_at
 from headwayd.store.several import ask_each
+from headwayd.store.trouble import Unlooked
 
 _MANY_ITEMS = 50  # cost the store more than half a millisecond
 DEAR = 4  # what takes messages out of the middle of something costs the store as much as so many puts, gets or acks
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
+_PAUSE_S = 0.02  # between two looks of one who waits for the store
 _ANY = Demand()
 _STANDARD = Limits()
 _NEVER_LOOKED = "the store has not said yet what it keeps"
@@ -86,7 +88,9 @@ class Asking:
             password_file=password_file,
             sentinel_password_file=sentinel_password_file,
         )
-        self._servers.on_change = self._on_servers_changed
+        self._servers.on_other = self._on_other_server
+        self._servers.on_move = self._on_queues_moved
+        self._servers.may_write = lambda: not self._refusal
         self._hints = Hints(
             prefix=prefix,
             channels=self._channels,
@@ -97,10 +101,11 @@ class Asking:
         )
         self._gates = Gates()
         # Why nothing is written now. What any store keeps need not be found out first.
-        self._refusal = "" if demand.profile in (AUTO, MEMORY) else _NEVER_LOOKED
+        self._unlooked = "" if demand.profile in (AUTO, MEMORY) else _NEVER_LOOKED
+        self._refusal = self._unlooked
         self._looked_at = -math.inf
         self._looking: asyncio.Task[StoreUnavailable | None] | None = None
-        self._is_changed = False  # the store, since it was looked at
+        self._changes = 0  # how often the store became another one
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
@@ -127,13 +132,18 @@ class Asking:
         await self._hints.close()
         await self._servers.close()
 
-    def _on_servers_changed(self) -> None:
+    def _on_other_server(self) -> None:
+        """Nothing is written on the word of the one before."""
+        self._refusal = self._unlooked
+        self._changes += 1
+        self._on_queues_moved()
+
+    def _on_queues_moved(self) -> None:
         self._hints.hear(self._servers.sources)
         if self._servers.is_cluster:
             self._hints.look_again()
         else:
             self._hints.renew()
-        self._is_changed = True
         self._look()
 
     def _look(self) -> None:
@@ -144,31 +154,36 @@ class Asking:
     async def _probe_quietly(self) -> StoreUnavailable | None:
         """Returns why it is not known what the store is now."""
         while True:
-            self._is_changed = False
-            trouble = None
+            changes, trouble = self._changes, None
             try:
                 await self.probe(budget_s=self._timeout_s)
             except StoreUnavailable as error:  # whoever asks next will hear of it
                 trouble = error
-            if not self._is_changed:  # else it may have been the one before that answered
+            if changes == self._changes:  # else it may have been the one before that answered
                 return trouble
 
-    async def _look_first(self, *, budget_s: float) -> float:
-        """Before the first that is written: finds out whether the store keeps what was asked for, for all together who
-        wait for that. What is left of the budget. Raises StoreUnavailable."""
-        began = asyncio.get_running_loop().time()
-        self._look()
-        looking = self._looking
-        assert looking is not None
-        await asyncio.wait({looking}, timeout=budget_s)
-        if not looking.done() or looking.cancelled():
-            raise StoreUnavailable(_NEVER_LOOKED, metadata={"cause": "SILENT"})
-        if (trouble := looking.result()) is not None:
-            raise StoreUnavailable(trouble.text, metadata=trouble.metadata)
-        return budget_s - (asyncio.get_running_loop().time() - began)
+    async def _look_first(self, *, until: float) -> None:
+        """Before the first that is written to a server: finds out whether it keeps what was asked for, for all together
+        who wait for that. Raises NotDurable, and StoreUnavailable if it is not found out in time."""
+        loop = asyncio.get_running_loop()
+        while self._refusal is _NEVER_LOOKED:
+            self._look()
+            looking = self._looking
+            assert looking is not None
+            await asyncio.wait({looking}, timeout=until - loop.time())
+            if not looking.done() or looking.cancelled():
+                raise StoreUnavailable(_NEVER_LOOKED, metadata={"cause": "SILENT"})
+            trouble = looking.result()
+            if trouble is not None and not await self._servers.returns(trouble, until=until):
+                raise StoreUnavailable(trouble.text, metadata=trouble.metadata)
+            if trouble is not None:
+                await asyncio.sleep(_PAUSE_S)
+        if self._refusal:
+            raise NotDurable(self._refusal)
 
     async def probe(self, *, budget_s: float) -> StoreFacts:
         """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
+        changes = self._changes
         try:
             self._facts = await ask_facts(
                 self._servers.links,
@@ -183,7 +198,8 @@ class Asking:
         self._looked_at = asyncio.get_running_loop().time()
         if self._facts.refusal and self._facts.refusal != self._refusal:
             log.error("nothing is written: the store does not keep what was asked for", why=self._facts.refusal)
-        self._refusal = self._facts.refusal
+        if changes == self._changes:  # else it is not known whose word that is
+            self._refusal = self._facts.refusal
         return self._facts
 
     async def ping(self, *, budget_s: float) -> None:
@@ -256,24 +272,25 @@ class Asking:
         gate: Gate | None = None,
     ) -> list[Any]:
         """The reply of a script that does something with so many `items`, which may go by way of a `gate`."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + budget_s
         if self._refusal and script not in READ_ONLY:
-            if self._refusal is _NEVER_LOOKED:
-                budget_s = await self._look_first(budget_s=budget_s)
-            if self._refusal:
-                raise NotDurable(self._refusal)
+            await self._look_first(until=until)
         if self._servers.is_cluster:
             names.accept(split(queue)[1], is_cluster=True)
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
         is_long = items >= _MANY_ITEMS
         order = ScriptOrder(self._scripts[script], base, self._channels, arguments, is_long=is_long, gate=gate)
-        asking = self._servers.call(order, budget_s=budget_s)
-        if self._answer_listener is None:
-            return await asking
         began = time.perf_counter()  # the loop's own clock has whole milliseconds
         try:
-            return await asking
+            while True:
+                try:
+                    return await self._servers.call(order, budget_s=until - loop.time())
+                except Unlooked:  # while it was on its way the store became another one
+                    await self._look_first(until=until)
         finally:
-            self._answer_listener(script, time.perf_counter() - began)
+            if self._answer_listener is not None:
+                self._answer_listener(script, time.perf_counter() - began)
 
     async def _ask_queue(self, script: str, queue: str, *arguments: Argument, budget_s: float) -> Queue:
         return self._queue(queue, await self._ask(script, queue, *arguments, budget_s=budget_s))

@@ -52,7 +52,9 @@ class Cluster:
         self._is_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_other: Callable[[], None] = lambda: None
+        self.on_move: Callable[[], None] = lambda: None
+        self.may_write: Callable[[], bool] = lambda: True
 
     @property
     def links(self) -> Sequence[Link]:
@@ -109,6 +111,10 @@ class Cluster:
                 await asyncio.sleep(pause_s * (0.5 + random.random()))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
+    async def returns(self, error: StoreUnavailable, *, until: float) -> bool:  # noqa: ARG002 - it is not waited for
+        """The caller is told."""
+        return False
+
     # -- the map ------------------------------------------------------------------------------------------------------
 
     def _note_home(self, slot: int, host: Host) -> None:
@@ -116,7 +122,7 @@ class Cluster:
         if host in self._links and self._home_of.get(slot) != host:
             self._home_of[slot] = host
             self._rows = None
-            self.on_change()
+            self.on_move()
 
     async def _keep_map(self) -> None:
         loop = asyncio.get_running_loop()
@@ -193,19 +199,21 @@ class Cluster:
             task = asyncio.create_task(self._links.pop(host).close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-        for host in primaries - self._links.keys():
+        others = primaries - self._links.keys()
+        for host in others:
             self._sources[host] = self._source_of(host)
             self._links[host] = Link(
                 self._sources[host],
                 call_timeout_s=self._call_timeout_s,
                 min_replicas=self._min_replicas,
                 on_doubt=self._is_doubted.set,
+                may_write=self.may_write,
                 is_cluster=True,
             )
         log.info("cluster.mapped", primaries=sorted(f"{host}:{port}" for host, port in primaries))
         self._home_of = home_of
         self._is_known.set()
-        self.on_change()
+        (self.on_other if others else self.on_move)()
 
     def _source_of(self, host: Host) -> ConnectionSource:
         return ConnectionSource(

@@ -56,7 +56,8 @@ class Link:
     """Calls scripts. Owns its connections.
 
     `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
-    the right one any more: it refused to write, or an answer was lost. `is_cluster`: the server is a node of one.
+    the right one any more: it refused to write, or an answer was lost. `may_write` is asked at the moment when a call
+    that writes would go out; if it may not, that fails with Unlooked. `is_cluster`: the server is a node of one.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Link:
         call_timeout_s: float,
         min_replicas: int = 0,
         on_doubt: Callable[[], None] | None = None,
+        may_write: Callable[[], bool] = lambda: True,
         is_cluster: bool = False,
     ) -> None:
         self._source = source
@@ -74,6 +76,7 @@ class Link:
         wait_ms = int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS)
         self.wait_command: tuple[Argument, ...] | None = (b"WAIT", min_replicas, wait_ms) if min_replicas else None
         self._on_doubt = on_doubt
+        self.may_write = may_write
         self._is_cluster = is_cluster
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
@@ -177,7 +180,8 @@ class Link:
 
     def _begin(self, pipeline: Pipeline, wire: Wire) -> None:
         self._busy.add(wire)
-        # Whoever gave up meanwhile was told that nothing happened: keep it so.
+        # Whoever gave up meanwhile was told that nothing happened: keep it so. And the connection may be the first to
+        # another server, of which it is not known what it keeps.
         if pipeline.is_wanted():
             pipeline.begin(wire)
         else:

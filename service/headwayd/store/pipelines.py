@@ -78,6 +78,9 @@ class Owner(Protocol):
     def doubt(self) -> None:
         """The server may not be the right one any more."""
 
+    def may_write(self) -> bool:
+        """Whether it is known that the server keeps what was asked for."""
+
     def ended(self, pipeline: Pipeline, wire: Wire) -> None:
         """The connection is free."""
 
@@ -99,6 +102,10 @@ class Scripts:
 
     def is_wanted(self) -> bool:
         """See Pipeline."""
+        if not self._link.may_write():
+            for call in self._calls:
+                if call.is_write:
+                    call.fail(trouble.Unlooked())
         self._calls = [call for call in self._calls if not call.done.done()]
         return bool(self._calls)
 

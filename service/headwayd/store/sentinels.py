@@ -65,7 +65,8 @@ class _Told(NamedTuple):
 
 
 class SentinelSource(ConnectionSource):
-    """Opens connections to the primary of the moment."""
+    """Opens connections to the primary of the moment. `on_other` is told when that is another one than that of the
+    connection before; nobody has to have heard of a switch."""
 
     def __init__(
         self,
@@ -80,6 +81,8 @@ class SentinelSource(ConnectionSource):
         if address.is_tls:
             kwargs["ssl"] = True
         self._service = address.service
+        self.on_other: Callable[[], None] = lambda: None
+        self._opened: Host | None = None  # the primary to which the last connection was opened
         self._sentinels: Any = Sentinel(address.hosts, sentinel_kwargs=kwargs)  # type: ignore[no-untyped-call]
 
     async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
@@ -95,6 +98,9 @@ class SentinelSource(ConnectionSource):
             with contextlib.suppress(*_TROUBLE):
                 await connection.disconnect(nowait=True)
             raise
+        before, self._opened = self._opened, (host, port)
+        if before not in (None, self._opened):
+            self.on_other()
         return connection
 
     async def _primary(self) -> tuple[str, int]:

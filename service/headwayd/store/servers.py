@@ -21,10 +21,14 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 class Servers(Protocol):
-    """Where scripts go. `on_change` is told when a server may be another one, or keep other queues, than before."""
+    """Where scripts go. `on_other` is told when a server that takes writes may be another one than before, and that
+    before anything is sent to it; `on_move` when they only keep other queues. While they say that one may not write,
+    calls that write fail with Unlooked."""
 
     is_cluster: bool
-    on_change: Callable[[], None]
+    on_other: Callable[[], None]
+    on_move: Callable[[], None]
+    may_write: Callable[[], bool]
 
     @property
     def links(self) -> Sequence[Link]:
@@ -46,6 +50,10 @@ class Servers(Protocol):
     async def call(self, order: ScriptOrder, *, budget_s: float) -> list[Any]:
         """As `Link.call`, of the server that has the key."""
 
+    async def returns(self, error: StoreUnavailable, *, until: float) -> bool:
+        """Whether what failed with this, and did nothing, may be tried again now; waits for that until then, by the
+        loop's clock."""
+
 
 class OneServer:
     """The server that a URL names."""
@@ -61,9 +69,17 @@ class OneServer:
         on_doubt: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
-        self._link = Link(source, call_timeout_s=call_timeout_s, min_replicas=min_replicas, on_doubt=on_doubt)
+        self._link = Link(
+            source,
+            call_timeout_s=call_timeout_s,
+            min_replicas=min_replicas,
+            on_doubt=on_doubt,
+            may_write=lambda: self.may_write(),  # noqa: PLW0108 - it is set later
+        )
         self.call = self._link.call
-        self.on_change: Callable[[], None] = lambda: None
+        self.on_other: Callable[[], None] = lambda: None
+        self.on_move: Callable[[], None] = lambda: None
+        self.may_write: Callable[[], bool] = lambda: True
 
     @property
     def links(self) -> Sequence[Link]:
@@ -78,6 +94,10 @@ class OneServer:
     def home(self, base: bytes) -> Host | None:  # noqa: ARG002 - the same for all
         """No name."""
         return None
+
+    async def returns(self, error: StoreUnavailable, *, until: float) -> bool:  # noqa: ARG002 - it is not waited for
+        """The caller is told."""
+        return False
 
     async def start(self, *, wait_s: float) -> None:
         """Nothing is to be found."""
@@ -111,6 +131,7 @@ class SentinelServer(OneServer):
             min_replicas=min_replicas,
             on_doubt=self._drop_connections,
         )
+        self._named.on_other = self._on_switch
         self.call = self._call_or_wait
         self._return = Return(self._named)
         self._switches = SwitchListener(address, sentinels, call_timeout_s=call_timeout_s, on_switch=self._on_switch)
@@ -126,11 +147,16 @@ class SentinelServer(OneServer):
             except NotDurable:
                 raise
             except StoreUnavailable as error:
-                is_away = error.metadata.get("cause") in _IS_AWAY
-                if not is_away or not await self._return.within(until - loop.time() - pause_s):
+                if not await self.returns(error, until=until - pause_s):
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    async def returns(self, error: StoreUnavailable, *, until: float) -> bool:
+        """Whether there is a primary again, if there was none."""
+        if error.metadata.get("cause") not in _IS_AWAY:
+            return False
+        return await self._return.within(until - asyncio.get_running_loop().time())
 
     def _drop_connections(self) -> None:
         self._link.drop_connections()
@@ -138,7 +164,7 @@ class SentinelServer(OneServer):
     def _on_switch(self) -> None:
         self._drop_connections()
         self._return.look_again()
-        self.on_change()
+        self.on_other()
 
     async def start(self, *, wait_s: float) -> None:  # noqa: ARG002 - what there is to find is found at each connection
         """Begins to listen to the Sentinels."""

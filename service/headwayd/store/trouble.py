@@ -56,6 +56,13 @@ class Moving(StoreUnavailable):
             self.moved_to = (error.host, error.port)
 
 
+class Unlooked(StoreUnavailable):
+    """The server has not said yet what it keeps, so nothing was written; nothing happened."""
+
+    def __init__(self) -> None:
+        super().__init__("the store has not said yet what it keeps", metadata={"cause": "STORE"})
+
+
 def word_of(error: Exception) -> str:
     """The first word of an error reply, which redis-py keeps for some errors as a class and for others in the text."""
     for known, word in _WORD_OF_CLASS.items():
