@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -9,9 +10,11 @@ import pytest
 
 from harness import refused
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, now_ms
+from wire.streams import Standing
 from wire.watches import watching_queue
 
 INTERVAL_MS = 400
+SOON_S = 5.0  # before everything is looked at again that was not heard of
 
 
 def has(length: int) -> Any:
@@ -48,6 +51,50 @@ async def test_every_kind_of_change_is_told(line: Line) -> None:
         await watched.next(lambda told: told.queue.policy.limit == 5)
         await line.close()
         await watched.next(lambda told: told.queue.closed)
+
+
+async def test_who_comes_to_a_line_of_waiters_and_leaves_it_is_told(line: Line) -> None:
+    await line.create(bound=1)
+
+    def wait(*waiting: int) -> Any:
+        """So many consumers, and so many producers."""
+        return lambda told: (told.queue.counts.consumers_waiting, told.queue.counts.producers_waiting) == waiting
+
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next(wait(0, 0), within=SOON_S)
+        getting = asyncio.create_task(line.get(wait_ms=60_000))
+        await watched.next(wait(1, 0), within=SOON_S)
+        async with Standing(line):
+            await watched.next(wait(2, 0), within=SOON_S)
+            getting.cancel()
+            await watched.next(wait(1, 0), within=SOON_S)
+        await watched.next(wait(0, 0), within=SOON_S)
+        await line.put(b"one")
+        putting = [asyncio.create_task(line.put(b"more", wait_ms=60_000)) for _ in range(2)]
+        await watched.next(wait(0, 2), within=SOON_S)
+        putting.pop().cancel()
+        await watched.next(wait(0, 1), within=SOON_S)
+        putting.pop().cancel()
+        await watched.next(wait(0, 0), within=SOON_S)
+
+
+async def test_what_foreign_clients_hold_is_told(line: Line, keys: Keys) -> None:
+    await line.create()
+
+    def hold(*taken: bool) -> Any:
+        """The role of the consumer, and that of the producer."""
+        return lambda told: (told.queue.roles.consumer.taken, told.queue.roles.producer.taken) == taken
+
+    async with watching_queue(line, interval_ms=100) as watched:
+        await watched.next(has(0))
+        keys.client.rpop(keys["consumer_free"])
+        await watched.next(hold(True, False), within=SOON_S)
+        keys.client.rpop(keys["producer_free"])
+        await watched.next(hold(True, True), within=SOON_S)
+        keys.client.lpush(keys["consumer_free"], 0)
+        await watched.next(hold(False, True), within=SOON_S)
+        keys.client.lpush(keys["producer_free"], 0)
+        await watched.next(hold(False, False), within=SOON_S)
 
 
 async def test_what_foreign_clients_do_is_told(line: Line, keys: Keys) -> None:

@@ -123,7 +123,7 @@ class Engine:
         """Begins to listen to the store and to sweep."""
         self._started_at_ms = self._wall_ms()
         self._store.on_hint(self._kick)
-        self._store.on_standing(self._standing.kick)
+        self._store.on_standing(self._kick_consumers)
         self._store.on_blocked(self._watching.kick_producers)
         self._store.on_due(self._sweeper.note)
         self._store.on_reconnect(self._sweeper.list_anew)
@@ -155,9 +155,13 @@ class Engine:
         self._putters.kick(queue, is_call=is_call)
         self._watching.kick(queue)
         if queue is None:
-            self._standing.kick(None)
+            self._kick_consumers(None)
             self._watching.kick_producers(None)
             self._putting.restore()
+
+    def _kick_consumers(self, queue: str | None) -> None:
+        self._standing.kick(queue)
+        self._watching.kick_consumers(queue)
 
     def _waited_on(self) -> set[str]:
         return {*self._getters.queues, *self._putters.queues, *self._standing.queues}

@@ -154,9 +154,11 @@ def empty_line_keys(base: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def looked_at_keys(base: str) -> tuple[str, ...]:
-    """The keys one of which changes whenever something happens that those who watch may see."""
+    """The keys one of which changes whenever something happens that those who watch may see, but in the lines of those
+    who wait."""
     table = PRESSURE | OWN
-    return tuple(base + table[name] for name in ("q", "bound", "closed", "meta"))
+    names = ("q", "bound", "closed", "meta", "producer_free", "consumer_free")
+    return tuple(base + table[name] for name in names)
 
 
 def stood_at_keys(base: str) -> tuple[str, ...]:

@@ -216,6 +216,31 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/truth/test_truth.py::test_every_position_sent_was_the_rank_at_the_instant_it_names",
     ),
     Mutant(
+        name="waiting-consumers-told-late",
+        defect="Who watches a queue's numbers hears only after seconds that a consumer waits no more.",
+        file="engine/engine.py",
+        old="        self._watching.kick_consumers(queue)\n",
+        new="",
+        test=WIRE + "test_watch_queue.py::test_who_comes_to_a_line_of_waiters_and_leaves_it_is_told",
+    ),
+    Mutant(
+        name="waiting-producers-told-late",
+        defect="Who watches a queue's numbers hears only after seconds that a producer waits no more.",
+        file="engine/watching/board.py",
+        old="return self._is_armed and self._are_consumers_armed and self._are_producers_armed",
+        new="return self._is_armed and self._are_consumers_armed",
+        test=WIRE + "test_watch_queue.py::test_who_comes_to_a_line_of_waiters_and_leaves_it_is_told",
+    ),
+    Mutant(
+        name="roles-told-late",
+        defect="Who watches a queue's numbers hears only after seconds that a foreign client holds a role.",
+        file="store/keys.py",
+        old='"meta", "producer_free", "consumer_free")\n    return tuple(base + table[name] for name in names)\n\n\n'
+        "def stood",
+        new='"meta")\n    return tuple(base + table[name] for name in names)\n\n\ndef stood',
+        test=WIRE + "test_watch_queue.py::test_what_foreign_clients_hold_is_told",
+    ),
+    Mutant(
         name="unattended-left",
         defect="Who is attended waits on when nobody attends any more.",
         file="engine/watching/watching.py",

@@ -173,7 +173,8 @@ class FakeStore:
         self.queue = queue
         self.error: HeadwayError | None = None
         self.hold: asyncio.Event | None = None
-        self.asked: dict[str, int] = dict.fromkeys(("places", "feed", "arm_watch", "arm_blocked", "describe"), 0)
+        asked = ("places", "feed", "arm_watch", "arm_standing", "arm_blocked", "describe")
+        self.asked: dict[str, int] = dict.fromkeys(asked, 0)
         self.withdrawn: list[str] = []
 
     async def _ask(self, what: str, budget_s: float) -> FakeQueue:
@@ -203,6 +204,9 @@ class FakeStore:
 
     async def arm_watch(self, _name: str) -> None:
         self.asked["arm_watch"] += 1
+
+    async def arm_standing(self, _name: str) -> None:
+        self.asked["arm_standing"] += 1
 
     async def arm_blocked(self, _name: str) -> None:
         self.asked["arm_blocked"] += 1

@@ -163,6 +163,7 @@ def test_while_everybody_sleeps_changes_cost_nothing() -> None:
         before = dict(rig.store.asked)
         for _ in range(1_000):
             rig.change()
+            rig.watching.kick_consumers("q")
             await asyncio.sleep(0.1)
         assert rig.store.asked == before
         await rig.end()
@@ -184,6 +185,28 @@ def test_while_everybody_sleeps_a_busy_producer_line_costs_a_read_a_second_at_mo
     run(scene)
 
 
+@pytest.mark.parametrize("kick", ["kick", "kick_consumers", "kick_producers"])
+def test_who_is_ready_costs_a_read_for_each_change_of_any_line_and_ten_a_second_at_most(kick: str) -> None:
+    async def scene() -> None:
+        rig = Rig(FakeQueue("g1"))
+        stream = rig.watch(0.1)
+        await anext(stream)
+        rig.sleeping.append(asyncio.ensure_future(anext(stream)))
+        await asyncio.sleep(1)
+        before = rig.store.asked["describe"]
+        for changes in range(1, 4):
+            getattr(rig.watching, kick)("q")
+            await asyncio.sleep(0.5)
+            assert rig.store.asked["describe"] == before + changes
+        for _ in range(1_000):
+            getattr(rig.watching, kick)("q")
+            await asyncio.sleep(0.01)
+        assert rig.store.asked["describe"] <= before + 3 + 10 / board.READ_EVERY_S + 1
+        await rig.end()
+
+    run(scene)
+
+
 def test_an_idle_queue_is_read_every_nine_seconds_and_armed_once() -> None:
     async def scene() -> None:
         rig = Rig(FakeQueue("g1"))
@@ -192,7 +215,7 @@ def test_an_idle_queue_is_read_every_nine_seconds_and_armed_once() -> None:
         rig.sleeping.append(asyncio.ensure_future(anext(stream)))
         await asyncio.sleep(90)
         assert rig.store.asked["describe"] <= 11
-        assert rig.store.asked["arm_blocked"] == 1
+        assert rig.store.asked["arm_standing"] == rig.store.asked["arm_blocked"] == 1
         await rig.end()
 
     run(scene)

@@ -76,7 +76,8 @@ class Board:
         self._number = 0  # of the latest; grows when there is news
         self._read_at = self._checked_at = self._news_at = float("-inf")
         self._is_armed = False  # since before the last read: a change will be heard
-        self._is_end_armed = False  # the same, of what changes when the queue goes
+        self._are_consumers_armed = False  # the same, of the consumer line; kept so while somebody is ready
+        self._are_producers_armed = False  # the same, of the producer line, and of what changes when the queue goes
         self._is_serving = False
         self._is_showing = False  # to those who are left, soon
         self._wake = asyncio.Event()
@@ -89,9 +90,14 @@ class Board:
         self._is_armed = False
         self._wake.set()
 
-    def kick_end(self) -> None:
-        """The queue may be no more."""
-        self._is_end_armed = False
+    def kick_consumers(self) -> None:
+        """The consumer line may have changed."""
+        self._are_consumers_armed = False
+        self._wake.set()
+
+    def kick_producers(self) -> None:
+        """The producer line may have changed, or the queue may be no more."""
+        self._are_producers_armed = False
         self._wake.set()
         if self._watches:
             self._see_to_it()
@@ -160,9 +166,9 @@ class Board:
 
     async def _serve(self) -> None:
         """Runs while somebody is ready, and until the end of the queue will be heard."""
-        while self._ready or (self._watches and not self._is_end_armed):
+        while self._ready or (self._watches and not self._are_producers_armed):
             self._wake.clear()
-            if self._is_armed:
+            if self._is_current:
                 self._show()
             read_at = self._next_read_at()
             if read_at <= self._loop.time():
@@ -174,10 +180,15 @@ class Board:
             except TimeoutError:
                 pass
 
+    @property
+    def _is_current(self) -> bool:
+        """Whether nothing has changed since the last read, as far as it would have been heard."""
+        return self._is_armed and self._are_consumers_armed and self._are_producers_armed
+
     def _next_read_at(self) -> float:
         if not self._ready:
             return max(self._read_at + READ_EVERY_S, self._checked_at + CHECK_EVERY_S)
-        if self._newcomers or not self._is_armed:
+        if self._newcomers or not self._is_current:
             return self._read_at + READ_EVERY_S
         return self._read_at + READ_AT_LEAST_EVERY_S
 
@@ -222,11 +233,14 @@ class Board:
 
     async def _arm(self) -> None:
         """So that what changes while it is asked for is heard. Of the keys of the producer line one changes when the
-        queue goes, and all seldom; those of the line of messages change all the time."""
+        queue goes, and all seldom; those of the line of messages, and of consumers, change all the time."""
         self._is_armed = True
         await self._store.arm_watch(self._queue)
-        if not self._is_end_armed:
-            self._is_end_armed = True
+        if self._ready and not self._are_consumers_armed:
+            self._are_consumers_armed = True
+            await self._store.arm_standing(self._queue)
+        if not self._are_producers_armed:
+            self._are_producers_armed = True
             await self._store.arm_blocked(self._queue)
 
     def _note(self, queue: Queue) -> None:
@@ -248,7 +262,7 @@ class Board:
 
     async def _read_failed(self, error: HeadwayError, came: Sequence[_Watch]) -> None:
         log.debug("board.read_failed", queue=self._queue, reason=error.reason.name)
-        self._is_armed = self._is_end_armed = False
+        self._is_armed = self._are_consumers_armed = self._are_producers_armed = False
         if isinstance(error, NotThere):
             self._latest = None
             self._end_others("")

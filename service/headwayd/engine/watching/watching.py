@@ -47,6 +47,12 @@ class Watching:
             if board is not None:
                 board.kick()
 
+    def kick_consumers(self, queue: str | None) -> None:
+        """The consumer line of this queue may have changed; None: any may have."""
+        for board in self._boards.values() if queue is None else (self._boards.get(queue),):
+            if board is not None:
+                board.kick_consumers()
+
     def kick_producers(self, queue: str | None) -> None:
         """The producer line of this queue may have changed, or the queue may be no more; None: any may have."""
         for producers in self._producers.values() if queue is None else (self._producers.get(queue),):
@@ -54,7 +60,7 @@ class Watching:
                 producers.kick()
         for board in self._boards.values() if queue is None else (self._boards.get(queue),):
             if board is not None:
-                board.kick_end()
+                board.kick_producers()
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
