@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
+from harness import eventually
 from harness.scraping import Scraped
 from headwayd.domain.histograms import Histogram
-from headwayd.domain.namespaces import DEFAULT
+from headwayd.domain.namespaces import DEFAULT, SEPARATOR
+from headwayd.engine.counting.census import Census
+from headwayd.engine.counting.counts import OTHERS, Counts
+from headwayd.engine.ports import Store
 from headwayd.telemetry import metric_names as names
 from headwayd.telemetry.exposition import END, OPEN_METRICS, PLAIN, content_type_of, text_of
-from headwayd.telemetry.reading import Buckets, Reading, together
+from headwayd.telemetry.metrics import Metrics
+from headwayd.telemetry.reading import Buckets, Reading, Series, together
 from headwayd.telemetry.sharing import Shared, make_places
+from unit.test_counting import FakeQueues
+
+
+@pytest.fixture
+def queues() -> FakeQueues:
+    return FakeQueues()
 
 
 def told(reading: Reading, content_type: str) -> Scraped:
@@ -103,6 +117,68 @@ def test_who_takes_a_dead_ones_place_goes_on_from_its_counters_and_not_from_its_
     finally:
         for place in places:
             os.close(place)
+
+
+def worker(places: Sequence[int], queues: FakeQueues) -> tuple[Metrics, Counts, Census]:
+    """In the first place, with three series of its own at most."""
+    counts = Counts(most_queues=3)
+    census = Census(cast(Store, queues), counts)
+    shared = Shared(places, own=0)
+    return Metrics(counts, census, watcher_count=int, keeps_flood_out=bool, shared=shared), counts, census
+
+
+async def puts(metrics: Metrics) -> Series:
+    return (await metrics.read(of_all=True))[names.MESSAGES_PUT.name]
+
+
+async def test_who_takes_a_place_has_series_of_the_same_queues_and_no_more(queues: FakeQueues) -> None:
+    places = make_places(1)
+    inside = ["a", "b", f"team{SEPARATOR}c", "d"]
+    queues.all |= set(inside)
+    try:
+        for times in range(1, 4):
+            metrics, counts, _ = worker(places, queues)
+            for queue in inside if times == 1 else reversed(inside):
+                counts.of(queue).put += 1
+            told = {(DEFAULT, "a"): times, (DEFAULT, "b"): times, ("team", "c"): times, (OTHERS, OTHERS): times}
+            assert await puts(metrics) == told
+    finally:
+        os.close(places[0])
+
+
+async def test_a_queue_that_is_gone_has_no_series_in_any_place(queues: FakeQueues) -> None:
+    places = make_places(1)
+    queues.all |= {"a", "b", "c"}
+    try:
+        for _ in range(2):
+            metrics, counts, census = worker(places, queues)
+            for queue in sorted(queues.all):
+                counts.of(queue).put += 1
+            assert (await puts(metrics)).keys() == {(DEFAULT, queue) for queue in queues.all}
+        queues.all = {"b", "d"}
+        await census.forget_gone()  # nobody has looked
+        counts.of("d").put += 1
+        assert await puts(metrics) == {(DEFAULT, "b"): 2, (DEFAULT, "d"): 1}
+        queues.all |= {"a"}
+        counts.of("a").put += 1
+        assert await puts(metrics) == {(DEFAULT, "a"): 1, (DEFAULT, "b"): 2, (DEFAULT, "d"): 1}
+    finally:
+        os.close(places[0])
+
+
+async def test_of_several_workers_each_looks_for_queues_that_are_gone(
+    queues: FakeQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwayd.telemetry.metrics._TICK_S", 0.0)
+    places = make_places(1)
+    try:
+        metrics, counts, _ = worker(places, queues)
+        counts.of("gone")
+        running = asyncio.create_task(metrics.run())
+        await eventually(lambda: not counts.own)
+        running.cancel()
+    finally:
+        os.close(places[0])
 
 
 def test_a_place_that_is_just_being_written_tells_what_stood_there_before() -> None:

@@ -62,27 +62,27 @@ def _histogram(name: str, text: str, *labels: str, unit: str = "s") -> Metric:
 
 
 # `namespace` is what Kubernetes has, and a scrape there adds it.
-_OF_QUEUE = ("queue_namespace", "queue")
+OF_QUEUE = ("queue_namespace", "queue")
 
 # The state of queues.
 QUEUE_MESSAGES = _gauge(
     "queue_messages",
     "Messages by state: waiting (the length), leased, delayed, dead.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
     "state",
     is_of_store=True,
 )
 QUEUE_OLDEST_AGE = _gauge(
     "queue_oldest_age_seconds",
     "How long ago the message at the head was put; 0 if none waits.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
     unit="s",
     is_of_store=True,
 )
 QUEUE_WAITERS = _gauge(
     "queue_waiters",
     "Who stands in line: consumers, and producers that are blocked by the bound.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
     "line",
     is_of_store=True,
 )
@@ -96,19 +96,19 @@ STORE_REACHABLE = _gauge(
 )
 
 # What happens to messages, in this process.
-MESSAGES_PUT = _counter("messages_put", "Messages accepted.", *_OF_QUEUE)
+MESSAGES_PUT = _counter("messages_put", "Messages accepted.", *OF_QUEUE)
 MESSAGES_DEDUPLICATED = _counter(
     "messages_deduplicated",
     "Messages not accepted anew because their id was known, and KEEP was asked for.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
 )
-PUTS_REFUSED = _counter("puts_refused", "Messages refused, by the reason of the error.", *_OF_QUEUE, "reason")
-MESSAGES_DELIVERED = _counter("messages_delivered", "Leases given.", *_OF_QUEUE)
-MESSAGES_REDELIVERED = _counter("messages_redelivered", "Leases given on messages that had failed before.", *_OF_QUEUE)
+PUTS_REFUSED = _counter("puts_refused", "Messages refused, by the reason of the error.", *OF_QUEUE, "reason")
+MESSAGES_DELIVERED = _counter("messages_delivered", "Leases given.", *OF_QUEUE)
+MESSAGES_REDELIVERED = _counter("messages_redelivered", "Leases given on messages that had failed before.", *OF_QUEUE)
 MESSAGES_SETTLED = _counter(
     "messages_settled",
     "Leases that callers settled, by how: acked, already_acked, released, delayed, dead, stale, gone.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
     "how",
 )
 LEASES_RELEASED = _counter(
@@ -119,12 +119,12 @@ LEASES_RELEASED = _counter(
 LEASES_LAPSED = _counter(
     "leases_lapsed",
     "Leases whose time ran out before anybody settled them; of queues with series of their own.",
-    *_OF_QUEUE,
+    *OF_QUEUE,
     is_of_store=True,
 )
-WAIT = _histogram("wait_seconds", "From put to the first lease.", *_OF_QUEUE)
+WAIT = _histogram("wait_seconds", "From put to the first lease.", *OF_QUEUE)
 WORK = _histogram(
-    "work_seconds", "From lease to ack, of those that were leased and acked through the same process.", *_OF_QUEUE
+    "work_seconds", "From lease to ack, of those that were leased and acked through the same process.", *OF_QUEUE
 )
 
 # Who watches, and how true it is what they are told.

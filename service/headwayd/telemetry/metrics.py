@@ -18,6 +18,9 @@ from headwayd.telemetry.sharing import WRITE_EVERY_S, Shared
 
 _TICK_S = 0.25
 _TICKS_PER_WRITE = int(WRITE_EVERY_S / _TICK_S)
+# Of several workers it may always be another one that is scraped, and looks at the queues.
+_FORGET_EVERY_S = 60.0
+_TICKS_PER_FORGETTING = int(_FORGET_EVERY_S / _TICK_S)
 
 
 class Metrics:
@@ -39,6 +42,8 @@ class Metrics:
         self._keeps_flood_out = keeps_flood_out
         self._shared = shared
         self.is_ready = False
+        for queue in shared.queues_before if shared is not None else ():
+            counts.of(queue)
 
     async def run(self) -> None:
         """Measures how late the event loop is, and shares the numbers, until cancelled."""
@@ -48,8 +53,11 @@ class Metrics:
             await asyncio.sleep(_TICK_S)
             self._counts.loop_lag.note(max(time.perf_counter() - began - _TICK_S, 0.0))
             ticks += 1
-            if self._shared is not None and ticks % _TICKS_PER_WRITE == 0:
-                self._shared.write(self.own())
+            if self._shared is not None:
+                if ticks % _TICKS_PER_FORGETTING == 0:
+                    await self._census.forget_gone()
+                if ticks % _TICKS_PER_WRITE == 0:
+                    self._shared.write(self.own())
 
     def own(self) -> Reading:
         """Of this process alone."""

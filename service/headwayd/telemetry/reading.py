@@ -5,7 +5,7 @@ A reading is made when somebody asks, never where something is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from headwayd.domain.histograms import Histogram
@@ -42,6 +42,7 @@ Reading = dict[str, Series]  # by the metric's name, then by the values of its l
 
 _METRICS: Mapping[str, Metric] = {metric.name: metric for metric in names.ALL}
 _OTHERS: Labels = (OTHERS, OTHERS)  # of whatever namespaces
+_QUEUE = len(names.OF_QUEUE)
 _PICK: Mapping[Together, Callable[[float, float], float]] = {Together.MOST: max, Together.LEAST: min}
 
 
@@ -121,6 +122,27 @@ def _both(metric: Metric, one: Value, other: Value) -> Value:
 def cumulative(reading: Reading) -> Reading:
     """Of a reading only what grows for ever: what a process that takes another's place goes on from."""
     return {name: series for name, series in reading.items() if _METRICS[name].kind is not Kind.GAUGE}
+
+
+def queues_in(reading: Reading) -> set[Labels]:
+    """Those that have series of their own in it, by their namespace and name."""
+    found = {labels[:_QUEUE] for name, series in reading.items() if _is_by_queue(name) for labels in series}
+    return found - {_OTHERS}
+
+
+def only_of(reading: Reading, queues: Collection[Labels]) -> Reading:
+    """A reading without the series of other queues than these."""
+    known = {*queues, _OTHERS}
+    return {
+        name: {labels: value for labels, value in series.items() if labels[:_QUEUE] in known}
+        if _is_by_queue(name)
+        else series
+        for name, series in reading.items()
+    }
+
+
+def _is_by_queue(name: str) -> bool:
+    return _METRICS[name].labels[:_QUEUE] == names.OF_QUEUE
 
 
 def _each(queues: Mapping[Labels, QueueCounts], number_of: Callable[[QueueCounts], int]) -> Series:

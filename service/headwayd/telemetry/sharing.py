@@ -2,7 +2,8 @@
 
 The supervisor makes one place for each worker, and hands all places to all workers. A worker writes its own place,
 every few seconds and before it tells, and reads the others'. What grows for ever outlives a worker that died: who
-takes its place goes on from there. So, whoever comes and goes, no counter of the whole ever falls.
+takes its place goes on from there. So, whoever comes and goes, no counter of the whole ever falls. Who takes a place
+has numbers of its own for the same queues at first, so that a place has no more series than one worker has.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import time
 import zlib
 from collections.abc import Sequence
 
-from headwayd.telemetry.reading import Reading, cumulative, together
+from headwayd.domain.namespaces import qualifier
+from headwayd.telemetry.reading import Reading, cumulative, only_of, queues_in, together
 
 WRITE_EVERY_S = 5.0
 _GONE_AFTER_MS = 12_000  # of who has not written for so long only what grows for ever counts
@@ -42,13 +44,20 @@ class Shared:
         self._last: dict[int, tuple[int, Reading]] = {}
         self._before = cumulative(self._read(own))  # of those who had this place before
 
+    @property
+    def queues_before(self) -> list[str]:
+        """Of whose series this one goes on from: their names, qualified. It must have numbers of its own for each."""
+        return [qualifier(namespace) + queue for namespace, queue in queues_in(self._before)]
+
     def all(self, own: Reading) -> Reading:
         """Those of all workers, with what this one's are now."""
         self.write(own)
         return together(self._read(place) for place in range(len(self._places)))
 
     def write(self, own: Reading) -> None:
-        """What this one's are now."""
+        """What this one's are now. Of those before it keeps the queues that are told now: one that is no more, and is
+        forgotten, has no series in any place."""
+        self._before = only_of(self._before, queues_in(own))
         packed = pickle.dumps(together((self._before, own)))
         head = len(packed).to_bytes(4) + zlib.crc32(packed).to_bytes(4) + _now_ms().to_bytes(8)
         os.pwrite(self._places[self._own], head + packed, 0)

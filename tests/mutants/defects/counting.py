@@ -82,4 +82,28 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_http.py::"
         "test_from_the_signal_on_it_is_not_ready_and_it_answers_until_calls_have_ended",
     ),
+    Mutant(
+        name="series-of-all-before",
+        defect="A place keeps the series of all queues that any worker in it has ever told of.",
+        file="telemetry/sharing.py",
+        old="        self._before = only_of(self._before, queues_in(own))\n",
+        new="",
+        test=_TEXT + "test_a_queue_that_is_gone_has_no_series_in_any_place",
+    ),
+    Mutant(
+        name="other-queues-than-before",
+        defect="A worker in a dead one's place chooses other queues, and the counters of those before fall.",
+        file="telemetry/metrics.py",
+        old="            counts.of(queue)\n",
+        new="            pass\n",
+        test=_TEXT + "test_who_takes_a_place_has_series_of_the_same_queues_and_no_more",
+    ),
+    Mutant(
+        name="dead-queues-in-idle-workers",
+        defect="Queues that are gone keep their places in a worker that is never scraped.",
+        file="telemetry/metrics.py",
+        old="                    await self._census.forget_gone()\n",
+        new="                    pass\n",
+        test=_TEXT + "test_of_several_workers_each_looks_for_queues_that_are_gone",
+    ),
 )

@@ -104,15 +104,27 @@ class Census:
                 self._seen_at = loop.time()
             return self._seen
 
-    async def _ask(self, budget: Budget) -> Seen:
-        await self._learn_names()
+    async def forget_gone(self) -> None:
+        """Queues that are no more have no numbers of their own, also where nobody looks. Fails for no store."""
+        async with self._looking:
+            try:
+                await self._describe_own(Budget(_BUDGET_S))
+            except HeadwayError as error:
+                log.debug("census.failed", reason=error.reason.name)
+
+    async def _describe_own(self, budget: Budget) -> dict[str, Queue]:
         own = list(self._counts.own)
-        others = self._next_others()
         described = await self._store.describe_many(own, only_known=True, budget_s=budget.left_s)
         found = {queue.name: queue for queue in described}
         for name in own:
             if name not in found:
                 self._counts.forget(name)
+        return found
+
+    async def _ask(self, budget: Budget) -> Seen:
+        await self._learn_names()
+        others = self._next_others()
+        found = await self._describe_own(budget)
         numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
         if others:
             queues = await self._store.describe_many(others, only_known=True, budget_s=budget.left_s)
