@@ -1,13 +1,14 @@
 """Who calls: finds the caller of every call by what it brought along, and ends streams and waits whose caller may not
 any more.
 
-Finding out costs a digest or a signature, so who was found is remembered by the very text of the credentials: then a
-call costs a look into a table. It is forgotten whenever the same credentials may have come to mean something else.
+Finding out costs a digest of every token there is, or a signature, so who was found is remembered by what was shown: a
+call costs a look into a table then. It is forgotten whenever the same credentials may have come to mean something else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ _HEADER = "authorization"
 _SCHEME = "bearer"
 CERTIFICATE = "x509_pem_cert"  # as gRPC has it in its auth context
 _MOST_KNOWN = 10_000
+_LONG = 128  # in a token: of a longer one, which its sender may have padded, a digest is remembered
 _NEVER = float("inf")
 
 
@@ -133,13 +135,15 @@ class Guard:
         return ""
 
     async def _find(self, credentials: str | bytes) -> Caller:
-        caller = self._callers.get(credentials)
+        shown = _shown(credentials)
+        key = shown if len(shown) <= _LONG else _digest(shown)
+        caller = self._callers.get(key)
         if caller is not None and caller.expires_at > time.time() and self._version == self._access.version:
             return caller
         if self._version != self._access.version:
             self._forget()
         version = self._version
-        identity = await self._identify(credentials)
+        identity = await self._identify(shown)
         quota = self._quotas.get(identity.namespace)
         if quota is None:
             quota = self._quotas[identity.namespace] = self._guarding.quota_of(identity.namespace)
@@ -149,7 +153,7 @@ class Guard:
         if version == self._access.version:  # it was not found by what has changed meanwhile
             if len(self._callers) >= _MOST_KNOWN:
                 del self._callers[next(iter(self._callers))]
-            self._callers[credentials] = caller
+            self._callers[key] = caller
         return caller
 
     def _forget(self) -> None:
@@ -158,15 +162,28 @@ class Guard:
         for namespace, quota in self._quotas.items():
             quota.limits = self._access.quotas(namespace)
 
-    async def _identify(self, credentials: str | bytes) -> Identity:
-        if isinstance(credentials, bytes):
-            return self._access.identify_certificate(credentials)
-        scheme, _, token = credentials.partition(" ")
-        if not credentials:
-            raise Unauthenticated("the call needs credentials: a bearer token in its metadata, authorization")
-        if scheme.lower() != _SCHEME or not token.strip():
-            raise Unauthenticated("the credentials are no bearer token")
-        return await self._access.identify_token(token.strip())
+    async def _identify(self, shown: str | bytes) -> Identity:
+        if isinstance(shown, bytes):
+            return self._access.identify_certificate(shown)
+        return await self._access.identify_token(shown)
+
+
+def _shown(credentials: str | bytes) -> str | bytes:
+    """The token, however it was written down, or the certificate. Raises Unauthenticated."""
+    if isinstance(credentials, bytes):
+        return credentials
+    if not credentials:
+        raise Unauthenticated("the call needs credentials: a bearer token in its metadata, authorization")
+    scheme, _, token = credentials.partition(" ")
+    token = token.strip()
+    if scheme.lower() != _SCHEME or not token:
+        raise Unauthenticated("the credentials are no bearer token")
+    return token
+
+
+def _digest(shown: str | bytes) -> bytes:
+    data = shown if isinstance(shown, bytes) else shown.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(data).digest()
 
 
 def guarded(handler: Callable[[Any, Context], Awaitable[None]], guard: Guard) -> Callable[..., Awaitable[None]]:

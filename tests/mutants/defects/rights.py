@@ -227,4 +227,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        pass",
         test=_SECURITY + "test_signed.py::test_keys_that_come_byte_by_byte_are_given_up_in_good_time",
     ),
+    Mutant(
+        name="every-spelling-remembered",
+        defect="A token is remembered as often as it can be written down.",
+        file="rpc/guard.py",
+        old="    token = token.strip()\n",
+        new="",
+        test="tests/unit/rpc/test_guard.py::test_a_token_is_one_however_it_is_written_down",
+    ),
+    Mutant(
+        name="long-tokens-remembered",
+        defect="Signed tokens with whatever was added to them take memory, each for itself.",
+        file="rpc/guard.py",
+        old="shown if len(shown) <= _LONG else _digest(shown)",
+        new="shown",
+        test="tests/unit/rpc/test_guard.py::test_of_long_tokens_little_is_remembered",
+    ),
 )

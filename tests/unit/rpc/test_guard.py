@@ -1,0 +1,85 @@
+"""Callers are remembered by what they have shown, however they wrote it down."""
+
+from __future__ import annotations
+
+import itertools
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headwayd.domain.access import NO_QUOTAS, Identity, Quotas, Used
+from headwayd.domain.errors import Unauthenticated
+from headwayd.engine.quotas import Quota
+from headwayd.rpc.guard import Context, Guard, Guarding
+
+
+class FakeAccess:
+    """Knows everybody, and counts whom it was asked for."""
+
+    version = 0
+    takes_certificates = True
+
+    def __init__(self) -> None:
+        self.asked: list[str | bytes] = []
+
+    def quotas(self, _namespace: str) -> Quotas:
+        return NO_QUOTAS
+
+    async def identify_token(self, token: str) -> Identity:
+        self.asked.append(token)
+        return Identity(name=token[:9], namespace="team", grants=())
+
+    def identify_certificate(self, pem: bytes) -> Identity:
+        self.asked.append(pem)
+        return Identity(name="certified", namespace="team", grants=())
+
+
+@pytest.fixture
+def access() -> FakeAccess:
+    return FakeAccess()
+
+
+@pytest.fixture
+def guard(access: FakeAccess) -> Guard:
+    async def look(_with_bytes: bool) -> Used:
+        return Used()
+
+    guarding = Guarding(access=access, engine_for=lambda *_: cast(Any, None), quota_of=lambda _: Quota(look))
+    return Guard(guarding, lambda *_: {})
+
+
+def call_with(*authorization: str, certificate: bytes = b"") -> Context:
+    metadata = [("authorization", one) for one in authorization]
+    shown = {"x509_pem_cert": [certificate]} if certificate else {}
+    return cast(Context, SimpleNamespace(invocation_metadata=lambda: metadata, auth_context=lambda: shown))
+
+
+async def test_a_token_is_one_however_it_is_written_down(guard: Guard, access: FakeAccess) -> None:
+    spellings = itertools.product(("Bearer", "bearer", "BEARER"), (" ", "   ", " \t", " " * 9_000), ("", " ", "\t \t"))
+    callers = [await guard.caller(call_with(f"{scheme}{before}tok{after}")) for scheme, before, after in spellings]
+    assert access.asked == ["tok"]
+    assert all(caller is callers[0] for caller in callers)
+
+
+async def test_of_long_tokens_little_is_remembered(guard: Guard, access: FakeAccess) -> None:
+    """Of a signed one its holder may make many: what does not belong into base64 is not looked at."""
+    tokens = ["a" * size for size in (127, 128, 129, 8_000)]
+    for token in tokens * 2:
+        assert (await guard.caller(call_with(f"Bearer {token}"))).identity.name == token[:9]
+    assert access.asked == tokens
+    assert max(map(len, guard._callers)) == 128
+
+
+async def test_certificates_and_tokens_are_told_apart(guard: Guard, access: FakeAccess) -> None:
+    for _ in range(2):
+        assert (await guard.caller(call_with("Bearer tok", certificate=b"tok"))).identity.name == "tok"
+        assert (await guard.caller(call_with(certificate=b"tok"))).identity.name == "certified"
+    assert access.asked == ["tok", b"tok"]
+
+
+@pytest.mark.parametrize("authorization", ["", "tok", "Bearer", "Bearer ", "Bearer  \t", "Basic tok", "Bearer\ttok"])
+async def test_what_is_no_bearer_token_is_refused(guard: Guard, access: FakeAccess, authorization: str) -> None:
+    with pytest.raises(Unauthenticated):
+        await guard.caller(call_with(authorization))
+    assert access.asked == []
