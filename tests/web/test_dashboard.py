@@ -6,7 +6,7 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,26 @@ async def test_the_root_leads_there(http: httpx.AsyncClient) -> None:
     for path in ("/", "/dashboard"):
         response = await http.get(path)
         assert (response.status_code, response.headers["location"]) == (307, "/dashboard/")
+
+
+@pytest.mark.any_store
+async def test_pages_that_look_at_different_queues_do_not_share_the_streams_of_one_connection(
+    make_service: Callable[..., ServiceProcess], store_server: StoreServer
+) -> None:
+    """Each may follow as many queues as there may be streams of one."""
+    env = {"HEADWAY_REDIS_URL": store_server.url, "HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
+    prefix = f"w{uuid.uuid4().hex[:8]}"
+    service = make_service(**env, PRESSURE_PREFIX=prefix, HEADWAY_MAX_STREAMS_PER_CONNECTION="2")
+    async with httpx.AsyncClient(base_url=base_url(service), timeout=SLACK_S) as http, AsyncExitStack() as stack:
+        for page in "abc":
+            names = [f"{page}1", f"{page}2"]
+            for name in names:
+                assert (await http.put(f"/queues/{name}")).is_success
+            events = await stack.enter_async_context(looking(http, prefix=page))
+            followed = set[str]()
+            while followed != set(names):  # what a list tells has no instant
+                told = await asyncio.wait_for(events.until("queue", lambda data: "asOf" in data), SLACK_S)
+                followed.add(told["queue"]["name"])
 
 
 @pytest.mark.any_store

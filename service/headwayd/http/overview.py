@@ -10,6 +10,7 @@ Nothing is asked that does not change what is shown: an idle queue costs nothing
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
@@ -33,6 +34,7 @@ _QUEUES, _ADMIN = "/headway.v1.QueueService/", "/headway.v1.AdminService/"
 _INVALID, _NOT_FOUND, _DENIED, _EXHAUSTED, _UNSERVED, _UNKNOWN_CALLER = 3, 5, 7, 8, 12, 16
 FATAL = frozenset({_INVALID, _DENIED, _UNKNOWN_CALLER})  # asking again would not help
 FIRST_PARTS = ("queues", "queue", "place")  # one of them tells that the caller may look
+_NUMBERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +49,16 @@ class View:
 
 
 class Overview:
-    """Feeds one show. `authorization` is the caller's header, "" for none."""
+    """Feeds one show. `authorization` is the caller's header, "" for none. It counts as a connection of its own: a page
+    that looks at many queues takes none of the streams that others may have."""
 
     def __init__(self, calls: Calls, view: View, authorization: str) -> None:
         self._calls = calls
         self._view = view
         metadata = [("authorization", authorization)] if authorization else []
-        self._asked = Asked(metadata=metadata, within_s=_WITHIN_S)
-        self._watched = Asked(metadata=metadata)
+        peer = f"dashboard:{next(_NUMBERS)}"
+        self._asked = Asked(metadata=metadata, peer=peer, within_s=_WITHIN_S)
+        self._watched = Asked(metadata=metadata, peer=peer)
 
     async def run(self, show: Show) -> None:
         """Until it is cancelled. Raises CallFailed if the caller may not look at this at all."""

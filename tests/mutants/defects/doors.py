@@ -147,4 +147,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test="tests/security/test_http_port.py::test_who_never_shakes_hands_keeps_nobody_out",
     ),
+    Mutant(
+        name="pages-are-one-connection",
+        defect="All pages of the dashboard together may follow as many queues as one connection may.",
+        file="http/overview.py",
+        old='f"dashboard:{next(_NUMBERS)}"',
+        new='""',
+        test="tests/web/test_dashboard.py::"
+        "test_pages_that_look_at_different_queues_do_not_share_the_streams_of_one_connection",
+    ),
 )
