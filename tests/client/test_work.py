@@ -310,6 +310,39 @@ async def test_lease_is_kept_alive_until_its_ack_is_through(
     assert len(made.acked) == 1
 
 
+@pytest.mark.parametrize("way", ["Get", "Ack", "stream"])
+async def test_lease_is_kept_alive_while_its_ack_is_being_tried(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture, way: str
+) -> None:
+    """The first try is never answered; what is said of the lease behind it, which is settled by then, is no loss."""
+    await queue.put(b"1")
+    await queue.close()
+    held: list[headway.Lease] = []
+
+    async def handle(lease: headway.Lease) -> bytes | None:
+        held.append(lease)
+        return b"done" if way == "Ack" else None
+
+    silent = Failure(code=grpc.StatusCode.UNAVAILABLE, is_silent=True)
+    service.failures = {"Get": [None, silent]} if way == "Get" else {"Ack": [AWAY, silent][way == "Ack" :]}
+    service.keeps_leases = True  # where its stream, too, ends over the ack
+    second = timedelta(seconds=1)
+    async with (
+        asyncio.timeout(30),
+        headway.connect(service.address, call_timeout=second) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        by: By = "stream" if way == "stream" else "calls"
+        group.create_task(client.queue("q").run(handle, lease=timedelta(milliseconds=150), by=by))
+        await service.wait_for(lambda: made.acked)
+        asked_count = len(service.requests("Extend"))
+        await service.wait_for(lambda: len(service.requests("Extend")) > asked_count + 1)
+        assert not held[0].is_settled
+    assert not held[0].is_lost
+    assert "too late" not in caplog.text
+    assert len(made.acked) == 1
+
+
 async def test_deleted_queue_ends_the_worker_after_what_it_holds(queue: headway.Queue, by: By) -> None:
     await queue.put_many([b"1"])
     gate = _Gate()

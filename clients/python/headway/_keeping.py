@@ -89,21 +89,19 @@ class Keeping:
             await self._extend_some(leases[first : first + self._most])
 
     async def _extend_some(self, leases: Sequence[Lease]) -> None:
-        # One that is being settled is not asked for, because a settling that overtakes would make it look lost. Should
-        # that fail, it is asked for later.
-        free = [lease for lease in leases if not lease.is_ending]
+        # Also one that is being settled, for that may take a while; what overtakes its extension is no loss.
         asked_at = _clock()
         pause = self._pause
         try:
             async with asyncio.timeout(max(pause, _SHORTEST_SECONDS)):
-                results = await self._extend([lease.token for lease in free]) if free else ()
+                results = await self._extend([lease.token for lease in leases])
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             self._failures += 1
             pause = min(pause, backoff_seconds(self._failures))
-            _log.warning("could not extend %d leases: %s", len(free), str(error) or repr(error))
+            _log.warning("could not extend %d leases: %s", len(leases), str(error) or repr(error))
         else:
             self._failures = 0
-            for lease, result in zip(free, results, strict=True):
+            for lease, result in zip(leases, results, strict=True):
                 lease.hear(result, asked_at)
         self._ask_at(asked_at + pause, list(_alive(leases)))
 

@@ -122,14 +122,12 @@ class Lease:
     async def confirm(self, *, within: float) -> bool:
         """Extends the lease and tells whether the service answered; what it said stands in `is_lost`.
 
-        While somebody settles it there is nothing to ask: an Ack that overtakes the Extend would make it look lost.
+        While somebody settles it that says nothing of a loss: an Ack may have overtaken the Extend.
         """
-        if self.is_ending:
-            return True
         try:
             async with asyncio.timeout(within):
                 result = await self.ask(self._extension())
-            return self.is_ending or self.book(result) is not None  # type: ignore[redundant-expr]  # it may be by now
+            return self.is_ending or self.book(result) is not None
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
             self._loss = error if self.is_lost else None
