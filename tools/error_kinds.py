@@ -41,7 +41,8 @@ from dataclasses import dataclass
 
 from grpc import StatusCode as Code
 
-from headway.core.error import KINDS, HeadwayError
+from headway.core.error import KINDS
+from headway.core.error import HeadwayError as HeadwayError  # noqa: PLC0414 - the root is had from here, too
 from headway.v1.error_reason_pb2 import ErrorReason
 '''
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.core import Worker
 from headway.v1.message_pb2 import Settled
 
 CUT = Failure(code=grpc.StatusCode.UNAVAILABLE, is_after=True)
@@ -129,6 +132,75 @@ async def test_cancelled_get_is_not_repeated(service: FakeService, queue: headwa
     with pytest.raises(asyncio.CancelledError):
         await task
     assert len(service.requests("Get")) == 1
+
+
+async def _nothing(lease: object) -> None:
+    """A handler that has nothing to do."""
+
+
+async def _lease(queue: headway.Queue) -> None:
+    async with queue.lease(wait=timedelta(seconds=30)):
+        raise AssertionError("its answer never comes")
+
+
+async def _work(queue: headway.Queue) -> None:
+    async for _ in queue.work(by="calls"):
+        raise AssertionError("its answer never comes")
+
+
+@pytest.mark.parametrize("is_core", [False, True], ids=["calls", "core"])
+async def test_worker_that_stops_just_when_a_message_is_leased_gives_it_back(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, is_core: bool
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Get", SILENT)
+    stop = asyncio.Event()
+    core = Worker(queue.client.connection, "q", _nothing, stop=stop)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(core.run() if is_core else queue.run(_nothing, stop=stop, by="calls"))
+        await service.wait_for(lambda: made.leased)  # its answer is on the way
+        stop.set()
+    assert not made.leased
+    assert [held.attempt for held in made.line] == [1]
+    assert len({request.attempt_id for request in service.requests("Get")}) == 1
+    assert [request.keep_attempt for request in service.requests("Delay")] == [True]
+
+
+@pytest.mark.parametrize(
+    "waiting",
+    [
+        lambda queue: queue.run(_nothing, by="calls"),
+        lambda queue: Worker(queue.client.connection, "q", _nothing).run(),
+        _work,
+        _lease,
+    ],
+    ids=["run", "core", "work", "lease"],
+)
+async def test_whatever_is_cancelled_just_when_a_message_is_leased_gives_it_back(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, waiting: Callable[[headway.Queue], Any]
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Get", SILENT)
+    task = asyncio.create_task(waiting(queue))
+    await service.wait_for(lambda: made.leased)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not made.leased
+    assert [held.attempt for held in made.line] == [1]
+
+
+async def test_what_cannot_be_given_back_when_a_worker_stops_is_said(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    await queue.put(b"1")
+    service.failures["Get"] = [SILENT, Failure(code=grpc.StatusCode.INTERNAL, reason="INTERNAL")]
+    stop = asyncio.Event()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(queue.run(_nothing, stop=stop, by="calls"))
+        await service.wait_for(lambda: made.leased)
+        stop.set()
+    assert "a message may be left leased until its lease lapses" in caplog.text
 
 
 async def test_lease_of_a_repeated_get_is_extended_at_once(service: FakeService, queue: headway.Queue) -> None:

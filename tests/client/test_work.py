@@ -324,7 +324,9 @@ async def test_lease_is_kept_alive_while_its_ack_is_being_tried(
         return b"done" if way == "Ack" else None
 
     silent = Failure(code=grpc.StatusCode.UNAVAILABLE, is_silent=True)
-    service.failures = {"Get": [None, silent]} if way == "Get" else {"Ack": [AWAY, silent][way == "Ack" :]}
+    method = "Get" if way == "Get" else "Ack"
+    failures: dict[str, list[Failure | None]] = {"Get": [None, silent], "Ack": [silent], "stream": [AWAY, silent]}
+    service.failures[method] = failures[way]
     service.keeps_leases = True  # where its stream, too, ends over the ack
     second = timedelta(seconds=1)
     async with (

@@ -1,5 +1,6 @@
 """Gets messages: names each Get, so that a lost answer is asked for again, and makes leases of what came."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -7,12 +8,16 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from headway._lease import Lease
-from headway.core.connecting import span
+from headway.core.connecting import log, span
+from headway.core.error import HeadwayError
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SettleResult
 
 if TYPE_CHECKING:
     from headway._queue import Queue
+
+_RETURN_SECONDS = 5.0  # what asking for something that is to be given back may take
+_NO_SPAN = timedelta(0)  # of what is given back at once
 
 
 def get_request(
@@ -62,13 +67,37 @@ class Attempt:
         ack: Sequence[str] = (),
         on_end: Callable[[], None] | None = None,
     ) -> Fetched:
-        """Gets one message as a lease; see `Queue.get`."""
+        """Gets one message as a lease; see `Queue.get`. If it is cancelled what it may have leased is given back."""
         request = get_request(self._queue.name, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=self._id)
         connection = self._queue.client.connection
-        answer = await connection.call(connection.queues.Get, request, on_lost=self._note_lost)
+        try:
+            answer = await connection.call(connection.queues.Get, request, on_lost=self._note_lost)
+        except asyncio.CancelledError:  # its answer may be on the way
+            self._note_lost()
+            await self.return_lost(ack)
+            raise
         is_old, self.is_again, self._id = self.is_again, False, uuid4().hex
         leases = [Lease(self._queue, each, span=lease, is_old=is_old, on_end=on_end) for each in answer.deliveries]
         return Fetched(leases=leases, settled=answer.settled)
+
+    async def return_lost(self, ack: Sequence[str] = ()) -> None:
+        """Gives back for free what a Get of this name leased whose answer never came, or nobody takes any more; what it
+        was to ack is acked.
+
+        Takes a few seconds at most and never raises HeadwayError: then the lease lapses by itself.
+        """
+        if not self.is_again:
+            return
+        self.is_again = False
+        queue, connection = self._queue, self._queue.client.connection
+        request = pb.GetRequest(queue=queue.name, ack=ack, attempt_id=self._id)
+        try:
+            answer = await connection.call(connection.queues.Get, request, timeout=_RETURN_SECONDS)
+        except HeadwayError as error:
+            log.warning("queue %r: a message may be left leased until its lease lapses: %s", queue.name, error)
+            return
+        for each in answer.deliveries:
+            await Lease(queue, each, span=_NO_SPAN).give_back(failed_with=None)
 
     def _note_lost(self) -> None:
         self.is_again = True

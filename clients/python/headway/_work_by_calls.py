@@ -9,7 +9,6 @@ from headway._fetch import Attempt, Fetched
 from headway._lease import Lease
 from headway._outage import Outage
 from headway._runner import Runner, say_too_late
-from headway.core.connecting import log
 from headway.core.error import HeadwayError
 from headway.core.errors import LeaseGone, LeaseStale, QueueDrained
 from headway.core.leasing import ACK_NO_SAY
@@ -87,8 +86,7 @@ class CallRunner(Runner):
             except HeadwayError as error:
                 if self.may_go_on(error):
                     await self.unless_stopped(asyncio.sleep(self.outage.pause_seconds(error)))
-        if attempt.is_again:
-            await self._return_lost(attempt)
+        await attempt.return_lost()  # nobody is going to work on it
 
     async def _next(self, attempt: Attempt) -> Lease | None:
         """Waits for a message; None if there was none, or if the stop came first."""
@@ -122,16 +120,6 @@ class CallRunner(Runner):
             except (LeaseStale, LeaseGone) as error:
                 say_too_late(lease, error)
             return fetched.leases[0] if fetched.leases else None
-
-    async def _return_lost(self, attempt: Attempt) -> None:
-        """Gives back for free what a Get leased whose answer never came, now that nobody is going to work on it."""
-        try:
-            fetched = await self._fetch(attempt)
-        except HeadwayError as error:
-            log.warning("queue %r: a message may be left leased until its lease lapses: %s", self.queue.name, error)
-            return
-        for lease in fetched.leases:
-            await lease.give_back(failed_with=None)
 
     async def _fetch(self, attempt: Attempt, **parts: Any) -> Fetched:
         self.lease = self.lease or await self.queue.policy_lease()

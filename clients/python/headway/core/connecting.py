@@ -1,11 +1,10 @@
 """Connects: the address, the channel, and what every call gets: a deadline, typed errors, and repeats where safe."""
 
 import asyncio
-import json
 import logging
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +30,7 @@ _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.service_config", json.dumps({"loadBalancingConfig": [{"round_robin": {}}]})),
+    ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
 )
 # Calls that do no harm when made twice: they only read, or name what they do. Never repeated: Close and Delete (the
 # second fails by rule), Purge and Repair (the second's answer tells its own part only).
@@ -42,6 +41,7 @@ _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "
 _TELLING = (AlreadyExists, InvalidArgument, NotFound, QueueDrained, QueuePaused)
 
 _Response = TypeVar("_Response")
+_Rpc = Callable[..., Awaitable[_Response]]  # a call of the generated stubs that is answered once
 
 
 @dataclass(eq=False, repr=False)
@@ -83,15 +83,10 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         return admin_service_pb2_grpc.AdminServiceStub(self.channel)
 
     async def call(
-        self,
-        rpc: "grpc.aio.UnaryUnaryMultiCallable[Any, _Response]",
-        request: Any,
-        *,
-        timeout: float | None = None,
-        on_lost: Callable[[], object] | None = None,
+        self, rpc: _Rpc[_Response], request: Any, *, timeout: float = 0.0, on_lost: Callable[[], object] | None = None
     ) -> _Response:
         """Makes a call, and makes it again while it fails in passing and that does no harm: five tries at most, within
-        `call_timeout` plus the `wait` that the request asks for, or within `timeout` seconds.
+        `call_timeout` plus the `wait` that the request asks for; or within `timeout` seconds, unless that is 0.
 
         What names its effect is repeated whatever became of it, `on_lost` being called first: a Put whose messages all
         carry ids (it then says KEEP in place of REJECT), a Get with an `attempt_id`, and what only reads or settles. A
@@ -102,7 +97,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         name, clock = type(request).__name__.removesuffix("Request"), asyncio.get_running_loop().time
         wait = request.wait.ToTimedelta().total_seconds() if hasattr(request, "wait") else 0.0
         waited_at = clock() + max(0.0, wait)
-        deadline = waited_at + self.call_seconds if timeout is None else clock() + timeout
+        deadline = clock() + timeout if timeout else waited_at + self.call_seconds
         # What its sender named, a Put by its messages' ids, is done once however often it is made.
         is_named = all(m.id for m in getattr(request, "messages", ())) and getattr(request, "attempt_id", None) != ""
         failures, lost = 0, None

@@ -2,15 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Self
 from uuid import uuid4
 
 from headway.core.connecting import Connection, backoff_seconds, log, span
-from headway.core.error import HeadwayError
-from headway.core.errors import LeaseGone, LeaseStale
+from headway.core.errors import HeadwayError, LeaseGone, LeaseStale
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled, SettleResult
 
@@ -44,11 +43,20 @@ class Lease:
     ) -> Self | None:
         """Leases one message for the policy's span, or for `lease`; None if none came within `wait` (default: at once).
 
-        If its answer is lost it is asked for again, and brings the same lease. Raises QueueNotFound, QueueDrained,
-        QueueDeleted, QueuePaused, RoleInUse.
+        If its answer is lost it is asked for again, and brings the same lease; if it is cancelled what it may have
+        leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained, QueueDeleted, QueuePaused,
+        RoleInUse.
         """
         request = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
-        for delivery in (await connection.call(connection.queues.Get, request)).deliveries:
+        try:
+            answer = await connection.call(connection.queues.Get, request)
+        except asyncio.CancelledError:  # its answer may be on the way
+            request.ClearField("wait")
+            with suppress(HeadwayError):
+                for each in (await connection.call(connection.queues.Get, request, timeout=5.0)).deliveries:
+                    await cls(connection, queue_name, each, _SHORTEST).give_back(failed_with=None)
+            raise
+        for delivery in answer.deliveries:
             # By the store's clock it was given when its message had waited so long.
             given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
             policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST

@@ -6,8 +6,7 @@ from contextlib import aclosing
 from typing import Any
 
 from headway.core.connecting import Connection, pause_seconds
-from headway.core.error import HeadwayError
-from headway.core.errors import Unavailable
+from headway.core.errors import HeadwayError, Unavailable
 from headway.v1 import queue_service_pb2 as pb
 
 

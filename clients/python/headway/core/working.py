@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from headway.core.connecting import Connection, log, pause_seconds
-from headway.core.error import HeadwayError
-from headway.core.errors import QueueDrained
+from headway.core.errors import HeadwayError, QueueDrained
 from headway.core.leasing import Lease, failure_reason
 
 
@@ -74,7 +73,8 @@ class Worker:
             await asyncio.wait((task, self.stopping), return_when=asyncio.FIRST_COMPLETED)
             return await task if task.done() else None
         finally:
-            task.cancel()
+            if task.cancel():
+                await asyncio.wait([task])  # it may have something to give back
 
     async def handle(self, lease: Lease) -> None:
         """Runs the handler on a message and settles it."""

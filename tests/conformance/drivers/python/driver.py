@@ -301,7 +301,7 @@ class Driver:
     async def call(self, request: Json) -> Json:
         method, stub = self._rpc(request)
         message = ParseDict(request["request"], GetMessageClass(method.input_type)())
-        seconds = request["timeout_ms"] / 1000 if request.get("timeout_ms") else None
+        seconds = request["timeout_ms"] / 1000 if request.get("timeout_ms") else 0.0
         if request.get("attempts") == 1:
             try:
                 response = await stub(message, timeout=seconds or _PATIENCE_S)
