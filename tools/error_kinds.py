@@ -18,6 +18,7 @@ _FAMILIES = {
     "FAILED_PRECONDITION": ("PreconditionFailed", "The queue's state does not allow it."),
     "RESOURCE_EXHAUSTED": ("Exhausted", "There is no room, or too much work, right now."),
     "INVALID_ARGUMENT": ("InvalidArgument", "Something that was given is not acceptable; `violations` tell what."),
+    "CANCELLED": ("ClientClosed", "This side closed the connection: it may have happened, and nothing more does."),
     "UNAVAILABLE": ("Unavailable", "Not served. Without a reason: the connection failed, so it may have happened."),
     "DEADLINE_EXCEEDED": ("DeadlineExceeded", "No answer came in time: it may or may not have happened."),
     "UNAUTHENTICATED": ("Unauthenticated", ""),
@@ -26,7 +27,7 @@ _FAMILIES = {
     "INTERNAL": ("Internal", ""),
 }
 _NAMES = {"NOT_IMPLEMENTED": "NotImplementedByService"}  # Python has a NotImplementedError
-_LASTING_CODES = {"NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"}
+_LASTING_CODES = {"CANCELLED", "NOT_FOUND", "INVALID_ARGUMENT", "UNAUTHENTICATED", "PERMISSION_DENIED", "UNIMPLEMENTED"}
 _LASTING_REASONS = {"QUEUE_CLOSED", "QUEUE_DRAINED"}
 _ABOVE = {"QUEUE_DELETED": "QueueNotFound"}  # the same to whoever does not care when it went
 
@@ -128,8 +129,8 @@ def text() -> str:
             value = f"reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_{each.name}"
             made = _class(each.kind, each.above, each.said, value, is_lasting=each.name in _LASTING_REASONS)
             parts.append(made + (_OUTCOME if each.name == "MESSAGE_FINISHED" else ""))
-    # A service process that ends cancels calls that it has not begun; those that this side cancels are no errors.
-    kinds = ["KINDS[Code.CANCELLED] = Unavailable\n"]
-    kinds += [f"KINDS[Code.{code}] = {family}\n" for code, (family, _) in _FAMILIES.items()]
+    # What comes as CANCELLED from outside is a service process that ends, and has not begun the call.
+    families = {code: family for code, (family, _) in _FAMILIES.items()} | {"CANCELLED": "Unavailable"}
+    kinds = [f"KINDS[Code.{code}] = {family}\n" for code, family in families.items()]
     kinds += [f"KINDS[ErrorReason.ERROR_REASON_{each.name}] = {each.kind}\n" for each in reasons]
     return "\n\n".join([*parts, "".join(kinds)])

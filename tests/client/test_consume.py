@@ -1,8 +1,10 @@
 """Workers on a stream: what goes together, what is leased ahead, and what becomes of leases when it breaks."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Any, Literal
 
 import grpc
 import pytest
@@ -11,6 +13,7 @@ import headway
 from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
 from harness import eventually
+from headway.core import Worker
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
@@ -31,6 +34,10 @@ class _Inside:
 
 async def _nothing(lease: headway.Lease) -> None:
     """A handler that has nothing to do."""
+
+
+async def _ignore(lease: object) -> None:
+    """The same for whatever lease it is."""
 
 
 def _is(made: FakeQueue, *, leased: int) -> bool:
@@ -332,14 +339,78 @@ async def test_worker_without_a_queue_says_so(client: headway.Client) -> None:
         await anext(client.queue("nobody").work())
 
 
-async def test_closed_client_ends_a_worker(service: FakeService, made: FakeQueue) -> None:
+async def _iterate(queue: headway.Queue, by: Literal["stream", "calls"]) -> None:
+    async for lease in queue.work(by=by):
+        await lease.ack()
+
+
+async def _watch(queue: headway.Queue) -> None:
+    async for _ in queue.watch_queue():
+        pass
+
+
+async def _stand(queue: headway.Queue) -> None:
+    async with queue.stand(lease=timedelta(seconds=30)) as stand:
+        await stand.turn()
+
+
+@pytest.mark.parametrize(
+    ("method", "lasting"),
+    [
+        ("Consume", lambda queue: queue.run(_nothing)),
+        ("Get", lambda queue: queue.run(_nothing, by="calls")),
+        ("Get", lambda queue: Worker(queue.client.connection, "q", _ignore).run()),
+        ("Consume", lambda queue: _iterate(queue, "stream")),
+        ("Get", lambda queue: _iterate(queue, "calls")),
+        ("WatchQueue", _watch),
+        ("WatchPosition", _stand),
+    ],
+    ids=["run", "run by calls", "core", "work", "work by calls", "watch", "stand"],
+)
+async def test_closed_client_ends_whatever_lasts(
+    service: FakeService, made: FakeQueue, method: str, lasting: Callable[[headway.Queue], Any]
+) -> None:
     async with headway.connect(service.address) as client:
-        task = asyncio.create_task(client.queue("q").run(_nothing))
-        await service.wait_for(lambda: service.live_streams)
+        task = asyncio.create_task(lasting(client.queue("q")))
+        await service.wait_for(lambda: service.requests(method))
         await client.close()
-        with pytest.raises(headway.HeadwayError) as caught:
-            await task
+        async with asyncio.timeout(30):
+            with pytest.raises(headway.ClientClosed) as caught:
+                await task
     assert caught.value.code is grpc.StatusCode.CANCELLED
+    assert not client_tasks()
+
+
+@pytest.mark.parametrize("by", ["stream", "calls", "core"])
+async def test_closed_client_ends_a_worker_that_is_busy(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: Any
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    finished: list[object] = []
+
+    async with headway.connect(service.address) as client:
+
+        async def handle(lease: object) -> None:
+            await client.close()
+            finished.append(lease)
+
+        worker = Worker(client.connection, "q", handle)
+        async with asyncio.timeout(30):
+            with pytest.raises(headway.ClientClosed):
+                await (worker.run() if by == "core" else client.queue("q").run(handle, by=by))
+        asked_count = len(service.calls)
+        with pytest.raises(headway.ClientClosed):
+            await client.queue("q").describe()
+    assert len(finished) == 1
+    assert len(service.calls) == asked_count
+
+
+async def test_closed_client_can_be_used_as_a_block_once_more(service: FakeService, made: FakeQueue) -> None:
+    client = headway.connect(service.address)
+    for _ in range(2):
+        async with client:
+            await client.queue("q").put(b"1")
+    assert len(made.line) == 2
 
 
 async def test_worker_is_cancelled_while_it_cannot_connect() -> None:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from headway.core.error import HeadwayError, Violation
     from headway.core.errors import (
         AlreadyExists,
+        ClientClosed,
         DeadlineExceeded,
         DuplicateMessage,
         Exhausted,
@@ -135,6 +136,7 @@ __all__ = [  # noqa: RUF022 - grouped as a reader looks for them: the client fir
     "Poll",
     "Retry",
     "AlreadyExists",
+    "ClientClosed",
     "DeadlineExceeded",
     "DuplicateMessage",
     "Exhausted",

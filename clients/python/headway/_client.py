@@ -103,7 +103,9 @@ class Client:
         return min(wait, limits.max_wait.ToTimedelta()) if limits.HasField("max_wait") else wait
 
     async def close(self) -> None:
-        """Ends the connection; calls that are under way are cancelled, and what they leased is given back."""
+        """Ends the connection: calls that are under way or made later fail with ClientClosed, and so do workers and all
+        that lasts; what they leased is given back. As a block it can be used once more.
+        """
         for task in self._left_behind:
             task.cancel()
         if self._left_behind:
@@ -118,6 +120,10 @@ class Client:
         await asyncio.sleep(0)  # it begins, so that it cleans up behind itself whenever it is cancelled
 
     async def __aenter__(self) -> Self:
+        if self.connection.is_closed:
+            for part in ("channel", "queues", "admin"):
+                vars(self.connection).pop(part, None)  # the next call makes it anew
+            self.connection.is_closed = False
         return self
 
     async def __aexit__(

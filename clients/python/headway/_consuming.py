@@ -8,8 +8,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-import grpc
-
 from headway._consuming_stream import ConsumingStream, NotTold, StreamLink
 from headway._keeping import Keeping
 from headway._lease import Lease
@@ -160,7 +158,7 @@ class Consumer:
                 except QueueDrained:
                     return
                 except HeadwayError as raised:
-                    if not raised.is_passing or raised.code is grpc.StatusCode.CANCELLED:  # the client was closed
+                    if not raised.is_passing:
                         self.error = raised
                         return
                     error = raised

@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 import grpc
 import grpc.aio
 
-from headway.core.connecting import Connection
+from headway.core.connecting import Connection, not_by_the_service
 from headway.core.error import HeadwayError, from_rpc_error
-from headway.core.errors import Unavailable
+from headway.core.errors import ClientClosed, Unavailable
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
@@ -19,6 +19,7 @@ _Value = TypeVar("_Value")
 # the place of the true status, which has come before or is about to come.
 _MADE_UP = (grpc.StatusCode.INTERNAL, "Internal error from Core")
 _CANCELLED = "the service cancelled the call"
+_CLOSED = "the connection was closed"
 # Nothing more can be read, so the true status is on its way: looked for during a second.
 _STATUS_TRIES = 100
 _STATUS_PAUSE_SECONDS = 0.01
@@ -45,15 +46,18 @@ class Duplex(Generic[_Request, _Response]):
     def begin(
         cls, connection: Connection, rpc: "grpc.aio.StreamStreamMultiCallable[_Request, _Response]"
     ) -> "Duplex[_Request, _Response]":
-        """Begins a call. It has no deadline: pings find out if the other side is gone."""
+        """Begins a call. It has no deadline: pings find out if the other side is gone. Raises ClientClosed."""
 
         def typed(error: grpc.aio.AioRpcError) -> HeadwayError:
             """A service process that ends cancels, without a word, calls that it has not begun: then it is as away as
             one that has gone. What else is cancelled was so because the client is closed."""
             told = from_rpc_error(error)
-            is_ours = told.reason or not connection.is_open
-            return told if told.code is not grpc.StatusCode.CANCELLED or is_ours else Unavailable(_CANCELLED)
+            if told.reason or told.code is not grpc.StatusCode.CANCELLED:
+                return told
+            return ClientClosed(_CLOSED) if connection.is_closed else Unavailable(_CANCELLED)
 
+        if connection.is_closed:
+            raise ClientClosed(_CLOSED)
         return cls(rpc(metadata=connection.metadata), typed)
 
     async def write(self, request: _Request) -> bool:
@@ -70,9 +74,8 @@ class Duplex(Generic[_Request, _Response]):
             return await anext(self._answers)
         except (grpc.aio.AioRpcError, StopAsyncIteration):
             pass
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except asyncio.CancelledError as ended:
+            if not isinstance(not_by_the_service(ended), HeadwayError):
                 raise
             # Not this task was cancelled but the call, as all are when the client is closed.
         for _ in range(_STATUS_TRIES):

@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import grpc
-
 from headway import _batch
 from headway._batching import Answer, Batch, Gathering
 from headway._outage import Outage
@@ -207,7 +205,7 @@ class Producer:
         if isinstance(error, InvalidArgument) and not isinstance(error, NameRefused) and stream.sent_count:
             _refuse_one(gathering, error)
             return
-        if not error.is_passing or error.code is grpc.StatusCode.CANCELLED:  # cancelled: the client was closed
+        if not error.is_passing:
             gathering.fail(error)
             return
         if error.is_outcome_unknown:  # of all that was sent, whether answers were lost or the store's

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.duration_pb2 import Duration
 
+from headway.core import errors
 from headway.core.error import HeadwayError, from_rpc_error
-from headway.core.errors import AlreadyExists, DeadlineExceeded, InvalidArgument, NotFound, QueueDrained, QueuePaused
 from headway.v1 import admin_service_pb2_grpc, queue_service_pb2_grpc
 from headway.v1.message_pb2 import ON_DUPLICATE_KEEP
 
@@ -38,7 +38,7 @@ _READ = ("Check", "Describe", "GetServerInfo", "List", "ListDead", "ListLeased",
 _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "Update", "Withdraw")
 # What a repeat may fail with that also tells what became of the tries before it. Others do not: they are said before
 # that is looked at, as QUEUE_CLOSED is before the ids of a Put.
-_TELLING = (AlreadyExists, InvalidArgument, NotFound, QueueDrained, QueuePaused)
+_TELLING = (errors.AlreadyExists, errors.InvalidArgument, errors.NotFound, errors.QueueDrained, errors.QueuePaused)
 
 _Response = TypeVar("_Response")
 _Rpc = Callable[..., Awaitable[_Response]]  # a call of the generated stubs that is answered once
@@ -58,6 +58,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
     credentials: grpc.ChannelCredentials | None = None
     metadata: Sequence[tuple[str, str]] = ()
     call_timeout: timedelta = timedelta(seconds=10)
+
+    is_closed = False
 
     def __post_init__(self) -> None:
         self.call_seconds = self.call_timeout.total_seconds()
@@ -92,7 +94,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         carry ids (it then says KEEP in place of REJECT), a Get with an `attempt_id`, and what only reads or settles. A
         Put or Get without is repeated only if nothing happened, and what ends or empties a queue never. Changes the
         request. Raises HeadwayError: that of the last try, or of one whose outcome is unknown if no later one told what
-        became of it. Cancelling it cancels the call.
+        became of it; ClientClosed if the connection is. Cancelling it cancels the call.
         """
         name, clock = type(request).__name__.removesuffix("Request"), asyncio.get_running_loop().time
         wait = request.wait.ToTimedelta().total_seconds() if hasattr(request, "wait") else 0.0
@@ -116,6 +118,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                 is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE
                 if not (is_away and is_safe) or failures == 5 or clock() + pause >= deadline:
                     raise (error if name in _READ or isinstance(error, _TELLING) else lost or error) from raised
+            except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
+                raise not_by_the_service(ended) from None
             await asyncio.sleep(pause)
             if wait > 0.0:
                 request.wait.CopyFrom(span(timedelta(seconds=max(0.0, waited_at - clock()))))
@@ -135,25 +139,29 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                     patience.reschedule(None)
                     yield response
         except TimeoutError:
-            raise DeadlineExceeded("the first answer of the stream did not come in time") from None
+            raise errors.DeadlineExceeded("the first answer of the stream did not come in time") from None
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
+        except asyncio.CancelledError as ended:
+            raise not_by_the_service(ended) from None
         finally:
             call.cancel()
 
-    @property
-    def is_open(self) -> bool:
-        """It was used, and has not been closed since."""
-        return "channel" in self.__dict__
-
     async def close(self) -> None:
-        """Ends the channel; calls that are under way are cancelled, and the service takes back what they leased."""
-        channel, *_ = [self.__dict__.pop(name, None) for name in ("channel", "queues", "admin")]
-        if channel is not None:
-            await channel.close()
+        """Ends the channel for good: calls that are under way, and all that are made later, fail with ClientClosed; the
+        service takes back what they leased."""
+        self.is_closed = True
+        await self.channel.close()
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def not_by_the_service(ended: BaseException) -> BaseException:
+    """Why a call ended over this: its task was cancelled, or else the connection was closed."""
+    task = asyncio.current_task()
+    is_own = isinstance(ended, asyncio.CancelledError) and (task is None or task.cancelling())
+    return ended if is_own else errors.ClientClosed("the connection was closed")
 
 
 def span(given: timedelta | None) -> Duration | None:
@@ -172,6 +180,6 @@ def backoff_seconds(failures: int, retry_after: timedelta | None = None) -> floa
 
 def pause_seconds(queue_name: str, failures: int, error: HeadwayError) -> float:
     """The wait after the n-th failure in a row of what is tried until it works; the first one is told in the log."""
-    if failures == 1:
-        log.warning("queue %r: %s; trying again until it works", queue_name, error)
+    level = logging.WARNING if failures == 1 else logging.DEBUG
+    log.log(level, "queue %r: %s; trying again until it works", queue_name, error)
     return backoff_seconds(failures, error.retry_after)

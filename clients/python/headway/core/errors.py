@@ -28,6 +28,7 @@
     │   ├── NameRefused
     │   ├── FieldInvalid
     │   └── TooLarge
+    ├── ClientClosed
     ├── Unavailable
     │   ├── StoreUnavailable
     │   ├── OutcomeUnknown
@@ -260,6 +261,14 @@ class TooLarge(InvalidArgument):
 
 
 @dataclass(eq=False)
+class ClientClosed(HeadwayError):
+    """This side closed the connection: it may have happened, and nothing more does."""
+
+    code: Code = Code.CANCELLED
+    is_passing = False
+
+
+@dataclass(eq=False)
 class Unavailable(HeadwayError):
     """Not served. Without a reason: the connection failed, so it may have happened."""
 
@@ -341,12 +350,12 @@ class Internal(HeadwayError):
     code: Code = Code.INTERNAL
 
 
-KINDS[Code.CANCELLED] = Unavailable
 KINDS[Code.NOT_FOUND] = NotFound
 KINDS[Code.ALREADY_EXISTS] = AlreadyExists
 KINDS[Code.FAILED_PRECONDITION] = PreconditionFailed
 KINDS[Code.RESOURCE_EXHAUSTED] = Exhausted
 KINDS[Code.INVALID_ARGUMENT] = InvalidArgument
+KINDS[Code.CANCELLED] = Unavailable
 KINDS[Code.UNAVAILABLE] = Unavailable
 KINDS[Code.DEADLINE_EXCEEDED] = DeadlineExceeded
 KINDS[Code.UNAUTHENTICATED] = Unauthenticated

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Self
 from uuid import uuid4
 
-from headway.core.connecting import Connection, backoff_seconds, log, span
+from headway.core.connecting import Connection, backoff_seconds, log, not_by_the_service, span
 from headway.core.errors import HeadwayError, LeaseGone, LeaseStale
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled, SettleResult
@@ -17,6 +17,7 @@ from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled
 # Of a Delay, DEAD says that it is done.
 NO_SAY = {Settled.SETTLED_STALE: (LeaseStale, "stale"), Settled.SETTLED_GONE: (LeaseGone, "gone")}
 ACK_NO_SAY = NO_SAY | {Settled.SETTLED_DEAD: (LeaseStale, "over: the message is dead")}
+_Span = timedelta | None  # None: what the policy says, or what is said where it is taken
 _SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
 
 
@@ -39,7 +40,7 @@ class Lease:
 
     @classmethod
     async def get(
-        cls, connection: Connection, queue_name: str, *, wait: timedelta | None = None, lease: timedelta | None = None
+        cls, connection: Connection, queue_name: str, *, wait: _Span = None, lease: _Span = None
     ) -> Self | None:
         """Leases one message for the policy's span, or for `lease`; None if none came within `wait` (default: at once).
 
@@ -71,9 +72,7 @@ class Lease:
         """
         return await self.settle(pb.AckRequest(result=result))
 
-    async def delay(
-        self, delay: timedelta | None = None, *, reason: str = "", keep_attempt: bool = False
-    ) -> SettleResult:
+    async def delay(self, delay: _Span = None, *, reason: str = "", keep_attempt: bool = False) -> SettleResult:
         """Gives the message back: by the queue's backoff, or after a span (0: now, at the head).
 
         Costs an attempt unless `keep_attempt`. `reason`, at most 1024 bytes, is kept with the message. Does not block.
@@ -119,8 +118,7 @@ class Lease:
         self.end()
         if self.is_lost:
             kind, text = no_say[result.settled]
-            text = f"the lease of message {self.delivery.message.id!r} is {text}"
-            raise kind(text, metadata={"queue": self.queue_name})
+            raise kind(f"the lease of {self.delivery.message.id!r} is {text}", metadata={"queue": self.queue_name})
         return result
 
     def end(self) -> None:
@@ -188,7 +186,5 @@ def failure_reason(error: BaseException) -> str | None:
 
     None if the work did not fail: its task was cancelled, or the generator that it belongs to was closed.
     """
-    task = asyncio.current_task()
-    is_cancelled = isinstance(error, asyncio.CancelledError) and (task is None or bool(task.cancelling()))
-    is_failure = isinstance(error, Exception | asyncio.CancelledError) and not is_cancelled
+    is_failure = isinstance(error, Exception | asyncio.CancelledError) and not_by_the_service(error) is not error
     return f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.") if is_failure else None
