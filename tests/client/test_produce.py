@@ -185,6 +185,42 @@ async def test_message_that_grpc_itself_refuses_does_not_take_others_with_it(
     assert [held.message.payload for held in made.line] == [b"1", b"2"]
 
 
+async def test_message_larger_than_any_request_is_refused_without_being_sent(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    async with queue.producer() as producer:
+        error = await failure_of(producer.put(b"x" * (service.limits.max_request_bytes + 1)))
+        assert isinstance(error, headway.TooLarge)
+        assert set(error.metadata) == {"field", "limit", "size"}
+        await producer.put(b"1")
+    assert sizes(service) == [1]
+
+
+@pytest.mark.parametrize("makes_ids", [True, False])
+async def test_batch_that_grpc_itself_refuses_out_of_turn_says_nothing_of_those_before_it(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, makes_ids: bool
+) -> None:
+    service.limits.max_request_bytes = 64 * 1024 * 1024  # so the producer cannot know
+    service.swallows_answers = True
+    async with queue.producer(makes_ids=makes_ids, max_batch=1) as producer:
+        first = await producer.put_soon(b"1")
+        await service.wait_for(lambda: made.line)
+        gate = service.hold_next("Produce")
+        second = await producer.put_soon(b"x" * 5 * 1024 * 1024)
+        if makes_ids:
+            await service.wait_for(lambda: len(service.requests("Produce")) == 2)  # the first one again
+        else:  # nobody can know
+            assert (await failure_of(first)).is_outcome_unknown
+            assert (await failure_of(second)).is_outcome_unknown
+        service.swallows_answers = False
+        gate.set()
+        if makes_ids:
+            assert (await results([first]))[0].deduplicated
+            assert isinstance(await failure_of(second), headway.TooLarge)
+        await results([await producer.put_soon(b"2")])
+    assert [held.message.payload for held in made.line] == [b"1", b"2"]
+
+
 @pytest.mark.parametrize("failure", [AWAY, CUT, LOST], ids=["away", "cut", "unknown"])
 async def test_broken_stream_loses_nothing_and_puts_nothing_twice(
     service: FakeService, queue: headway.Queue, made: FakeQueue, failure: Failure

@@ -7,12 +7,14 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+import grpc
+
 from headway import _batch
 from headway._batching import Answer, Batch, Gathering
 from headway._outage import Outage
 from headway._producing_stream import ProducingStream
 from headway.core.error import HeadwayError
-from headway.core.errors import InvalidArgument, NameRefused
+from headway.core.errors import InvalidArgument, NameRefused, TooLarge, Unavailable
 from headway.core.trace import traced
 from headway.v1.message_pb2 import Message, PutResult
 
@@ -54,6 +56,7 @@ class Producer:
         self._ids = f"{secrets.token_urlsafe(_ID_BYTES)}-" if makes_ids else ""
         self._id_count = 0
         self._patience_seconds = (patience or queue.client.connection.call_timeout).total_seconds()
+        self._most_bytes = 0  # of one message: what is larger fits into no request
         self._gathering: Gathering | None = None
         self._stream: ProducingStream | None = None
         self._running: asyncio.Task[None] | None = None
@@ -100,6 +103,8 @@ class Producer:
         if not message.id and self._ids:
             self._id_count += 1
             message.id = f"{self._ids}{self._id_count}"
+        if (size := message.ByteSize()) > self._most_bytes:
+            return _too_large(size, self._most_bytes)
         return await self._gathering.add(message)
 
     def _made(
@@ -137,6 +142,7 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         limits = await self._queue.client.limits()
+        self._most_bytes = limits.max_request_bytes
         self._gathering = Gathering(
             max_messages=min(self._max_batch, limits.max_batch_messages),
             max_bytes=min(self._max_bytes, max(1, limits.max_request_bytes - _batch.ENVELOPE_BYTES)),
@@ -202,6 +208,9 @@ class Producer:
 
     async def _broke(self, gathering: Gathering, stream: ProducingStream, error: HeadwayError) -> None:
         """Decides what becomes of what was not answered; returns when it is time to send the rest again."""
+        if isinstance(error, TooLarge) and error.code is grpc.StatusCode.RESOURCE_EXHAUSTED and stream.sent_count > 1:
+            # gRPC's own refusal (P-ERR-4) does not wait its turn: it is of some batch, and those before may be put.
+            error = Unavailable("the stream broke over a batch that is larger than the service takes")
         if isinstance(error, InvalidArgument) and not isinstance(error, NameRefused) and stream.sent_count:
             _refuse_one(gathering, error)
             return
@@ -221,6 +230,14 @@ class Producer:
             self._away_since = None
             return
         await asyncio.sleep(pause)
+
+
+def _too_large(size: int, most: int) -> Answer:
+    """Said here, for gRPC would end the whole stream over it."""
+    answer: Answer = asyncio.get_running_loop().create_future()
+    metadata = {"field": "messages[0]", "limit": str(most), "size": str(size)}
+    answer.set_exception(TooLarge(f"the message has {size} bytes, and a request at most {most}", metadata=metadata))
+    return answer
 
 
 def _refuse_one(gathering: Gathering, error: HeadwayError) -> None:
