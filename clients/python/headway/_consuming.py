@@ -12,7 +12,7 @@ from headway._consuming_stream import ConsumingStream, NotTold, StreamLink
 from headway._keeping import Keeping
 from headway._lease import Lease
 from headway._outage import Outage
-from headway.core.connecting import span
+from headway.core.connecting import OF_CALLERS, span
 from headway.core.error import HeadwayError
 from headway.core.errors import QueueDrained, Unavailable
 from headway.v1 import queue_service_pb2 as pb
@@ -65,6 +65,7 @@ class Consumer:
         self._has_ended = asyncio.Event()  # a lease has, or the stream
         self._is_over = False
         self._outage = Outage(queue.name)
+        self._is_served = False  # on the stream of now
         self.is_begun = False  # the service has answered once
         self.error: Exception | None = None  # what ended it
 
@@ -158,7 +159,7 @@ class Consumer:
                 except QueueDrained:
                     return
                 except HeadwayError as raised:
-                    if not raised.is_passing:
+                    if not (raised.is_passing or (self._is_served and isinstance(raised, OF_CALLERS))):
                         self.error = raised
                         return
                     error = raised
@@ -198,7 +199,7 @@ class Consumer:
         stream = ConsumingStream(self._queue, start, most=limits.max_batch_messages)
         longest = limits.max_delay.ToTimedelta()
         link = StreamLink(stream, span=self._span, longest_delay=longest)
-        self._stream = stream
+        self._stream, self._is_served = stream, False
         try:
             return await stream.run(partial(self._told, stream, link))
         finally:
@@ -227,7 +228,7 @@ class Consumer:
     def _told(self, stream: ConsumingStream, link: StreamLink, deliveries: Sequence[Delivery]) -> None:
         """Takes over what was delivered; nothing is a sign of life, too."""
         self._outage.over()
-        self.is_begun = True
+        self.is_begun = self._is_served = True
         if not deliveries:
             return
         leases = [self._leased(stream, link, each) for each in deliveries]

@@ -13,6 +13,7 @@ from headway import _batch
 from headway._batching import Answer, Batch, Gathering
 from headway._outage import Outage
 from headway._producing_stream import ProducingStream
+from headway.core.connecting import OF_CALLERS
 from headway.core.error import HeadwayError
 from headway.core.errors import InvalidArgument, NameRefused, TooLarge, Unavailable
 from headway.core.trace import traced
@@ -64,6 +65,7 @@ class Producer:
         self._is_closing = False
         self._outage = Outage(queue.name)
         self._away_since: float | None = None
+        self._is_served = False  # on the stream of now
 
     async def put(
         self,
@@ -188,7 +190,7 @@ class Producer:
                 self._news.clear()
                 await self._news.wait()
             stream = ProducingStream(self._queue, gathering, self._on_duplicate, is_proven=is_proven)
-            self._stream = stream
+            self._stream, self._is_served = stream, False
             began = asyncio.get_running_loop().time()
             try:
                 await stream.run(on_answer=self._served)
@@ -197,14 +199,14 @@ class Producer:
                 is_proven = not gathering.unanswered
                 if gathering.unanswered:
                     if stream.was_open and asyncio.get_running_loop().time() - began > _SERVED_SECONDS:
-                        self._away_since = None
+                        self._away_since, self._is_served = None, True
                     await self._broke(gathering, stream, error)
             finally:
                 self._stream = None
 
     def _served(self) -> None:
         self._outage.over()
-        self._away_since = None
+        self._away_since, self._is_served = None, True
 
     async def _broke(self, gathering: Gathering, stream: ProducingStream, error: HeadwayError) -> None:
         """Decides what becomes of what was not answered; returns when it is time to send the rest again."""
@@ -214,7 +216,7 @@ class Producer:
         if isinstance(error, InvalidArgument) and not isinstance(error, NameRefused) and stream.sent_count:
             _refuse_one(gathering, error)
             return
-        if not error.is_passing:
+        if not (error.is_passing or (self._is_served and isinstance(error, OF_CALLERS))):
             gathering.fail(error)
             return
         if error.is_outcome_unknown:  # of all that was sent, whether answers were lost or the store's

@@ -40,6 +40,9 @@ _NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "
 # that is looked at, as QUEUE_CLOSED is before the ids of a Put.
 _TELLING = (errors.AlreadyExists, errors.InvalidArgument, errors.NotFound, errors.QueueDrained, errors.QueuePaused)
 
+# What ends something that was served when a token expires, or a grant changes; the token of now may have it go on.
+OF_CALLERS = (errors.PermissionDenied, errors.Unauthenticated)
+
 _Response = TypeVar("_Response")
 _Rpc = Callable[..., Awaitable[_Response]]  # a call of the generated stubs that is answered once
 
@@ -90,6 +93,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         """Makes a call, and makes it again while it fails in passing and that does no harm: five tries at most, within
         `call_timeout` plus the `wait` that the request asks for; or within `timeout` seconds, unless that is 0.
 
+        What waits, and is refused for who calls, is made once more with the token of now: the last may have expired.
         What names its effect is repeated whatever became of it, `on_lost` being called first: a Put whose messages all
         carry ids (it then says KEEP in place of REJECT), a Get with an `attempt_id`, and what only reads or settles. A
         Put or Get without is repeated only if nothing happened, and what ends or empties a queue never. Changes the
@@ -115,7 +119,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                 if error.is_outcome_unknown and on_lost is not None:
                     on_lost()
                 is_safe = name in _READ or (name in _NAMED and (is_named or not error.is_outcome_unknown))
-                is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE
+                is_renewed = wait > 0.0 and failures == 1 and isinstance(error, OF_CALLERS)
+                is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE or is_renewed
                 if not (is_away and is_safe) or failures == 5 or clock() + pause >= deadline:
                     raise (error if name in _READ or isinstance(error, _TELLING) else lost or error) from raised
             except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
@@ -159,8 +164,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
 
 def not_by_the_service(ended: BaseException) -> BaseException:
     """Why a call ended over this: its task was cancelled, or else the connection was closed."""
-    task = asyncio.current_task()
-    is_own = isinstance(ended, asyncio.CancelledError) and (task is None or task.cancelling())
+    is_own = isinstance(ended, asyncio.CancelledError) and (task := asyncio.current_task()) and task.cancelling()
     return ended if is_own else errors.ClientClosed("the connection was closed")
 
 

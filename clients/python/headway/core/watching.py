@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any
 
-from headway.core.connecting import Connection, pause_seconds
+from headway.core.connecting import OF_CALLERS, Connection, pause_seconds
 from headway.core.errors import HeadwayError, Unavailable
 from headway.v1 import queue_service_pb2 as pb
 
@@ -17,7 +17,8 @@ async def follow(connection: Connection, queue_name: str, rpc: Any, ask: Callabl
 
     Until the first answer of all it tries for as long as a call may take, and then raises what went wrong; later it
     goes on for as long as the service is away, and says so in the log. A stream whose first answer does not come in
-    that time is broken, too. Raises what would not go away by itself.
+    that time is broken, too, and so is one that was served until its token expired. Raises what would not go away by
+    itself.
     """
     clock, failures = asyncio.get_running_loop().time, 0
     give_up_at: float | None = clock() + connection.call_seconds
@@ -39,7 +40,8 @@ async def follow(connection: Connection, queue_name: str, rpc: Any, ask: Callabl
                         sequence = number
                         yield answer
         except HeadwayError as error:
-            if not error.is_passing:
+            # Of callers: what this stream was served until then it may be again, with the token of now.
+            if not (error.is_passing or (give_up_at is None and not failures and isinstance(error, OF_CALLERS))):
                 raise
             failure = error
 

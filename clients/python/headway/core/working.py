@@ -53,8 +53,7 @@ class Worker:
             try:
                 # A longer wait saves calls, a shorter one notices a lost service sooner.
                 got = Lease.get(self.connection, self.queue_name, wait=timedelta(seconds=30), lease=self.lease)
-                lease = await self.unless_stopped(got)
-                failures = 0
+                lease, failures = await self.unless_stopped(got), 0
                 if lease is not None:
                     await self.handle(lease)
             except QueueDrained:
