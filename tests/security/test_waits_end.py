@@ -16,6 +16,7 @@ from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
 from security.callers import Caller, line_of, short_lived, write_callers
 from wire.calls import Line, leases, payloads
+from wire.flows import Producing
 
 pytestmark = pytest.mark.any_store
 
@@ -96,6 +97,31 @@ async def test_a_get_that_settled_tells_that_when_its_wait_is_cut_off(
         answer = await asyncio.wait_for(getting, TAKEN_BACK_S)
         assert (len(answer.settled), len(answer.deliveries)) == (1, 0)
         assert (await line.counts()).acked == 1
+
+
+async def test_a_batch_that_waits_on_a_stream_is_told_how_far_it_was_put(
+    start: Start, connect: Connect, short_dir: Path, name: str
+) -> None:
+    caller = Caller(roles=("producer",), namespace="team")
+    file = write_callers(short_dir / "callers.toml", [ADMIN, caller])
+    service = start(HEADWAY_AUTH_FILE=str(file))
+    async with connect(service.address) as channel:
+        line = line_of(channel, ADMIN, name)
+        await line.create(bound=1)
+        async with Producing(line_of(channel, caller, name)) as stream:
+            half = await stream.send(b"fits", b"does not")
+            behind = await stream.send(b"behind")
+            await eventually(partial(stand, line, producers=1))
+            write_callers(file, [ADMIN])
+            with refused("UNAUTHENTICATED", grpc.StatusCode.UNAUTHENTICATED):
+                await stream.ended(within=TAKEN_BACK_S)
+        assert stream.answered == [half] != [behind]
+        first, second = stream.seen[0].results
+        assert first.ticket
+        assert not first.error.code
+        assert second.error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+        await eventually(partial(stand, line))
+        assert payloads((await line.get(10)).deliveries) == [b"fits"]
 
 
 async def test_no_message_goes_to_nowhere_while_waits_are_cut_off(

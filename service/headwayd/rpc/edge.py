@@ -326,6 +326,8 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
             with contextlib.ExitStack() as over:
                 if caller is not None:
                     over.enter_context(caller.quota.stream())
+                if guard is not None and caller is not None and name in ANSWERING_METHODS:
+                    over.enter_context(guard.watching_wait(context, caller))  # what waits is told how far it came
                 stream = Stream(serve(requests or request, context), context, name, requests=requests)
                 over.enter_context(gate.ending(stream, connection))
                 if guard is not None and caller is not None:

@@ -17,6 +17,7 @@ from headwayd.domain.model import PutOrder, PutOutcome, refused
 from headwayd.engine.read_ahead import ReadAhead
 from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
+from headwayd.rpc.cutting import cut_off_of_this_call
 from headwayd.rpc.deadlines import store_budget_s, wait_within_deadline_ms
 from headwayd.rpc.edge import Context
 from headwayd.rpc.encoded import Reply, followed
@@ -131,8 +132,9 @@ async def _put_all(
         at += len(messages)
         if rest := messages[len(outcomes) :]:
             wait_ms = wait_within_deadline_ms(_WAIT_MS, context)
+            order = batch.order._replace(messages=rest, wait_ms=wait_ms, cut_off=cut_off_of_this_call())
             try:
-                others = await _put(engine, batch.order._replace(messages=rest, wait_ms=wait_ms), context)
+                others = await _put(engine, order, context)
                 outcomes = [*outcomes, *others] if outcomes else others
             except HeadwayError as error:
                 if not outcomes:
