@@ -57,12 +57,12 @@ type Lease struct {
 	// Delivery is what was leased: the message, its attempt, its ticket, and the lease's token.
 	*headwaypb.Delivery
 
-	queue   *Queue
-	asked   *durationpb.Duration    // how long it was asked to last; nil: as the policy says
-	end     context.CancelCauseFunc // of the handler's context
-	calling sync.Mutex              // one call at a time: an Ack that overtakes an Extend would make it look lost
-	settled bool                    // guarded by calling
-	loss    atomic.Value            // an *Error, once the service said that the lease has no say any more
+	queue     *Queue
+	asked     *durationpb.Duration    // how long it was asked to last; nil: as the policy says
+	end       context.CancelCauseFunc // of the handler's context
+	calling   sync.RWMutex            // read-locked by Extends: an Ack that overtakes one would make it look lost
+	isSettled atomic.Bool             // or is found lost
+	loss      atomic.Value            // an *Error, once the service said that the lease has no say any more
 }
 
 // Lease leases one message, if there is one within the wait, and runs handle with it; found tells whether there was.
@@ -194,7 +194,7 @@ func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bo
 // later calls do nothing.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
 	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
-	return l.settle(func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
+	return l.settle(&l.calling, func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
 }
 
 // Release gives the message back to the head of the line, now and for free: it was not worked on.
@@ -218,7 +218,7 @@ func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) e
 
 func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
 	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
-	return l.settle(func() (settled, error) { return l.queue.client.Queues.Delay(ctx, request) })
+	return l.settle(&l.calling, func() (settled, error) { return l.queue.client.Queues.Delay(ctx, request) })
 }
 
 // Progress tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes. Fails with LEASE_STALE or
@@ -227,9 +227,10 @@ func (l *Lease) Progress(ctx context.Context, fraction float64, note string) err
 	return l.extend(ctx, &headwaypb.ExtendRequest{Progress: &headwaypb.Progress{Fraction: fraction, Note: note}})
 }
 
+// extend goes beside other Extends, whose answers may not come.
 func (l *Lease) extend(ctx context.Context, request *headwaypb.ExtendRequest) error {
 	request.Queue, request.Leases, request.Lease = l.queue.name, []string{l.GetLease()}, l.asked
-	return l.settle(func() (settled, error) { return l.queue.client.Queues.Extend(ctx, request) })
+	return l.settle(l.calling.RLocker(), func() (settled, error) { return l.queue.client.Queues.Extend(ctx, request) })
 }
 
 // IsLost tells that the service said that somebody else has, or had, the message, or to an Ack that it is dead: what is
@@ -241,34 +242,32 @@ type settled interface {
 }
 
 // settle makes a call about a lease that is not settled, and notes what the service says of it.
-func (l *Lease) settle(call func() (settled, error)) error {
-	l.calling.Lock()
-	defer l.calling.Unlock()
-	if !l.settled {
-		response, err := call()
-		if err != nil {
-			return err
-		}
-		said := response.GetResults()[0].Settled
-		l.settled = said != headwaypb.Settled_SETTLED_EXTENDED
-		_, isAck := response.(*headwaypb.AckResponse)
-		switch {
-		case said == headwaypb.Settled_SETTLED_STALE:
-			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE, "too late")
-		case said == headwaypb.Settled_SETTLED_GONE:
-			l.lose(codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE, "too late")
-		case said == headwaypb.Settled_SETTLED_DEAD && isAck: // to a Delay it is how that ended
-			l.lose(codes.FailedPrecondition, headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE, "too late: the message is dead")
-		}
+func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
+	lock.Lock()
+	defer lock.Unlock()
+	if l.isSettled.Load() {
+		lost, _ := l.loss.Load().(error)
+		return lost
 	}
-	lost, _ := l.loss.Load().(error)
-	return lost
-}
-
-func (l *Lease) lose(code codes.Code, reason headwaypb.ErrorReason, text string) {
-	lost := &Error{Code: code, Reason: reason, Text: text, Metadata: map[string]string{"queue": l.queue.name}}
+	response, err := call()
+	if err != nil {
+		return err
+	}
+	said := response.GetResults()[0].Settled
+	defer l.isSettled.CompareAndSwap(false, said != headwaypb.Settled_SETTLED_EXTENDED) // once the loss is noted
+	lost := &Error{Code: codes.FailedPrecondition, Text: "too late", Metadata: map[string]string{"queue": l.queue.name}}
+	lost.Reason = headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
+	switch _, isAck := response.(*headwaypb.AckResponse); {
+	case said == headwaypb.Settled_SETTLED_GONE:
+		lost.Code, lost.Reason = codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE
+	case said == headwaypb.Settled_SETTLED_DEAD && isAck: // to a Delay it is how that ended
+		lost.Text += ": the message is dead"
+	case said != headwaypb.Settled_SETTLED_STALE:
+		return nil
+	}
 	l.loss.Store(lost)
 	l.end(lost)
+	return lost
 }
 
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for

@@ -185,6 +185,26 @@ func TestAnAckDoesNotWaitForAnExtendWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+func TestALeaseIsExtendedWhileTheAnswerToItsProgressDoesNotCome(t *testing.T) {
+	s, kept := settles(acked, delayed, extended), make(chan struct{}, 100)
+	s.extend = func(request *headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		if request.Progress == nil {
+			kept <- struct{}{}
+			return extended, nil
+		}
+		for range 3 { // more than were under way
+			<-kept
+		}
+		return extended, nil
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(ctx context.Context, lease *Lease) ([]byte, error) {
+		return nil, lease.Progress(ctx, 0.5, "half of it")
+	}, Options{})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnAckThatComesTooLateIsAnError(t *testing.T) {
 	s := settles(stale, delayed, extended)
 	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})

@@ -2,23 +2,9 @@ package dev.headway;
 
 import static io.grpc.ConnectivityState.TRANSIENT_FAILURE;
 
-import dev.headway.v1.GetRequest;
-import dev.headway.v1.Message;
-import dev.headway.v1.OnDuplicate;
-import dev.headway.v1.PutRequest;
-import dev.headway.v1.PutResult;
-import dev.headway.v1.QueueServiceGrpc;
-import io.grpc.CallOptions;
-import io.grpc.Channel;
-import io.grpc.ChannelCredentials;
-import io.grpc.ClientCall;
-import io.grpc.Context;
-import io.grpc.Grpc;
-import io.grpc.InsecureChannelCredentials;
-import io.grpc.ManagedChannel;
-import io.grpc.MethodDescriptor;
+import dev.headway.v1.*;
+import io.grpc.*;
 import io.grpc.Status.Code;
-import io.grpc.StatusRuntimeException;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
 import java.util.List;

@@ -1,16 +1,12 @@
 package dev.headway;
 
 import com.google.protobuf.ByteString;
-import dev.headway.v1.AckRequest;
-import dev.headway.v1.DelayRequest;
-import dev.headway.v1.Delivery;
-import dev.headway.v1.ExtendRequest;
-import dev.headway.v1.Progress;
-import dev.headway.v1.QueueServiceGrpc;
-import dev.headway.v1.Settled;
+import dev.headway.v1.*;
 import java.time.Duration;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Supplier;
 
 /**
  * The right to work on one message, kept alive until it is settled or closed.
@@ -19,11 +15,14 @@ import java.util.concurrent.TimeUnit;
  * {@link #ack} when the work is done. {@link #run} does that by itself. Safe for many threads.
  */
 public final class Lease implements AutoCloseable {
+    private static final Settled HELD = Settled.SETTLED_EXTENDED;
+    private static final Settled SETTLING = Settled.SETTLED_UNSPECIFIED; // or it was left to lapse
+
     private final Headway headway;
     private final Delivery delivery;
     private final ExtendRequest extension;
     private final Future<?> extending;
-    private volatile Settled said = Settled.SETTLED_EXTENDED; // as long as it is held
+    private final AtomicReference<Settled> said = new AtomicReference<>(HELD); // or SETTLING, or how it ended
 
     Lease(Headway headway, String queue, Delivery delivery, Duration span) {
         this.headway = headway;
@@ -31,10 +30,10 @@ public final class Lease implements AutoCloseable {
         var told = ExtendRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
         extension = told.setLease(Headway.wire(span)).build();
         long third = span.toMillis() / 3;
-        // An answer that does not come leaves time for another try, and for an Ack, which waits for it.
+        // An answer that does not come leaves time for another try.
         var most = Duration.ofMillis(Math.max(Math.min(third, headway.callTimeout.toMillis()) / 2, 100));
         Runnable keep = () -> quietly(() -> extend(extension, most));
-        extending = headway.extenders.scheduleAtFixedRate(keep, third, third, TimeUnit.MILLISECONDS);
+        extending = headway.extenders.scheduleWithFixedDelay(keep, third, third, TimeUnit.MILLISECONDS);
     }
 
     /**
@@ -53,21 +52,22 @@ public final class Lease implements AutoCloseable {
      * @return true from then on
      */
     public boolean isLost() {
-        return said == Settled.SETTLED_STALE || said == Settled.SETTLED_GONE || said == Settled.SETTLED_DEAD;
+        return said.get() == Settled.SETTLED_STALE || said.get() == Settled.SETTLED_GONE;
     }
 
     /**
-     * Settles the message for good, with a word to those who watch it.
+     * Settles the message for good, with a word to those who watch it. What is settled is not settled again: later
+     * calls do nothing.
      *
      * @param result at most 4096 bytes; null: none
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more, be it that the message is
      *     dead
      */
     public synchronized void ack(byte[] result) {
-        settle(said); // a loss that is known is not asked for again
         var request = AckRequest.newBuilder().setQueue(extension.getQueue()).addLeases(delivery.getLease());
         request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result));
-        settle(headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0).getSettled());
+        settle(SETTLING, true, () -> headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0));
+        extending.cancel(false);
     }
 
     /**
@@ -106,14 +106,11 @@ public final class Lease implements AutoCloseable {
      */
     public void run(Handler handler) throws Exception {
         try {
-            var result = handler.handle(this);
-            if (said == Settled.SETTLED_EXTENDED || isLost()) {
-                ack(result);
-            }
+            ack(handler.handle(this));
         } catch (Throwable error) { // whatever it is, it is this message's failure
             if (!(error instanceof InterruptedException || Thread.currentThread().isInterrupted())) {
                 quietly(() -> delay(null, error.getClass().getName())); // its text may hold secrets
-                said = isLost() ? said : Settled.SETTLED_UNSPECIFIED; // if that failed it lapses
+                said.compareAndSet(HELD, SETTLING); // if that failed it lapses
             }
             throw error;
         } finally {
@@ -123,41 +120,49 @@ public final class Lease implements AutoCloseable {
 
     /** Gives the message back at once and for free, unless it is settled; if that fails the lease lapses by itself. */
     @Override
-    public void close() {
+    public synchronized void close() {
         boolean wasInterrupted = Thread.interrupted();
         quietly(() -> delay(DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true)));
-        said = isLost() ? said : Settled.SETTLED_UNSPECIFIED;
+        said.compareAndSet(HELD, SETTLING); // for ever
         extending.cancel(false);
         if (wasInterrupted) {
             Thread.currentThread().interrupt();
         }
     }
 
-    // One call at a time: an Ack that overtakes an Extend would make it look lost.
-    private synchronized void extend(ExtendRequest request, Duration timeout) {
-        settle(headway.call(QueueServiceGrpc.getExtendMethod(), request, request, timeout).getResults(0).getSettled());
+    private void extend(ExtendRequest request, Duration timeout) {
+        var rpc = QueueServiceGrpc.getExtendMethod();
+        settle(HELD, false, () -> headway.call(rpc, request, request, timeout).getResults(0));
     }
 
     private synchronized void delay(DelayRequest.Builder told) {
         var request = told.setQueue(extension.getQueue()).addLeases(delivery.getLease()).build();
-        var answer = headway.call(QueueServiceGrpc.getDelayMethod(), request).getResults(0).getSettled();
-        settle(answer == Settled.SETTLED_DEAD ? Settled.SETTLED_RELEASED : answer); // dead by this is no loss
+        settle(SETTLING, false, () -> headway.call(QueueServiceGrpc.getDelayMethod(), request).getResults(0));
+        extending.cancel(false);
     }
 
-    /** Notes what the service says; throws if that, or what it said before, is that the lease is lost. */
-    private void settle(Settled told) {
-        said = told;
-        if (told != Settled.SETTLED_EXTENDED) {
-            extending.cancel(false);
+    /**
+     * Makes a call on a lease that is held, and notes what the service says; throws if that, or what it said before, is
+     * that the lease is lost. {@code meanwhile}: HELD, so others may go beside it; or SETTLING, so what an Extend is
+     * told does not count: an Ack that overtakes it makes the lease look lost.
+     */
+    private void settle(Settled meanwhile, boolean isAck, Supplier<SettleResult> call) {
+        if (said.compareAndSet(HELD, meanwhile)) {
+            try {
+                var told = call.get().getSettled();
+                said.compareAndSet(meanwhile, isAck && told == Settled.SETTLED_DEAD ? Settled.SETTLED_STALE : told);
+            } finally {
+                said.compareAndSet(meanwhile, HELD); // it failed
+            }
         }
         if (isLost()) {
-            throw HeadwayException.tooLate(told == Settled.SETTLED_GONE, "the lease has no say any more: " + told);
+            throw HeadwayException.tooLate(said.get() == Settled.SETTLED_GONE, "the lease has no say any more");
         }
     }
 
-    private synchronized void quietly(Runnable call) {
+    private void quietly(Runnable call) {
         try {
-            if (said == Settled.SETTLED_EXTENDED) {
+            if (said.get() == HELD) {
                 call.run();
             }
         } catch (HeadwayException error) {

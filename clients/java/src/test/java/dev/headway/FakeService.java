@@ -44,10 +44,12 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     final BlockingQueue<Deadline> deadlines = new LinkedBlockingQueue<>();
     final Deque<Object> puts = new ArrayDeque<>(); // each a response or a Throwable; the last one stays
     final Deque<Object> gets = new ArrayDeque<>(); // likewise, but at the end a Get waits until it is cancelled
+    final Deque<Object> acks = new ArrayDeque<>(); // likewise, but at the end an Ack is answered as ackSays has it
     final Deque<List<Object>> watches = new ArrayDeque<>(); // of each stream, what it tells
     volatile Settled ackSays = Settled.SETTLED_ACKED;
     volatile Settled delaySays = Settled.SETTLED_RELEASED;
     volatile Settled extendSays = Settled.SETTLED_EXTENDED;
+    volatile boolean isProgressAnswered = true;
     final AtomicInteger unanswered = new AtomicInteger(); // how many Extends are not
     private final Server server;
 
@@ -101,7 +103,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void ack(AckRequest request, StreamObserver<AckResponse> answer) {
         note(request);
-        say(AckResponse.newBuilder().addResults(settled(ackSays)).build(), answer);
+        say(acks.isEmpty() ? AckResponse.newBuilder().addResults(settled(ackSays)).build() : acks.remove(), answer);
     }
 
     @Override
@@ -113,7 +115,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void extend(ExtendRequest request, StreamObserver<ExtendResponse> answer) {
         note(request);
-        if (unanswered.getAndDecrement() <= 0) {
+        if (unanswered.getAndDecrement() <= 0 && (isProgressAnswered || !request.hasProgress())) {
             say(ExtendResponse.newBuilder().addResults(settled(extendSays)).build(), answer);
         }
     }

@@ -166,6 +166,54 @@ class LeaseTest extends WithService {
     }
 
     @Test
+    @Timeout(120)
+    void isExtendedWhileTheAnswerToItsProgressDoesNotCome() throws Exception {
+        service.isProgressAnswered = false;
+        try (var lease = lease(Duration.ofMillis(30))) {
+            var telling = new Thread(() -> assertThrows(HeadwayException.class, () -> lease.progress(0.5, "half")));
+            telling.start();
+            while (!service.next(ExtendRequest.class).hasProgress()) {
+                assertTrue(telling.isAlive());
+            }
+            for (int n = 0; n < 3; n++) {
+                assertFalse(service.next(ExtendRequest.class).hasProgress());
+            }
+            assertTrue(telling.isAlive());
+            lease.ack(null); // which does not wait for that
+            telling.interrupt();
+            telling.join();
+        }
+        assertFalse(service.next(AckRequest.class).getLeases(0).isEmpty());
+    }
+
+    @Test
+    void onceItIsSettledLaterCallsDoNothing() throws Exception {
+        var acked = lease(LONG);
+        acked.run(lease -> {
+            lease.ack(null);
+            lease.progress(1.0, "all of it");
+            lease.delay(null, "again");
+            lease.ack(null);
+            return null;
+        });
+        service.next(AckRequest.class);
+        assertTrue(service.asked.isEmpty() && !acked.isLost());
+    }
+
+    @Test
+    void anAckThatFailsLeavesItHeld() throws Exception {
+        service.acks.add(Status.INVALID_ARGUMENT.asRuntimeException()); // a result that is too long
+        try (var lease = lease(LONG)) {
+            assertThrows(HeadwayException.class, () -> lease.ack(new byte[5000]));
+            lease.progress(0.9, "once more");
+            lease.ack(null);
+        }
+        service.next(AckRequest.class);
+        service.next(ExtendRequest.class);
+        service.next(AckRequest.class);
+    }
+
+    @Test
     void aRepeatThatFindsTheQueueDrainedSaysSo() {
         service.gets.addFirst(failure(Status.Code.FAILED_PRECONDITION, "QUEUE_DRAINED"));
         service.gets.addFirst(Status.UNAVAILABLE.asRuntimeException());
