@@ -273,17 +273,16 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
 // another try before the lease lapses, and for an Ack, which waits for it.
 func (l *Lease) keepAlive(ctx context.Context) {
-	third := 30 * time.Millisecond // of a foreign message nobody may know when it was put
-	if l.PutAt != nil {
+	span := l.asked.AsDuration()
+	if l.asked == nil && l.PutAt != nil { // else it is a foreign message, and nobody may know when it was put
 		// By the store's clock it was given when its message had waited so long.
-		given := l.PutAt.AsTime().Add(l.Waited.AsDuration())
-		third = max(third, l.LeaseExpiresAt.AsTime().Sub(given)/3)
+		span = l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
 	}
-	most := max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond)
+	third := max(span/3, 30*time.Millisecond)
 	for turns := time.Tick(third); ; {
 		select {
 		case <-turns:
-			limited, cancel := context.WithTimeout(ctx, most)
+			limited, cancel := context.WithTimeout(ctx, max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond))
 			_ = l.extend(limited, &headwaypb.ExtendRequest{})
 			cancel()
 		case <-ctx.Done():

@@ -128,14 +128,41 @@ func TestALeaseIsKeptAliveAndItsLossEndsTheHandler(t *testing.T) {
 			t.Errorf("ended because of %v", context.Cause(ctx))
 		}
 		return []byte("too late"), nil
-	}, Options{Lease: time.Hour})
+	}, Options{Lease: 100 * time.Millisecond})
 	for _, asked := range requests[*headwaypb.ExtendRequest](s) {
-		if asked.Lease.AsDuration() != time.Hour {
+		if asked.Lease.AsDuration() != 100*time.Millisecond {
 			t.Errorf("asked %v", asked)
 		}
 	}
 	if !Is(err, isStale) || len(requests[*headwaypb.AckRequest](s)) != 0 {
 		t.Errorf("failed with %v", err)
+	}
+}
+
+func TestALeaseOfAForeignMessageIsExtendedByTheSpanThatWasAskedFor(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		response, err := give(ctx, request)
+		for _, delivery := range response.GetDeliveries() {
+			delivery.PutAt, delivery.Waited = nil, nil
+		}
+		return response, err
+	}
+	asked := make(chan time.Time, 100)
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		asked <- time.Now()
+		return extended, nil
+	}
+	begun := time.Now()
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) {
+		if first := (<-asked).Sub(begun); first < 300*time.Millisecond {
+			t.Errorf("it was extended after %v", first)
+		}
+		return nil, nil
+	}, Options{Lease: 900 * time.Millisecond})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
