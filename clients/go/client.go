@@ -32,7 +32,8 @@ const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List Li
 type Client struct {
 	// Queues is the generated stub of QueueService. A call without a deadline gets one: the call timeout beyond the
 	// wait it asks for. Streams have none. While the service is unavailable a call is made again until its deadline, if
-	// it only reads or carries ids. Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
+	// it only reads or carries ids; so is one whose answer does not come within half of its time beyond the wait.
+	// Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
 	// try accepted is then deduplicated, and body_differs tells that the id is another message's; and the call fails
 	// with that try's error, unless a later answer tells what became of it.
 	Queues headwaypb.QueueServiceClient
@@ -112,19 +113,30 @@ func (c *Client) Queue(name string) *Queue { return &Queue{client: c, name: name
 // unary makes every call that does not stream: with a deadline, again where that does no harm, with a typed error.
 func (c *Client) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+	waited := time.Now() // when what it asks to wait is over
+	if waiting, can := request.(interface{ GetWait() *durationpb.Duration }); can {
+		waited = waited.Add(max(0, waiting.GetWait().AsDuration()))
+	}
 	if _, has := ctx.Deadline(); !has {
-		timeout := c.callTimeout
-		if waiting, can := request.(interface{ GetWait() *durationpb.Duration }); can {
-			timeout += max(0, waiting.GetWait().AsDuration())
-		}
-		limited, cancel := context.WithTimeout(ctx, timeout)
+		limited, cancel := context.WithDeadline(ctx, waited.Add(c.callTimeout))
 		defer cancel()
 		ctx = limited
 	}
 	put, isPut := request.(*headwaypb.PutRequest)
+	get, _ := request.(*headwaypb.GetRequest)
+	isNameless := func(message *headwaypb.Message) bool { return message.GetId() == "" }
+	isNamed := get.GetAttemptId() != "" || isPut && !slices.ContainsFunc(put.Messages, isNameless)
+	if !isNamed && !slices.Contains(strings.Fields(repeatable), path.Base(method)) {
+		return Typed(invoke(ctx, method, request, response, conn, options...))
+	}
 	var lost *Error // the last try that may have done it
 	for failures := 1; ; failures++ {
-		err := Typed(invoke(ctx, method, request, response, conn, options...))
+		deadline, _ := ctx.Deadline()
+		wait := max(0, time.Until(waited))
+		// An answer that does not come leaves time for another try, which may meet another host.
+		try, end := context.WithTimeout(ctx, wait+max((time.Until(deadline)-wait)/2, time.Second))
+		err := Typed(invoke(try, method, request, response, conn, options...))
+		end()
 		failed, is := err.(*Error)
 		switch {
 		// FAILED_PRECONDITION refuses a Put, as other codes any call, without a look at what an earlier try did.
@@ -133,8 +145,8 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 		case failed.OutcomeUnknown():
 			lost = failed
 		}
-		isAway := failed.Code == codes.Unavailable || failed.Code == codes.Canceled && ctx.Err() == nil
-		if !isAway || !harmless(method, request) || !c.pause(ctx, failures, failed) {
+		isOurs := ctx.Err() != nil || failed.Code != codes.Canceled && failed.Code != codes.DeadlineExceeded
+		if failed.Code != codes.Unavailable && isOurs || !c.pause(ctx, failures, failed) {
 			return cmp.Or(lost, failed)
 		}
 		if isPut && lost != nil && put.OnDuplicate < headwaypb.OnDuplicate_ON_DUPLICATE_KEEP {
@@ -142,17 +154,6 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 			put.OnDuplicate, request = headwaypb.OnDuplicate_ON_DUPLICATE_KEEP, put
 		}
 	}
-}
-
-// harmless tells whether a call may be made again although the first try may have done it.
-func harmless(method string, request any) bool {
-	switch request := request.(type) {
-	case *headwaypb.PutRequest:
-		return !slices.ContainsFunc(request.Messages, func(m *headwaypb.Message) bool { return m.GetId() == "" })
-	case *headwaypb.GetRequest:
-		return request.AttemptId != ""
-	}
-	return slices.Contains(strings.Fields(repeatable), path.Base(method))
 }
 
 // pause waits after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never shorter than the service

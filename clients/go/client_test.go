@@ -206,13 +206,60 @@ func TestOnlyWhatCarriesIdsOrReadsIsMadeAgain(t *testing.T) {
 			t.Errorf("%v: %v", request, err)
 		}
 	}
-	for method, again := range map[string]bool{"Describe": true, "Extend": true, "Close": false, "Purge": false} {
-		if harmless("/headway.v1.QueueService/"+method, nil) != again {
-			t.Error(method)
+	client := connect(t, &service{})
+	for method, again := range map[string]bool{"Describe": true, "Extend": true, "Get": false, "Close": false, "Purge": false} {
+		tries := 0
+		invoke := func(context.Context, string, any, any, *grpc.ClientConn, ...grpc.CallOption) error {
+			if tries++; tries == 1 {
+				return errStopping
+			}
+			return nil
+		}
+		_ = client.unary(t.Context(), "/headway.v1.QueueService/"+method, &headwaypb.GetRequest{}, nil, nil, invoke)
+		if again != (tries == 2) {
+			t.Errorf("%s: %d tries", method, tries)
 		}
 	}
-	if harmless("/headway.v1.QueueService/Get", &headwaypb.GetRequest{}) {
-		t.Error("a Get without a name")
+}
+
+func TestATryWithoutAnAnswerLeavesTimeForAnother(t *testing.T) {
+	for _, wait := range []time.Duration{0, time.Hour} { // beyond which it has so long
+		s, left := &service{}, time.Duration(0)
+		s.get = func(ctx context.Context, _ *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+			deadline, _ := ctx.Deadline()
+			left = time.Until(deadline)
+			return &headwaypb.GetResponse{}, nil
+		}
+		asked := &headwaypb.GetRequest{AttemptId: "a", Wait: durationpb.New(wait)}
+		if _, err := connect(t, s).Queues.Get(t.Context(), asked); err != nil || left > wait+5*time.Second {
+			t.Errorf("waiting %v: %v was left, %v", wait, left, err)
+		}
+	}
+}
+
+func TestWorkThatIsDoneIsAckedByWhomeverAnswers(t *testing.T) {
+	silent, other := settles(acked, delayed, extended), settles(acked, delayed, extended)
+	silent.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) {
+		<-t.Context().Done()
+		return acked, nil
+	}
+	client, err := Connect(Config{Addresses: []string{serve(t, silent), serve(t, other)}, CallTimeout: 4 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, s := range []*service{silent, other} { // until both are connected
+		for len(requests[*headwaypb.DescribeRequest](s)) == 0 {
+			if _, err := client.Queues.Describe(t.Context(), &headwaypb.DescribeRequest{Queue: "q"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for len(requests[*headwaypb.AckRequest](silent)) == 0 {
+		ack := &headwaypb.AckRequest{Queue: "q", Leases: []string{"token"}}
+		if _, err := client.Queues.Ack(t.Context(), ack); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

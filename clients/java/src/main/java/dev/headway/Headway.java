@@ -22,8 +22,8 @@ import java.util.stream.Stream;
  * QueueServiceGrpc.newBlockingStub(headway)}. Safe for many threads; one for each process is enough.
  *
  * <p>It connects with the first call and not before, spreads calls over all addresses in turn, and finds its way back
- * when the service was away. A unary call that has no deadline gets the call timeout; streams have none, for nobody
- * knows how long the work takes: pings find out if the other side is gone.
+ * when the service was away. A unary call of a stub that has no deadline gets the call timeout, whatever it asks to
+ * wait; streams have none, for nobody knows how long the work takes: pings find out if the other side is gone.
  *
  * <p>Calls block their thread. Interrupting it, or the end of its gRPC context, cancels the call, which then fails with
  * the code {@code CANCELLED}.
@@ -38,6 +38,10 @@ public final class Headway extends Channel implements AutoCloseable {
     // What does not pass by itself; with any other code the service is away, or busy.
     private static final Set<Code> LASTING = Set.of(
             Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED);
+
+    // The service is not there, or did not answer. gRPC ends with CANCELLED what a process that goes down, or is
+    // overrun, has not begun.
+    private static final Set<Code> AWAY = Set.of(Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED);
 
     // Answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
     private static final Set<Code> TELLING = Set.of(Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT);
@@ -94,7 +98,7 @@ public final class Headway extends Channel implements AutoCloseable {
         }
         boolean isNamed = Stream.of(messages).noneMatch(message -> message.getId().isEmpty());
         var again = isNamed ? put.clone().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
-        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout.plus(wait)).getResultsList();
+        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout).getResultsList();
     }
 
     /**
@@ -109,12 +113,14 @@ public final class Headway extends Channel implements AutoCloseable {
     public Optional<Lease> lease(String queue, Duration wait, Duration span) {
         var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
         var named = get.setAttemptId(UUID.randomUUID().toString()).build(); // a repeat gives what a lost answer gave
-        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout.plus(wait));
+        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout);
         return answer.getDeliveriesList().stream().findFirst().map(told -> new Lease(this, queue, told, span));
     }
 
     /**
      * Makes one call with its error typed, and again if the service was not there and it does no harm when done twice.
+     * It may take the call timeout beyond what it asks to wait, and each try of it half of what is left of that, so
+     * that one whose answer does not come leaves time for another.
      *
      * @param <Q> what it asks
      * @param <R> what it answers
@@ -124,15 +130,25 @@ public final class Headway extends Channel implements AutoCloseable {
      * @throws HeadwayException if it failed; that of a try which may have taken effect, unless a later answer tells
      *     what became of it
      */
-    public <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
+    public <Q extends com.google.protobuf.Message, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
         return call(rpc, request, REPEATABLE.contains(rpc.getBareMethodName()) ? request : null, callTimeout);
     }
 
-    /** {@code again}: what to ask once a try may have taken effect; null: nothing, and the call is made once. */
-    <Q, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration timeout) {
-        var options = CallOptions.DEFAULT.withDeadlineAfter(timeout);
+    /**
+     * Takes no longer than {@code limit} beyond what it asks to wait. {@code again}: what to ask once a try may have
+     * taken effect; null: nothing, and the call is made once.
+     */
+    <Q extends com.google.protobuf.Message, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration limit) {
+        var field = request.getDescriptorForType().findFieldByName("wait");
+        var wait = field == null ? wire(Duration.ZERO) : (com.google.protobuf.Duration) request.getField(field);
+        long end = System.nanoTime() + limit.plusSeconds(wait.getSeconds()).plusNanos(wait.getNanos()).toNanos();
         HeadwayException lost = null; // of the last try that may have taken effect
         for (int failures = 0; ; failures++) {
+            // An answer that does not come leaves time for another try, which may meet another host.
+            long left = end - System.nanoTime();
+            long waiting = Math.max(0, left - limit.toNanos());
+            long half = Math.min(left, waiting + Math.max((left - waiting) / 2, 1_000_000_000));
+            var options = CallOptions.DEFAULT.withDeadlineAfter(again == null ? left : half, TimeUnit.NANOSECONDS);
             try {
                 return ClientCalls.blockingUnaryCall(this, rpc, options, lost == null ? request : again);
             } catch (StatusRuntimeException thrown) {
@@ -140,9 +156,8 @@ public final class Headway extends Channel implements AutoCloseable {
                 // FAILED_PRECONDITION refuses a Put as other codes any call: without a look at what an earlier try did.
                 boolean isState = error.code() == Code.FAILED_PRECONDITION && !(request instanceof PutRequest);
                 lost = isState || TELLING.contains(error.code()) ? null : error.isOutcomeUnknown() ? error : lost;
-                // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
-                boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.code() == Code.CANCELLED);
-                pause(isSafe ? options.getDeadline().timeRemaining(TimeUnit.NANOSECONDS) : 0, failures, error, lost);
+                boolean isSafe = again != null && AWAY.contains(error.code());
+                pause(isSafe ? end - System.nanoTime() : 0, failures, error, lost);
             }
         }
     }

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.headway.v1.AckRequest;
 import dev.headway.v1.GetRequest;
 import dev.headway.v1.GetResponse;
 import dev.headway.v1.QueueServiceGrpc;
@@ -19,9 +20,27 @@ class ConnectTest {
     void aCallHasTheCallTimeoutBeyondItsWait() throws Exception {
         try (var service = new FakeService(); var headway = service.connect()) {
             service.gets.add(FakeService.delivery("a"));
-            headway.lease("q", Duration.ofMinutes(10), Duration.ofMinutes(1));
+            headway.lease("q", Duration.ofMinutes(10), Duration.ofMinutes(1)); // by a name: there may be another try
             long seconds = service.deadlines.take().timeRemaining(TimeUnit.SECONDS);
-            assertTrue(seconds > 600 && seconds <= 660, "it has " + seconds + " s left");
+            assertTrue(seconds > 600 && seconds <= 630, "it has " + seconds + " s left");
+            service.gets.add(FakeService.delivery("b"));
+            var get = GetRequest.newBuilder().setWait(Headway.wire(Duration.ofMinutes(10))).build();
+            headway.call(QueueServiceGrpc.getGetMethod(), get); // once
+            seconds = service.deadlines.take().timeRemaining(TimeUnit.SECONDS);
+            assertTrue(seconds > 630 && seconds <= 660, "it has " + seconds + " s left");
+        }
+    }
+
+    @Test
+    void workThatIsDoneIsAckedByWhomeverAnswers() throws Exception {
+        try (var silent = new FakeService(); var other = new FakeService()) {
+            silent.areAcksAnswered = false;
+            try (var headway = new Headway(Duration.ofSeconds(4), silent.address(), other.address())) {
+                var ack = AckRequest.newBuilder().setQueue("q").addLeases("token").build();
+                while (silent.asked.isEmpty()) {
+                    assertEquals(1, headway.call(QueueServiceGrpc.getAckMethod(), ack).getResultsCount());
+                }
+            }
         }
     }
 

@@ -49,6 +49,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     volatile Settled ackSays = Settled.SETTLED_ACKED;
     volatile Settled delaySays = Settled.SETTLED_RELEASED;
     volatile Settled extendSays = Settled.SETTLED_EXTENDED;
+    volatile boolean areAcksAnswered = true;
     volatile boolean isProgressAnswered = true;
     final AtomicInteger unanswered = new AtomicInteger(); // how many Extends are not
     private final Server server;
@@ -103,6 +104,9 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void ack(AckRequest request, StreamObserver<AckResponse> answer) {
         note(request);
+        if (!areAcksAnswered) {
+            return;
+        }
         say(acks.isEmpty() ? AckResponse.newBuilder().addResults(settled(ackSays)).build() : acks.remove(), answer);
     }
 
