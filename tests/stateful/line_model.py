@@ -154,9 +154,7 @@ class LineModel:
     def come_back(self, place: str, units: int | None) -> tuple[str, int]:
         """Why it cannot, or ""; and its number. Only who polls, and so has `units`, may come too early; for nobody else
         it is looked who stands before."""
-        kept, number = self.kept.get(place), self.line.get(place)
-        if kept is None or number is None:
-            return "PLACE_LOST", 0
+        kept, number = self.kept[place], self.line[place]
         early = kept.min_at - self.tolerance_ms - self.now > 0
         if early and units is not None and (units == 0 or len(self._walk(units, until=place)) >= units):
             kept.strikes += 1
@@ -170,11 +168,16 @@ class LineModel:
         return "", number
 
     def get(self, waiter: str, *, number: int, place: str, most: int, ack: list[str], keeps: bool | None) -> Given:
-        """Acks, then leases; `keeps` is None for a waiter whose stream owns nothing."""
+        """Acks, unless its place is lost, then leases; `keeps` is None for a waiter whose stream owns nothing."""
         self.do_due()
+        if place and (place not in self.kept or place not in self.line):
+            self.commit()
+            return Given(refused="PLACE_LOST")
         self.end(ack, is_settled=True)
-        ended, had_number = len(ack), number != 0
-        given = Given()
+        return self._lease(waiter, number=number, place=place, most=most, ended=len(ack), keeps=keeps)
+
+    def _lease(self, waiter: str, *, number: int, place: str, most: int, ended: int, keeps: bool | None) -> Given:
+        given, had_number = Given(), number != 0
         if keeps is not None and not number:
             number = self.line.get(waiter, 0)
         if place:

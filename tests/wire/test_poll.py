@@ -8,7 +8,18 @@ import pytest
 
 from harness import eventually, refused
 from headway.v1 import message_pb2, queue_pb2
-from wire.calls import INVALID_ARGUMENT, NOT_FOUND, RESOURCE_EXHAUSTED, Keys, Line, leases, payloads, span
+from wire.calls import (
+    ACKED,
+    ALREADY_ACKED,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    RESOURCE_EXHAUSTED,
+    Keys,
+    Line,
+    leases,
+    payloads,
+    span,
+)
 from wire.conditions import consumers_wait
 from wire.streams import Standing
 
@@ -190,6 +201,59 @@ async def test_a_place_nobody_gave_is_lost(line: Line) -> None:
     with refused("PLACE_LOST", NOT_FOUND):
         await line.get(stand=True, place="@" + "A" * 22)
     assert (await line.describe()).counts.consumers_waiting == 0
+
+
+async def test_a_call_whose_place_is_lost_settles_nothing(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    lease = (await line.take_one()).lease
+    with refused("PLACE_LOST", NOT_FOUND):
+        await line.get(ack=[lease], stand=True, place="@" + "A" * 22)
+    assert (await line.counts()).leased == 1
+    assert await line.ack(lease) == [ACKED]
+
+
+async def test_a_call_that_comes_too_soon_settles_nothing_unless_that_makes_it_a_holder(line: Line) -> None:
+    await line.create(poll=polls(60_000, strikes=2), limit=2)
+    await line.put(b"1")
+    lease = (await line.take_one()).lease
+    place = (await poll(line)).place
+    with refused("POLL_TOO_SOON", RESOURCE_EXHAUSTED):
+        await line.get(ack=["nobodys"], stand=True, place=place)
+    answer = await line.get(ack=[lease], stand=True, place=place)
+    assert [result.settled for result in answer.settled] == [ACKED]
+    assert answer.standing.place == place
+    with refused("PLACE_LOST", NOT_FOUND):  # that was the second strike
+        await line.get(ack=[lease], stand=True, place=place)
+
+
+async def test_who_comes_back_at_once_with_something_to_settle_has_its_place(line: Line, keys: Keys) -> None:
+    await line.create(poll=polls(10), limit=2)
+    await line.put(b"1")
+    lease = (await line.take_one()).lease
+    place = (await poll(line)).place
+    waiting = asyncio.create_task(line.get(stand=True, place=place, wait_ms=20_000))
+    await eventually(lambda: keys.client.zscore(keys["x:consumers"], place) is None)  # this call stands there now
+    back = asyncio.create_task(line.get(ack=[lease], stand=True, place=place))
+    await line.describe()  # it has looked in vain by then
+    waiting.cancel()
+    answer = await back
+    assert [result.settled for result in answer.settled] == [ACKED]
+    assert answer.standing.place == place
+
+
+async def test_the_same_attempt_again_needs_no_place(line: Line) -> None:
+    await line.create()
+    await line.put(b"1")
+    old = await line.take_one()
+    place = (await poll(line)).place
+    await line.put(b"2")
+    first, again = [
+        await line.get(stand=True, place=place, attempt_id="one", ack=[old.lease]) for _ in ("lost", "again")
+    ]
+    assert payloads(first.deliveries) == [b"2"]
+    assert leases(again.deliveries) == leases(first.deliveries)
+    assert [result.settled for result in again.settled] == [ALREADY_ACKED]
 
 
 async def test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up(line: Line) -> None:

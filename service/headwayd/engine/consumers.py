@@ -218,9 +218,7 @@ class Consumers:
     async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
         """One step that survives its caller: cancelled, it gives back what it is given, and the place. PlaceLost is
         raised when the place was looked for again, and in vain."""
-        # What was acked would be told as acked before if it were asked for twice.
-        comes_back = consumer.waiter.place and not consumer.order.ack
-        step = come_back(consumer.step, budget_s) if comes_back else consumer.step(budget_s)
+        step = come_back(consumer.step, budget_s) if consumer.waiter.place else consumer.step(budget_s)
         task = asyncio.ensure_future(step)
         try:
             return await asyncio.shield(task)

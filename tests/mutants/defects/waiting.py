@@ -339,4 +339,28 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_last_look.py"
         "::test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_more",
     ),
+    Mutant(
+        name="acked-and-not-told",
+        defect="A Get whose place is lost acks, and its answer does not tell that.",
+        file=LUA + "get.lua",
+        old="attempt_lives(S, ARGV[8])) then",
+        new="attempt_lives(S, ARGV[8])) then\n    ack_leases(S, 16, tonumber(ARGV[15]), '', {})",
+        test=WIRE + "test_poll.py::test_a_call_whose_place_is_lost_settles_nothing",
+    ),
+    Mutant(
+        name="attempt-again-has-no-place",
+        defect="A Get with a place that is made again under the same attempt id is told that its place is lost.",
+        file=LUA + "get.lua",
+        old=" and not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) then",
+        new=" then",
+        test=WIRE + "test_poll.py::test_the_same_attempt_again_needs_no_place",
+    ),
+    Mutant(
+        name="place-not-looked-for-again-with-an-ack",
+        defect="Who comes back to its place at once, and has something to settle, has lost it.",
+        file="engine/consumers.py",
+        old="if consumer.waiter.place else",
+        new="if consumer.waiter.place and not consumer.order.ack else",
+        test=WIRE + "test_poll.py::test_who_comes_back_at_once_with_something_to_settle_has_its_place",
+    ),
 )

@@ -32,7 +32,8 @@
 --        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
 --        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
 --        each has, and an array of them in MessagePack.
---        Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no queue.
+--        Status: OK, QUEUE_DRAINED, POLL_TOO_SOON (then only ms to go follows), PLACE_LOST, or why there is no queue. Only
+--        with the first two something may have been acked.
 -- Those who stand in line come first: whoever is not the first may lease what is left when each before it has one. A
 -- caller that ends leases of its own may take as many at once. Of several who ask, each is served when those before it
 -- have as many as they asked for, or may have; whoever does not stand directly behind the one before is not, and asks
@@ -61,6 +62,15 @@ if not is_life(S, ARGV[13]) then
   for _, ask in ipairs(asks) do redis.call('ZREM', K.consumers, ask.waiter) end
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_DELETED }
+end
+-- Whose place is lost is told so before anything is acked. But the same attempt again has used its place up.
+local kept, kept_number
+if ARGV[11] ~= '' then
+  kept, kept_number = kept_place(ARGV[11])
+  if not kept and not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) then
+    commit(S, false, nil)
+    return { ARGV[1], T.PLACE_LOST, '0' }
+  end
 end
 -- What is said first is known last; behind it stands what was settled, and then what is given.
 local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '' }
@@ -112,14 +122,14 @@ local is_owner = ended > 0 and limit > 0 and OTHERS == 0   -- of a slot: it keep
 if me.number == 0 and ARGV[12] ~= '' then   -- the answer that told its number may have been lost
   me.number = tonumber(redis.call('ZSCORE', K.consumers, WAITER) or 0)
 end
-if ARGV[11] ~= '' and L.given == 0 then
+if kept and L.given == 0 then
   local is_poll = ended == 0 and ARGV[12] == ''
-  local trouble, ms, had = come_back(S, ARGV[11], is_poll and units_of(S) or nil)
+  local trouble, ms = come_back(S, ARGV[11], kept, is_poll and units_of(S) or nil)
   if trouble then
     commit(S, false, nil)
     return { ARGV[1], trouble, ms }
   end
-  me.number = had
+  me.number = kept_number
 end
 if is_owner and me.number == 0 then me.number = number_before_all(S) end
 local was_dropped = false

@@ -39,13 +39,17 @@ local function end_waiter(S, waiter)
   forget_holder(waiter)
 end
 
--- Somebody comes back to its place. Returns nil, 0 and its number in line; or why not, and how many ms too early.
--- Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early, nor is who
--- does not poll. O(log n).
-local function come_back(S, place, units)
+-- What is kept of a place, and its number in line; nil if it is lost. O(1).
+local function kept_place(place)
   local kept = redis.call('HGET', K.places, place)
-  local number = redis.call('ZSCORE', K.consumers, place)
-  if not kept or not number then return T.PLACE_LOST, '0', 0 end
+  local number = kept and redis.call('ZSCORE', K.consumers, place)
+  if number then return kept, tonumber(number) end
+end
+
+-- Somebody comes back to its place, of which that is `kept`. Returns nil; or why it cannot, and how many ms it is too
+-- early. Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early, nor is
+-- who does not poll. O(log n).
+local function come_back(S, place, kept, units)
   local min_at, max_at, strikes = string.match(kept, '^(%d+) (%d+) (%d+)$')
   min_at, strikes = tonumber(min_at), tonumber(strikes)
   local early = min_at - policy_of(S, 'poll_tolerance_ms') - S.now
@@ -53,14 +57,14 @@ local function come_back(S, place, units)
     strikes = strikes + 1
     if strikes >= policy_of(S, 'poll_strikes') then
       forget_place(place)
-      return T.PLACE_LOST, '0', 0
+      return T.PLACE_LOST, '0'
     end
     redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. max_at .. ' ' .. strikes)
-    return T.POLL_TOO_SOON, text_of(min_at - S.now), 0
+    return T.POLL_TOO_SOON, text_of(min_at - S.now)
   end
   -- The entry stays, for its strikes, until the call ends; who dies meanwhile loses the place.
   if early <= 0 then strikes = math.max(0, strikes - 1) end
   redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. max_at .. ' ' .. strikes)
   redis.call('ZREM', K.consumers, place)
-  return nil, '0', tonumber(number)
+  return nil
 end
