@@ -11,6 +11,7 @@ from headway.v1 import message_pb2, queue_pb2
 from wire.calls import (
     ACKED,
     ALREADY_ACKED,
+    FAILED_PRECONDITION,
     INVALID_ARGUMENT,
     NOT_FOUND,
     RESOURCE_EXHAUSTED,
@@ -254,6 +255,44 @@ async def test_the_same_attempt_again_needs_no_place(line: Line) -> None:
     assert payloads(first.deliveries) == [b"2"]
     assert leases(again.deliveries) == leases(first.deliveries)
     assert [result.settled for result in again.settled] == [ALREADY_ACKED]
+
+
+@pytest.mark.parametrize("comes", ["too soon", "too soon too often", "without its place"])
+async def test_a_drained_queue_says_so_to_whoever_polls(line: Line, keys: Keys, comes: str) -> None:
+    await line.create(poll=polls(60_000, strikes=1 if "often" in comes else 3))
+    place = "@" + "A" * 22 if comes == "without its place" else (await poll(line)).place
+    await line.close()
+    for _ in range(2):
+        with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
+            await line.get(stand=True, place=place)
+    assert (await line.describe()).counts.consumers_waiting == 0
+    assert not {key for key in keys.all() if "place" in key}
+
+
+async def test_a_drained_queue_says_so_to_a_stream_that_comes_back_to_a_place(line: Line) -> None:
+    await line.create(poll=polls(60_000))
+    place = (await poll(line)).place
+    await line.close()
+    for _ in range(2):
+        with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
+            async with Standing(line, place=place):
+                pass
+    assert (await line.describe()).counts.consumers_waiting == 0
+
+
+async def test_who_settles_the_last_of_a_closed_queue_needs_no_turn_to_be_told(line: Line) -> None:
+    await line.create(poll=polls(60_000, strikes=1))
+    await line.put(b"1")
+    lease = (await line.take_one()).lease
+    place = (await poll(line)).place
+    await line.close()
+    with refused("PLACE_LOST"):  # not drained yet
+        await line.get(stand=True, place=place)
+    place = (await poll(line)).place
+    answer = await line.get(ack=[lease], stand=True, place=place)
+    assert [result.settled for result in answer.settled] == [ACKED]
+    with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
+        await line.get(stand=True, place=place)
 
 
 async def test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up(line: Line) -> None:

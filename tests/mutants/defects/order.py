@@ -221,6 +221,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=EXACT + "test_a_closed_queue_with_a_lease_out_is_not_drained",
     ),
     Mutant(
+        name="poller-not-told-of-the-end",
+        defect="A poller of a drained queue is told that it comes too soon, and then that its place is lost.",
+        file=LUA + "get.lua",
+        old="and L.given == 0 and not is_over then",
+        new="and L.given == 0 then",
+        test=WIRE + "test_poll.py::test_a_drained_queue_says_so_to_whoever_polls",
+    ),
+    Mutant(
+        name="place-lost-where-there-are-none",
+        defect="Who polls a drained queue once more is told that its place is lost.",
+        file=LUA + "get.lua",
+        old=" and not is_drained(leased_count(S))",
+        new="",
+        test=WIRE + "test_poll.py::test_a_drained_queue_says_so_to_whoever_polls",
+    ),
+    Mutant(
         name="delete-leaves-a-key",
         defect="Delete forgets one of the keys.",
         file=INCLUDE + "removal.lua",

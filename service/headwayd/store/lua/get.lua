@@ -63,11 +63,15 @@ if not is_life(S, ARGV[13]) then
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_DELETED }
 end
--- Whose place is lost is told so before anything is acked. But the same attempt again has used its place up.
+local function is_drained(leased)
+  return S.closed and S.len == 0 and leased == 0 and redis.call('EXISTS', K.delayed) == 0
+end
+-- Whose place is lost is told so before anything is acked. But the same attempt again has used its place up; and where
+-- nobody will ever have a turn, a place is nothing to lose.
 local kept, kept_number
 if ARGV[11] ~= '' then
   kept, kept_number = kept_place(ARGV[11])
-  if not kept and not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) then
+  if not kept and not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) and not is_drained(leased_count(S)) then
     commit(S, false, nil)
     return { ARGV[1], T.PLACE_LOST, '0' }
   end
@@ -122,7 +126,8 @@ local is_owner = ended > 0 and limit > 0 and OTHERS == 0   -- of a slot: it keep
 if me.number == 0 and ARGV[12] ~= '' then   -- the answer that told its number may have been lost
   me.number = tonumber(redis.call('ZSCORE', K.consumers, WAITER) or 0)
 end
-if kept and L.given == 0 then
+local is_over = L.given == 0 and is_drained(leased)
+if kept and L.given == 0 and not is_over then
   local is_poll = ended == 0 and ARGV[12] == ''
   local trouble, ms = come_back(S, ARGV[11], kept, is_poll and units_of(S) or nil)
   if trouble then
@@ -139,7 +144,7 @@ for i, ask in ipairs(me.number ~= 0 and asks or {}) do
 end
 if L.given > 0 then
   wait = ''
-elseif S.closed and S.len == 0 and leased == 0 and redis.call('EXISTS', K.delayed) == 0 then
+elseif is_over then
   status = T.QUEUE_DRAINED
 elseif S.paused == 1 then
   wait = 'paused'
