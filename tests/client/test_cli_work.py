@@ -169,6 +169,21 @@ async def test_worker_survives_a_restart_of_the_service(command_line: CommandLin
     assert len(made.acked) == 1
 
 
+async def test_worker_goes_on_with_the_last_token_while_its_file_is_replaced(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    process = await command_line.start("--token-file", str(file), "work", "q", "--", "cat")
+    await service.wait_for(lambda: service.requests("Get"))
+    file.unlink()
+    await queue.put_many([b"1", b"2"])
+    await queue.close()
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.out, finished.err) == (0, b"12", "")
+    assert len(made.acked) == 2
+
+
 async def test_killed_worker_leaves_every_message_to_the_next(
     service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
 ) -> None:

@@ -3,13 +3,14 @@
 import asyncio
 from contextlib import aclosing
 from datetime import timedelta
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 import headway
 from client.conftest import client_tasks
 from client.fake_service import FakeQueue, FakeService
+from headway.core import Worker
 
 HALF_A_SECOND = timedelta(milliseconds=500)
 NO_SPAN = cast(timedelta, 30)
@@ -128,3 +129,47 @@ async def _broken_for_a_while(token: _Token) -> None:
     token.is_broken = True
     await token.has_failed_often.wait()
     token.is_broken = False
+
+
+@pytest.mark.parametrize("is_core", [False, True], ids=["calls", "core"])
+async def test_worker_by_calls_finishes_what_it_holds_when_its_token_cannot_be_had(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, is_core: bool
+) -> None:
+    token = _Token()
+    await queue.put_many([b"long", b"short"])
+
+    async def handle(lease: Any) -> None:
+        if lease.delivery.message.payload == b"long":
+            await token.has_failed_often.wait()
+            token.is_broken = False
+            return
+        if is_core:
+            await lease.ack()
+        token.is_broken = True
+
+    async with headway.connect(service.address, token=token) as client, asyncio.timeout(30):
+        core = Worker(client.connection, "q", handle, concurrency=2, lease=HALF_A_SECOND)
+        running = client.queue("q").run(handle, concurrency=2, lease=HALF_A_SECOND, by="calls")
+        with pytest.raises(ZeroDivisionError):
+            await (core.run() if is_core else running)
+        running.close()
+    assert sorted(message.payload for message in made.acked) == [b"long", b"short"]
+    assert not made.leased
+    assert not client_tasks()
+
+
+@pytest.mark.parametrize("result", [None, b"done"])
+async def test_worker_by_calls_does_not_try_for_ever_to_ack_without_a_token(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture, result: bytes | None
+) -> None:
+    token = _Token()
+    await queue.put(b"1")
+
+    async def handle(lease: headway.Lease) -> bytes | None:
+        token.is_broken = True
+        return result
+
+    async with headway.connect(service.address, token=token) as client, asyncio.timeout(30):
+        with pytest.raises(ZeroDivisionError):
+            await client.queue("q").run(handle, lease=timedelta(seconds=30), by="calls")
+    assert "was handled, but its ack failed" in caplog.text

@@ -9,7 +9,6 @@ from uuid import uuid4
 
 from headway._lease import Lease
 from headway.core.connecting import log, span
-from headway.core.error import HeadwayError
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SettleResult
 
@@ -84,7 +83,7 @@ class Attempt:
         """Gives back for free what a Get of this name leased whose answer never came, or nobody takes any more; what it
         was to ack is acked.
 
-        Takes a few seconds at most and never raises HeadwayError: then the lease lapses by itself.
+        Takes a few seconds at most and raises no Exception: then the lease lapses by itself.
         """
         if not self.is_again:
             return
@@ -93,7 +92,7 @@ class Attempt:
         request = pb.GetRequest(queue=queue.name, ack=ack, attempt_id=self._id)
         try:
             answer = await connection.call(connection.queues.Get, request, timeout=_RETURN_SECONDS)
-        except HeadwayError as error:
+        except Exception as error:  # noqa: BLE001 - a clean-up: a token may be lacking for a while
             log.warning("queue %r: a message may be left leased until its lease lapses: %s", queue.name, error)
             return
         for each in answer.deliveries:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from headway._lease import Lease
 from headway._outage import Outage
-from headway.core.connecting import log
+from headway.core.connecting import backoff_seconds, log
 from headway.core.error import HeadwayError
 from headway.core.errors import InvalidArgument, LeaseGone, LeaseStale
 from headway.core.leasing import failure_reason
@@ -50,7 +50,7 @@ class Runner(Worker):
         """Nothing more is to be leased."""
         return self.stopping.done() or bool(self.stopping.cancelling())
 
-    def begin_stop(self, failure: HeadwayError | None = None) -> None:
+    def begin_stop(self, failure: Exception | None = None) -> None:
         """Leases no more, be it for an error that no waiting mends."""
         self.failure = self.failure or failure
         self.stopping.cancel()
@@ -76,7 +76,10 @@ class Runner(Worker):
         await lease.give_back(failed_with=failure_reason(error))
 
     async def ack(self, lease: Lease, result: bytes = b"") -> None:
-        """Acks what is done, and goes on trying while the service is away. A result that is refused is a failure."""
+        """Acks what is done, and goes on trying while the service is away. A result that is refused is a failure.
+
+        What is no HeadwayError, as from a token that cannot be had, ends the worker, but may pass until its last tries.
+        """
         failures = 0
         while True:
             try:
@@ -90,6 +93,13 @@ class Runner(Worker):
                 elif self.may_go_on(error, failures, lease):
                     await asyncio.sleep(self.outage.pause_seconds(error))
                     continue
+            except Exception as defect:  # noqa: BLE001 - the loop's guard: `run` raises it
+                failures += 1
+                self.begin_stop(defect)
+                if failures < _FINAL_ACK_TRIES:
+                    await asyncio.sleep(backoff_seconds(failures))
+                    continue
+                log.warning("message %r was handled, but its ack failed: %r", lease.id, defect)
             else:
                 if failures:
                     self.outage.over()

@@ -86,6 +86,8 @@ class CallRunner(Runner):
             except HeadwayError as error:
                 if self.may_go_on(error):
                     await self.unless_stopped(asyncio.sleep(self.outage.pause_seconds(error)))
+            except Exception as defect:  # noqa: BLE001 - the loop's guard: `run` raises it when all has been finished
+                self.begin_stop(defect)
         await attempt.return_lost()  # nobody is going to work on it
 
     async def _next(self, attempt: Attempt) -> Lease | None:
@@ -114,6 +116,10 @@ class CallRunner(Runner):
                 fetched = await self._fetch(attempt, ack=[lease.token])
             except HeadwayError:
                 await self.ack(lease)  # alone it is served where a Get is refused (P-ERR-6, P-LEASE-10)
+                raise
+            except Exception as defect:
+                self.begin_stop(defect)
+                await self.ack(lease)
                 raise
             try:
                 lease.book(fetched.settled[0], ACK_NO_SAY)

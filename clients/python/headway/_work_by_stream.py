@@ -81,7 +81,7 @@ class StreamRunner(Runner):
         if failure is not None:
             raise failure
 
-    def begin_stop(self, failure: HeadwayError | None = None) -> None:
+    def begin_stop(self, failure: Exception | None = None) -> None:
         """See `Runner.begin_stop`. The stream is told at once, before anything is given back on it: else it might bring
         that again."""
         super().begin_stop(failure)

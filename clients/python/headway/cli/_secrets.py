@@ -1,6 +1,7 @@
 """How the command line shows who it is, and knows whom it talks to."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +37,14 @@ class Secrets:
     def token(self) -> Token | None:
         """The bearer token, if there is one; a file is read for each call, so that it may be renewed."""
         if (file := self.token_file) is not None:
-            file.read_bytes()  # one that cannot be read is told at once
-            return lambda: file.read_text().strip()
+            last = file.read_text()  # one that cannot be read is told at once
+
+            def token() -> str:
+                """That of now; while the file cannot be read, as it is replaced, the one of before."""
+                nonlocal last
+                with suppress(OSError, UnicodeDecodeError):
+                    last = file.read_text() or last
+                return last.strip()
+
+            return token
         return os.environ.get(TOKEN_VARIABLE) or None

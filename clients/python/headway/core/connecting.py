@@ -1,7 +1,6 @@
 """Connects: the address, the channel, and what every call gets: a deadline, typed errors, and repeats where safe."""
 
 import asyncio
-import logging
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -9,6 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
+from logging import DEBUG, WARNING, getLogger
 from typing import Any, TypeVar
 
 import grpc.aio
@@ -21,7 +21,7 @@ from headway.v1.message_pb2 import ON_DUPLICATE_KEEP
 
 ADDRESS_VARIABLE, DEFAULT_TARGET = "HEADWAY_ADDRESS", "127.0.0.1:7420"
 
-log = logging.getLogger("headway")
+log = getLogger("headway")
 
 _MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = (
@@ -184,6 +184,5 @@ def backoff_seconds(failures: int, retry_after: timedelta | None = None) -> floa
 
 def pause_seconds(queue_name: str, failures: int, error: HeadwayError) -> float:
     """The wait after the n-th failure in a row of what is tried until it works; the first one is told in the log."""
-    level = logging.WARNING if failures == 1 else logging.DEBUG
-    log.log(level, "queue %r: %s; trying again until it works", queue_name, error)
+    log.log(WARNING if failures == 1 else DEBUG, "queue %r: %s; trying again until it works", queue_name, error)
     return backoff_seconds(failures, error.retry_after)

@@ -29,7 +29,7 @@ class Worker:
     concurrency: int = 1
     lease: timedelta | None = None
     stop: asyncio.Event = field(default_factory=asyncio.Event)
-    failure: HeadwayError | None = field(default=None, init=False)
+    failure: Exception | None = field(default=None, init=False)
 
     async def run(self) -> None:
         """Works until the queue is drained or `stop` is set; while the service is away or busy it waits and goes on.
@@ -58,10 +58,11 @@ class Worker:
                     await self.handle(lease)
             except QueueDrained:
                 return
-            except HeadwayError as error:
-                if not error.is_passing:
+            except Exception as error:  # noqa: BLE001 - the loop's guard: `run` raises it when all has been finished
+                if not isinstance(error, HeadwayError) or not error.is_passing:
                     self.failure = self.failure or error
                     self.stopping.cancel()
+                    return
                 failures += 1
                 await self.unless_stopped(asyncio.sleep(pause_seconds(self.queue_name, failures, error)))
 
