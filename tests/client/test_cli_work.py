@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import signal
 import sys
+import termios
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -182,6 +184,31 @@ async def test_worker_goes_on_with_the_last_token_while_its_file_is_replaced(
     finished = await command_line.finish(process)
     assert (finished.code, finished.out, finished.err) == (0, b"12", "")
     assert len(made.acked) == 2
+
+
+def _unread_bytes(pipe: int) -> int:
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+async def test_second_signal_ends_a_worker_whose_output_nobody_reads(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    ours, theirs = os.pipe()
+    size = fcntl.fcntl(ours, fcntl.F_GETPIPE_SZ)
+    await queue.put(b"1")
+    script = f"head -c {2 * size} /dev/zero"
+    process = await command_line.start("work", "q", "--", "sh", "-c", script, stdout=theirs)
+    os.close(theirs)
+    try:
+        await eventually(lambda: _unread_bytes(ours) == size)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert b"once more to kill" in await process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert (await command_line.finish(process)).code == 130
+    finally:
+        os.close(ours)
+    assert [held.attempt for held in made.line] == [1]
 
 
 async def test_killed_worker_leaves_every_message_to_the_next(

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 
 from headway._lease import Lease
@@ -82,15 +83,41 @@ async def _kill_group(process: asyncio.subprocess.Process) -> None:
 
 
 async def _write_out(output: bytes, writing: asyncio.Lock) -> None:
-    """Writes all of it before anybody else writes; in a thread, for whoever reads may be slow."""
+    """Writes all of it before anybody else writes; in a thread, for whoever reads may be slow.
+
+    One that reads nothing any more holds up that thread alone: nobody waits for it once this is cancelled.
+    """
     async with writing:
+        loop = asyncio.get_running_loop()
+        written: asyncio.Future[None] = loop.create_future()
+        descriptor = sys.stdout.fileno()
+
+        def write() -> None:
+            error = _write_all(descriptor, output)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(_tell, written, error)
+
+        threading.Thread(target=write, daemon=True).start()
         try:
-            await asyncio.to_thread(_write_all, sys.stdout.fileno(), output)
+            await written
         except BrokenPipeError as error:
             raise OutputGone from error
 
 
-def _write_all(descriptor: int, output: bytes) -> None:
+def _write_all(descriptor: int, output: bytes) -> OSError | None:
     rest = memoryview(output)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
+    try:
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    except OSError as error:
+        return error
+    return None
+
+
+def _tell(written: "asyncio.Future[None]", error: OSError | None) -> None:
+    if written.done():  # cancelled
+        return
+    if error is None:
+        written.set_result(None)
+    else:
+        written.set_exception(error)
