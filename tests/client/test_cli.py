@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,6 +100,19 @@ async def test_lines_wait_for_room_in_a_full_queue(
         taken.append(made.line.pop(0).message.payload)
     assert (await finishing).code == 0
     assert taken == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_interrupted_lines_tell_how_many_were_put_at_least(
+    service: FakeService, made: FakeQueue, command_line: CommandLine
+) -> None:
+    made.policy.bound = 1
+    process = await command_line.start("put", "q", "--lines", stdin=asyncio.subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(b"1\n2\n3\n")
+    await service.wait_for(lambda: len(service.requests("Put")) == 2)  # the rest waits for room
+    process.send_signal(signal.SIGINT)
+    finished = await command_line.finish(process)
+    assert finished.err == "headway: put at least 1 messages\n"
 
 
 @pytest.mark.parametrize("longest", [timedelta(0), timedelta(seconds=1)])

@@ -145,11 +145,13 @@ class _Sender:
         self._on_duplicate = on_duplicate
         self._producer = producer
         self.accepted_count = 0
+        self.is_in_doubt = False  # more may have been accepted
 
     async def send(self, messages: Sequence[Message]) -> list[PutResult]:
         """One result per message, in order. Patient: asks again for as long as there is no room, and for the rest when
         the service took a part; if it then takes nothing that is raised."""
         results: dict[int, PutResult] = {}
+        self.is_in_doubt = True
         rest = list(range(len(messages)))
         failures = 0
         while rest:
@@ -175,6 +177,7 @@ class _Sender:
                 continue
             except HeadwayError as error:
                 self.accepted_count += sum(not result.HasField("error") for result in error.results)
+                self.is_in_doubt = error.is_outcome_unknown
                 raise
             self.accepted_count += sum(not answer.HasField("error") for answer in answers)
             results.update(zip(rest, answers, strict=True))
@@ -185,6 +188,7 @@ class _Sender:
             if not isinstance(held_up, QueueFull):  # for room it has waited
                 failures += 1
                 await asyncio.sleep(backoff_seconds(failures))
+        self.is_in_doubt = False
         return [results[i] for i in range(len(messages))]
 
     async def _longest_wait(self) -> timedelta:
@@ -318,7 +322,7 @@ async def _send_all(
                 progress.update(task, completed=sender.accepted_count)
     finally:
         if is_many and not output.as_json:
-            output.notice(f"put {sender.accepted_count} messages")
+            output.notice(f"put {'at least ' if sender.is_in_doubt else ''}{sender.accepted_count} messages")
     return code, None
 
 
