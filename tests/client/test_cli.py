@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from datetime import timedelta
 from pathlib import Path
@@ -53,6 +54,20 @@ async def test_leases_that_get_tells_can_be_acked(made: FakeQueue, command_line:
     assert [item["settled"] for item in _json(acked.out)] == ["ACKED", "ACKED", "ACKED", "GONE"]
     assert acked.code == 3
     assert len(made.acked) == 3
+
+
+@pytest.mark.parametrize("more", [[], ["--ack"]], ids=["leased", "acked"])
+async def test_what_get_could_not_write_goes_back_at_no_cost(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine, more: list[str]
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    read, write = os.pipe()
+    process = await command_line.start("get", "q", "-n", "3", *more, stdout=write)
+    os.close(write)
+    os.close(read)
+    assert (await command_line.finish(process)).code == 1
+    assert sorted((held.message.payload, held.attempt) for held in made.line) == [(b"1", 1), (b"2", 1), (b"3", 1)]
+    assert not made.acked
 
 
 async def test_ack_of_a_message_that_is_dead_is_refused(

@@ -4,6 +4,7 @@
 import os
 import shlex
 import sys
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -29,7 +30,8 @@ def get(
 ) -> None:
     """Lease messages and write their payloads: one as its bytes are, several as lines.
 
-    Without --ack the leases stand on standard error, or in the JSON; settle them with `headway ack`.
+    Without --ack the leases stand on standard error, or in the JSON; settle them with `headway ack`. What could not be
+    written, because nobody reads it, goes back; with --ack all of it.
     """
 
     async def action(client: Client, output: Output) -> ExitCode | None:
@@ -37,11 +39,18 @@ def get(
         response = await handle.get(count, wait=wait, lease=lease)
         if not response.deliveries:
             return ExitCode.NOTHING
-        for delivery in response.deliveries:
-            _write(output, delivery, is_line=count > 1)
-            if not ack and not output.as_json:
-                until = delivery.lease_expires_at.ToDatetime().isoformat(timespec="seconds")
-                output.notice(f"leased until {until}Z; then: headway ack {shlex.quote(queue)} -- {delivery.lease}")
+        told: list[str] = []
+        try:
+            for delivery in response.deliveries:
+                _write(output, delivery, is_line=count > 1)
+                told.append(delivery.lease)
+                if not ack and not output.as_json:
+                    until = delivery.lease_expires_at.ToDatetime().isoformat(timespec="seconds")
+                    output.notice(f"leased until {until}Z; then: headway ack {shlex.quote(queue)} -- {delivery.lease}")
+        except BrokenPipeError:  # nobody reads any more: what nobody is going to settle goes back
+            left = [each.lease for each in response.deliveries if ack or each.lease not in told]
+            await handle.delay(left, timedelta(0), keep_attempt=True)
+            raise
         if not ack:
             return None
         return _verdict(output, await handle.ack([d.lease for d in response.deliveries]))
