@@ -79,8 +79,8 @@ func Connect(config Config) (*Client, error) {
 	c := &Client{callTimeout: cmp.Or(config.CallTimeout, 10*time.Second)}
 	reconnect := backoff.Config{BaseDelay: time.Second / 5, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 	dial := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithUserAgent("headway-go/" + Version),
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("headway-go/" + Version),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)), // of one answer
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
@@ -158,16 +158,16 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 
 // pause waits after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never shorter than the service
 // asked for. It returns false if ctx ends before that, and at once if no waiting mends such a failure, or Close was
-// called.
+// called. What says when to come again passes.
 func (c *Client) pause(ctx context.Context, failures int, err error) bool {
 	failed, is := err.(*Error)
-	if !is || !slices.Contains(passingCodes, failed.Code) || c.Conn.GetState() == connectivity.Shutdown {
+	isPassing := is && (failed.RetryAfter > 0 || slices.Contains(passingCodes, failed.Code))
+	if !isPassing || c.Conn.GetState() == connectivity.Shutdown {
 		return false
 	}
 	span := min(5*time.Second, 100*time.Millisecond<<min(failures-1, 16))
-	select {
-	case <-time.After(max(span/2+rand.N(span/2), failed.RetryAfter)):
-	case <-ctx.Done():
-	}
+	paused, end := context.WithTimeout(ctx, max(span/2+rand.N(span/2), failed.RetryAfter))
+	defer end()
+	<-paused.Done()
 	return ctx.Err() == nil
 }

@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"headway.dev/go/headwaypb"
@@ -333,12 +336,40 @@ func TestWorkGoesOnAfterFailuresAndEndsWhenTheQueueIsDrained(t *testing.T) {
 }
 
 func TestWorkEndsWithWhatNoWaitingMends(t *testing.T) {
-	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
-		return nil, refusal(codes.NotFound, "QUEUE_NOT_FOUND")
-	}}
-	err := connect(t, s).Queue("q").Work(t.Context(), nil, Options{Concurrency: 3})
-	if !Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND) {
+	tooLarge := status.Error(codes.ResourceExhausted, "an answer larger than this client takes")
+	for _, lasting := range []error{refusal(codes.NotFound, "QUEUE_NOT_FOUND"), tooLarge} {
+		s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+			return nil, lasting
+		}}
+		err := connect(t, s).Queue("q").Work(t.Context(), nil, Options{Concurrency: 3})
+		if err == nil || err.Error() != Typed(lasting).Error() {
+			t.Error("ended with", err)
+		}
+	}
+}
+
+func TestWorkGoesOnWhereTheServiceIsBusy(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			soon := &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Millisecond)}
+			return nil, refusal(codes.ResourceExhausted, "OVERLOADED", soon)
+		}
+		return give(ctx, request)
+	}
+	err := connect(t, s).Queue("q").Work(t.Context(), nothing, Options{})
+	if err != nil || len(requests[*headwaypb.AckRequest](s)) != 1 {
 		t.Error("ended with", err)
+	}
+}
+
+func TestALargeMessageIsLeased(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	s.get = gives(&headwaypb.Message{Payload: make([]byte, 5<<20)})
+	handle := func(_ context.Context, lease *Lease) ([]byte, error) { return lease.Message.Payload[:1], nil }
+	if found, err := connect(t, s).Queue("q").Lease(t.Context(), handle, Options{}); !found || err != nil {
+		t.Error(found, err)
 	}
 }
 

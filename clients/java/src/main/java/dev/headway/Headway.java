@@ -35,9 +35,10 @@ public final class Headway extends Channel implements AutoCloseable {
     private static final Set<String> REPEATABLE = Set.of(("Ack Check Create Delay Describe Extend GetServerInfo List "
             + "ListDead ListLeased Pause Peek Resume Update").split(" "));
 
-    // What does not pass by itself; with any other code the service is away, or busy.
-    private static final Set<Code> LASTING = Set.of(
-            Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.UNAUTHENTICATED, Code.PERMISSION_DENIED);
+    // What does not pass by itself unless it says when to come again; with any other code the service is away, or a
+    // foreign client holds a role. RESOURCE_EXHAUSTED without that is gRPC's own word for what is too large.
+    private static final Set<Code> LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED,
+            Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED);
 
     // The service is not there, or did not answer. gRPC ends with CANCELLED what a process that goes down, or is
     // overrun, has not begun.
@@ -171,8 +172,9 @@ public final class Headway extends Channel implements AutoCloseable {
     void pause(long mostNanos, int failures, HeadwayException error, HeadwayException lost) {
         double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
         long nanos = Math.max(error.retryAfter().toNanos(), (long) backoff);
+        boolean isLasting = LASTING.contains(error.code()) && error.retryAfter().isZero();
         boolean isEnded = Thread.currentThread().isInterrupted() || Context.current().isCancelled();
-        if (nanos >= mostNanos || isEnded || extenders.isShutdown() || LASTING.contains(error.code())) {
+        if (nanos >= mostNanos || isEnded || extenders.isShutdown() || isLasting) {
             throw lost == null ? error : lost;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());

@@ -5,6 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.rpc.ErrorInfo;
+import com.google.rpc.RetryInfo;
 import dev.headway.v1.AckRequest;
 import dev.headway.v1.DelayRequest;
 import dev.headway.v1.ErrorReason;
@@ -111,6 +113,17 @@ class WorkerTest extends WithService {
         var error = assertThrows(CompletionException.class, () -> work(lease -> null).done().join());
         var cause = (HeadwayException) error.getCause();
         assertEquals(ErrorReason.ERROR_REASON_QUEUE_NOT_FOUND, cause.status().getReason());
+    }
+
+    @Test
+    void anAnswerThatIsTooLargeEndsItAndOneThatSaysWhenToComeAgainDoesNot() {
+        var busy = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("OVERLOADED").build();
+        var soon = RetryInfo.newBuilder().setRetryDelay(Headway.wire(Duration.ofMillis(1))).build();
+        service.gets.add(failure(Status.Code.RESOURCE_EXHAUSTED, busy, soon));
+        service.gets.add(Status.RESOURCE_EXHAUSTED.asRuntimeException());
+        var error = assertThrows(CompletionException.class, () -> work(lease -> null).done().join());
+        var cause = (HeadwayException) error.getCause();
+        assertEquals(ErrorReason.ERROR_REASON_UNSPECIFIED, cause.status().getReason());
     }
 
     @Test
