@@ -87,8 +87,9 @@ func Connect(config Config) (*Client, error) {
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
 		grpc.WithChainUnaryInterceptor(c.unary),
 	}
-	target := cmp.Or(strings.Join(config.Addresses, ","), os.Getenv("HEADWAY_ADDRESS"), "127.0.0.1:7420")
-	if addresses := strings.Split(strings.ReplaceAll(target, " ", ""), ","); len(addresses) > 1 {
+	target := cmp.Or(strings.Join(config.Addresses, ","), strings.TrimSpace(os.Getenv("HEADWAY_ADDRESS")), "127.0.0.1:7420")
+	addresses := strings.Fields(strings.ReplaceAll(target, ",", " "))
+	if target = strings.Join(addresses, ","); len(addresses) > 1 {
 		several, state := manual.NewBuilderWithScheme("headway"), resolver.State{}
 		for _, address := range addresses {
 			state.Addresses = append(state.Addresses, resolver.Address{Addr: address, ServerName: address})

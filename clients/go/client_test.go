@@ -345,7 +345,10 @@ func TestTheEnvironmentNamesTheAddressIfNobodyElseDoes(t *testing.T) {
 	address := serve(t, s)
 	for environment, addresses := range map[string][]string{
 		address:                  nil,
+		" " + address:            nil,
 		address + ", " + address: nil,
+		address + ",":            nil,
+		" ":                      {address + " "},
 		"nowhere.invalid:1":      {address},
 	} {
 		t.Setenv("HEADWAY_ADDRESS", environment)

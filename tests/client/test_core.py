@@ -45,6 +45,21 @@ def test_what_is_secret_is_not_shown() -> None:
     assert "a lease" not in repr(lease)
 
 
+@pytest.mark.parametrize(
+    ("told", "target"),
+    [
+        (" 127.0.0.1:1 ", "127.0.0.1:1"),
+        ("127.0.0.1:1, 127.0.0.1:2,", "ipv4:127.0.0.1:1,127.0.0.1:2"),
+        ("[::1]:1 , [::1]:2", "ipv6:[::1]:1,[::1]:2"),
+        ("", "127.0.0.1:7420"),
+        (" ", "127.0.0.1:7420"),
+    ],
+)
+def test_blanks_around_addresses_do_not_count(monkeypatch: pytest.MonkeyPatch, told: str, target: str) -> None:
+    monkeypatch.setenv("HEADWAY_ADDRESS", told)
+    assert Connection().target == Connection(told).target == target
+
+
 async def test_put_that_is_repeated_keeps_what_the_first_try_put(
     service: FakeService, connection: Connection, made: FakeQueue
 ) -> None:

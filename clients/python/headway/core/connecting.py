@@ -66,7 +66,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
 
     def __post_init__(self) -> None:
         self.call_seconds = self.call_timeout.total_seconds()
-        self.target = self.target or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_TARGET
+        told = (self.target or os.environ.get(ADDRESS_VARIABLE, "")).split(",")
+        self.target = ",".join(filter(None, map(str.strip, told))) or DEFAULT_TARGET
         if "," in self.target and not self.target.startswith(("ipv4:", "ipv6:")):
             self.target = ("ipv6:" if self.target.startswith("[") else "ipv4:") + self.target
 

@@ -69,12 +69,12 @@ public final class Headway extends Channel implements AutoCloseable {
      * @param credentials as gRPC has them: {@code TlsChannelCredentials}, and {@code CompositeChannelCredentials} of
      *     them and {@code CallCredentials}, which give each call its bearer token
      * @param addresses each {@code host:port}, where a host may be a DNS name with many addresses, or another gRPC
-     *     target; none: those of the environment's {@code HEADWAY_ADDRESS}, comma separated, else {@code
-     *     127.0.0.1:7420}
+     *     target, and blanks around it do not count; none: those of the environment's {@code HEADWAY_ADDRESS}, comma
+     *     separated, else {@code 127.0.0.1:7420}
      */
     public Headway(Duration callTimeout, ChannelCredentials credentials, String... addresses) {
         this.callTimeout = callTimeout;
-        var told = System.getenv().getOrDefault("HEADWAY_ADDRESS", "127.0.0.1:7420").split(",");
+        var told = addresses(System.getenv().getOrDefault("HEADWAY_ADDRESS", ""));
         channels = Stream.of(addresses.length == 0 ? told : addresses).map(each -> channel(each, credentials)).toList();
         extenders.setRemoveOnCancelPolicy(true);
     }
@@ -209,9 +209,14 @@ public final class Headway extends Channel implements AutoCloseable {
         return com.google.protobuf.Duration.newBuilder().setSeconds(span.getSeconds()).setNanos(span.getNano()).build();
     }
 
+    /** What the environment says: empty counts as unset. */
+    static String[] addresses(String told) {
+        return (told.isBlank() ? "127.0.0.1:7420" : told).strip().split("[\\s,]+");
+    }
+
     private static ManagedChannel channel(String address, ChannelCredentials credentials) {
         // Round robin over all that a DNS name has.
-        var channel = Grpc.newChannelBuilder(address, credentials).defaultLoadBalancingPolicy("round_robin");
+        var channel = Grpc.newChannelBuilder(address.strip(), credentials).defaultLoadBalancingPolicy("round_robin");
         // The service allows pings every 10 s and more.
         channel.keepAliveTime(20, TimeUnit.SECONDS).keepAliveTimeout(10, TimeUnit.SECONDS);
         return channel.maxInboundMessageSize(64 * 1024 * 1024).build(); // of one answer

@@ -14,8 +14,12 @@ import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.CsvSource;
 
 class ConnectTest {
+    private static final Duration LONG = Duration.ofMinutes(1);
+
     @Test
     void aCallHasTheCallTimeoutBeyondItsWait() throws Exception {
         try (var service = new FakeService(); var headway = service.connect()) {
@@ -92,6 +96,27 @@ class ConnectTest {
                 }
             }
         }
+    }
+
+    @Test
+    void blanksAroundAnAddressDoNotCount() throws Exception {
+        try (var service = new FakeService(); var headway = new Headway(LONG, " " + service.address())) {
+            service.gets.add(GetResponse.getDefaultInstance());
+            assertTrue(headway.lease("q", Duration.ZERO, LONG).isEmpty());
+        }
+    }
+
+    @ParameterizedTest
+    @CsvSource(delimiter = '|', value = {
+        "'' | 127.0.0.1:7420",
+        "' ' | 127.0.0.1:7420",
+        "a:1 | a:1",
+        "' a:1' | a:1",
+        "'a:1, b:2 ' | a:1;b:2",
+        "'a:1,' | a:1",
+    })
+    void theEnvironmentNamesTheAddresses(String told, String addresses) {
+        assertEquals(addresses, String.join(";", Headway.addresses(told)));
     }
 
     @Test
