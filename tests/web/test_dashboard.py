@@ -195,6 +195,26 @@ async def test_the_root_leads_there(http: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.any_store
+@pytest.mark.parametrize("queue", ["", "jobs"])
+async def test_a_page_ends_well_when_the_service_goes_down_and_holds_nothing_up(
+    make_service: Callable[..., ServiceProcess], store_server: StoreServer, queue: str
+) -> None:
+    env = {"HEADWAY_REDIS_URL": store_server.url, "HEADWAY_HTTP_LISTEN": "127.0.0.1:0", "HEADWAY_DRAIN_DELAY": "0s"}
+    service = make_service(**env, PRESSURE_PREFIX=f"w{uuid.uuid4().hex[:8]}")
+    async with httpx.AsyncClient(base_url=base_url(service), timeout=SLACK_S) as http:
+        assert (await http.put("/queues/jobs")).is_success
+        async with looking(http, queue=queue) as events:
+            await events.until("queue")
+            stopping = asyncio.create_task(asyncio.to_thread(service.stop))
+            with pytest.raises(AssertionError, match="the stream has ended"):  # in good order, or httpx would say so
+                await events.until("never")
+        assert await stopping == 0
+    log = service.log.read_text()
+    assert "[error" not in log
+    assert "uvicorn" not in log
+
+
+@pytest.mark.any_store
 async def test_pages_that_look_at_different_queues_do_not_share_the_streams_of_one_connection(
     make_service: Callable[..., ServiceProcess], store_server: StoreServer
 ) -> None:

@@ -54,13 +54,14 @@ _FIRST_S = 10.0
 _STATUS = {3: 400, 7: 403, 8: 503, 16: 401}
 
 
-def dashboard_routes(calls: Calls, *, is_guarded: bool, may_act: bool) -> list[Route]:
-    """`may_act`: who is not asked who they are may do what operators do; where callers are known, their roles say."""
+def dashboard_routes(calls: Calls, shows: Shows, *, is_guarded: bool, may_act: bool) -> list[Route]:
+    """Pages look at `shows`. `may_act`: who is not asked who they are may do what operators do; where callers are
+    known, their roles say."""
 
     async def to_page(_request: Request) -> Response:
         return RedirectResponse("/dashboard/", headers={"cache-control": "no-cache"})
 
-    events = _Events(calls, {"guarded": is_guarded, "actions": is_guarded or may_act})
+    events = _Events(calls, shows, {"guarded": is_guarded, "actions": is_guarded or may_act})
     return [
         Page("/", to_page, methods=["GET"]),
         Page("/dashboard", to_page, methods=["GET"]),
@@ -96,10 +97,10 @@ def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]
 class _Events:
     """The stream of a page: an ASGI application, so that it knows at once when the page is closed."""
 
-    def __init__(self, calls: Calls, about: dict[str, bool]) -> None:
+    def __init__(self, calls: Calls, shows: Shows, about: dict[str, bool]) -> None:
         self._calls = calls
         self._about = b"event: about\ndata: %s\n\n" % json.dumps(about).encode()
-        self._shows = Shows()
+        self._shows = shows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = asyncio.ensure_future(self._answer(Request(scope), scope, receive, send))

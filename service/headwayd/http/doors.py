@@ -31,6 +31,7 @@ from headwayd.http.events import event_routes
 from headwayd.http.guards import Guards
 from headwayd.http.jobs.doors import Jobs
 from headwayd.http.pages import page_routes
+from headwayd.http.shows import Shows
 
 # What browsers may send and read beyond what they may anyway.
 _SENT = (
@@ -83,15 +84,23 @@ class Behind:
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """The ASGI application, and the door that is to be closed before calls end."""
+    """The ASGI application, and what must be closed before calls end."""
 
     app: Starlette
     jobs: Jobs | None
+    shows: Shows
+
+    async def close(self) -> None:
+        """Gives up the places of its connections, and ends what its pages look at."""
+        self.shows.close()
+        if self.jobs is not None:
+            await self.jobs.close()
 
 
 def application(behind: Behind) -> Application:
     """Of these doors."""
     incoming = Incoming(max(behind.most_connections * SHARE_BYTES - behind.most_bytes, behind.most_bytes))
+    shows = Shows()
     jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
 
     async def metrics(request: Request) -> Response:
@@ -117,11 +126,11 @@ def application(behind: Behind) -> Application:
         *(jobs.routes if jobs else []),  # first: a message may be named "events"
         *(event_routes(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else []),
         *(page_routes() if behind.calls else []),
-        *_dashboard(behind),
+        *_dashboard(behind, shows),
     ]
     app = Starlette(routes=routes, middleware=_middleware(behind, routes))
     app.router.redirect_slashes = False  # a path that is not there is not there
-    return Application(app, jobs)
+    return Application(app, jobs, shows)
 
 
 def _middleware(behind: Behind, routes: Sequence[BaseRoute]) -> list[Middleware]:
@@ -153,7 +162,7 @@ def _calls(behind: Behind, incoming: Incoming) -> list[Route]:
     return [Route(method.path, apps[method.service], methods=["POST"]) for method in calls.methods]
 
 
-def _dashboard(behind: Behind) -> list[Route]:
+def _dashboard(behind: Behind, shows: Shows) -> list[Route]:
     if behind.calls is None or not behind.has_dashboard:
         return []
-    return dashboard_routes(behind.calls, is_guarded=behind.is_operator is not None, may_act=behind.may_act)
+    return dashboard_routes(behind.calls, shows, is_guarded=behind.is_operator is not None, may_act=behind.may_act)

@@ -127,9 +127,9 @@ class HttpServer:
         return f"{self._scheme}://{self._listen.rpartition(':')[0]}:{port}"
 
     async def leave_lines(self) -> None:
-        """Gives up the places of its connections. Before calls end: afterwards nobody could."""
-        if self._application.jobs is not None:
-            await self._application.jobs.close()
+        """Gives up the places of its connections, and ends what pages look at. Before calls end: afterwards nobody
+        could."""
+        await self._application.close()
 
     async def stop(self, within: timedelta) -> None:
         """Takes no more requests, lets those under way end, and closes all connections. Idempotent."""

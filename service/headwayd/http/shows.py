@@ -75,14 +75,25 @@ class _Running:
 
 
 class Shows:
-    """All that run in this process."""
+    """All that run in this process. `close` them before the service stops taking calls: their pages hold the port open
+    otherwise."""
 
     def __init__(self) -> None:
         self._running: dict[Hashable, _Running] = {}
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Ends all, and begins no more. Idempotent."""
+        self._is_closed = True
+        for running in self._running.values():
+            running.show.finish(_going_down())
 
     @asynccontextmanager
     async def join(self, key: Hashable, run: Run) -> AsyncGenerator[Show, None]:
-        """The show of this key; `run` feeds it if it does not run yet. Raises CallFailed if too many run."""
+        """The show of this key; `run` feeds it if it does not run yet. Raises CallFailed if too many run, or if they
+        are closed."""
+        if self._is_closed:
+            raise _going_down()
         running = self._running.get(key)
         if running is None or running.show.end is not None:
             if len(self._running) >= _MOST_SHOWS:
@@ -99,6 +110,10 @@ class Shows:
                     del self._running[key]
                 running.task.cancel()
                 await asyncio.wait({running.task})
+
+
+def _going_down() -> CallFailed:
+    return CallFailed(_UNAVAILABLE, "this service process is going down")
 
 
 async def _guarded(run: Run, show: Show) -> None:

@@ -156,4 +156,12 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/web/test_dashboard.py::"
         "test_pages_that_look_at_different_queues_do_not_share_the_streams_of_one_connection",
     ),
+    Mutant(
+        name="pages-hold-the-port-open",
+        defect="A page that looks on holds the end of the service up until it is cut off.",
+        file="http/doors.py",
+        old="        self.shows.close()\n",
+        new="",
+        test="tests/web/test_dashboard.py::test_a_page_ends_well_when_the_service_goes_down_and_holds_nothing_up",
+    ),
 )
