@@ -97,6 +97,50 @@ async def test_a_password_is_read_from_its_file_for_each_connection(
             await eventually(is_in)
 
 
+@pytest.mark.parametrize(
+    ("case", "told"),
+    [
+        (("right", ":wrong@"), "the store does not accept the password, or does not know the user"),
+        (("right", "default:wrong@"), "the store does not accept the password, or does not know the user"),
+        (("right", "nobody:right@"), "the store does not accept the password, or does not know the user"),
+        (("right", ""), "the store wants a password"),
+        (("", ":needless@"), "the store has no password, and was given one"),
+    ],
+)
+async def test_what_the_store_says_of_a_password_is_told_as_it_is(
+    fresh_store_server: StoreServer, make_service: MakeService, connect: Connect, case: tuple[str, str], told: str
+) -> None:
+    wanted, user = case
+    with fresh_store_server.client() as client:
+        client.config_set("requirepass", wanted)
+    host = fresh_store_server.url.rpartition("@")[2].removeprefix("redis://")
+    service = make_service(HEADWAY_REDIS_URL=f"redis://{user}{host}")
+    async with line_at(service.address, "jobs", connect) as line:
+        with refused("STORE_UNAVAILABLE") as said:
+            await line.create()
+    assert (said.message, said.metadata["cause"]) == (told, "STORE")
+    await eventually(lambda: "not ready" in service.log.read_text())
+    [line_of_log] = [each for each in service.log.read_text().splitlines() if "not ready" in each]
+    assert f"cause=STORE error='{told}'" in line_of_log
+    with redis.Redis(port=fresh_store_server.port, password=wanted or None, protocol=2) as client:
+        client.config_set("requirepass", "")
+
+
+async def test_a_password_that_cannot_be_read_is_told_as_it_is(
+    fresh_store_server: StoreServer, short_dir: Path, make_service: MakeService
+) -> None:
+    file = short_dir / "password"
+    file.write_text("right")
+    with fresh_store_server.client() as client:
+        client.config_set("requirepass", "right")
+        service = make_service(HEADWAY_REDIS_URL=fresh_store_server.url, HEADWAY_REDIS_PASSWORD_FILE=str(file))
+        file.unlink()
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        await eventually(lambda: "not ready" in service.log.read_text())
+        client.config_set("requirepass", "")
+    assert "the file with the store's password cannot be read" in service.log.read_text()
+
+
 async def test_the_user_of_the_documents_may_do_all_that_is_needed_and_nothing_else(
     fresh_store_server: StoreServer, make_service: MakeService, connect: Connect
 ) -> None:

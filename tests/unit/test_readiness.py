@@ -6,6 +6,7 @@ import asyncio
 from typing import cast
 
 import pytest
+import structlog
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.model import StoreFacts
@@ -14,7 +15,7 @@ from headwayd.engine.readiness import ANSWERS, FAILURES, Readiness
 
 
 class Answers:
-    """A store that answers as the script says, "+" or "-", and then says nothing more."""
+    """A store that answers as the script says, "+", or is away, "-", or refuses, "!", and then says nothing more."""
 
     def __init__(self, script: str, *, is_reachable: bool) -> None:
         self.facts = StoreFacts(is_reachable=is_reachable)
@@ -34,8 +35,11 @@ class Answers:
             self.is_over.set()
             await asyncio.Event().wait()
         self.asked.append(kind)
-        if self._left.pop(0) == "-":
-            raise StoreUnavailable("away")
+        match self._left.pop(0):
+            case "-":
+                raise StoreUnavailable("away", metadata={"cause": "REFUSED"})
+            case "!":
+                raise StoreUnavailable("no password", metadata={"cause": "STORE"})
 
 
 async def told_by(store: Answers) -> list[bool]:
@@ -71,6 +75,27 @@ async def test_a_store_that_was_away_is_asked_anew_what_it_is() -> None:
     store = Answers("+-++", is_reachable=True)
     await told_by(store)
     assert store.asked == ["ping", "ping", "probe", "ping"]
+
+
+@pytest.mark.parametrize(
+    ("is_reachable", "script", "told"),
+    [
+        (True, "-" * (FAILURES - 1) + "+", []),
+        (True, "-" * FAILURES * 3, ["REFUSED away"]),
+        (True, "-" * FAILURES + "!" * 5 + "-" * 5, ["REFUSED away", "STORE no password", "REFUSED away"]),
+        (True, "-" * FAILURES + "+" * ANSWERS + "-" * FAILURES, ["REFUSED away", "REFUSED away"]),
+        (True, "-" * FAILURES + "+-", ["REFUSED away"]),
+        (False, "!" * 5, ["STORE no password"]),
+    ],
+)
+async def test_the_log_tells_why_it_is_not_ready_and_when_that_changes(
+    is_reachable: bool, script: str, told: list[str]
+) -> None:
+    with structlog.testing.capture_logs() as logged:
+        await told_by(Answers(script, is_reachable=is_reachable))
+    warnings = [one for one in logged if one["log_level"] == "warning"]
+    assert [f"{one['cause']} {one['error']}" for one in warnings] == told
+    assert all("not ready" in one["event"] for one in warnings)
 
 
 async def test_it_ends_when_told() -> None:

@@ -1,8 +1,8 @@
 """Whether the store can be counted on, for those who choose a process to send calls to. No call waits for this.
 
 The store is asked every second. Several answers in a row change the verdict, never a single one: a hiccup must not
-send all callers of a process elsewhere and back. Whether the process itself lives is another question, which the store
-is not asked.
+send all callers of a process elsewhere and back. Why it is not ready is told in the log, and again when that changes.
+Whether the process itself lives is another question, which the store is not asked.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ class Readiness:
         self._is_ready = False
         self._did_answer = False
         self._contrary_count = 0
+        self._why: HeadwayError | None = None  # the store did not answer
+        self._told: tuple[str, str] | None = None  # of it
         self._stopped = asyncio.Event()
 
     def on_change(self, listener: Callable[[bool], None]) -> None:
@@ -62,9 +64,19 @@ class Readiness:
             await ask(budget_s=_BUDGET_S)
             self._did_answer = True
         except HeadwayError as error:
-            self._did_answer = False
+            self._did_answer, self._why = False, error
             log.debug("readiness.store_failed", reason=error.reason.name)
         self._weigh()
+        self._tell_why()
+
+    def _tell_why(self) -> None:
+        if self._is_ready:
+            self._told = None
+        elif self._why is not None and not self._did_answer:
+            why = self._why.metadata.get("cause", ""), self._why.text
+            if why != self._told:
+                self._told = why
+                log.warning("the store does not answer: not ready", cause=why[0], error=why[1])
 
     def _weigh(self) -> None:
         if self._did_answer == self._is_ready:
@@ -76,8 +88,6 @@ class Readiness:
             self._set(self._did_answer)
             if self._is_ready:
                 log.info("the store answers again: ready")
-            else:
-                log.warning("the store does not answer: not ready", failures=FAILURES)
 
     def _set(self, is_ready: bool) -> None:
         if is_ready != self._is_ready:

@@ -27,7 +27,9 @@ _NOT_NOW = {
     "ASK": "the store is moving the queue's keys",
     "MOVED": "the store is a cluster, and this node does not have the queue's keys",
     "NOAUTH": "the store wants a password",
-    "WRONGPASS": "the store does not accept the password",
+    "WRONGPASS": "the store does not accept the password, or does not know the user",
+    "NOPASS": "the store has no password, and was given one",
+    "UNREAD": "the file with the store's password cannot be read",
     "NOPERM": "the store's user may not do this",
 }
 _WORD_OF_CLASS: dict[type[Exception], str] = {
@@ -40,7 +42,14 @@ _WORD_OF_CLASS: dict[type[Exception], str] = {
     redis_errors.AskError: "ASK",
     redis_errors.OutOfMemoryError: "OOM",
     redis_errors.NoPermissionError: "NOPERM",
-    redis_errors.AuthenticationError: "NOAUTH",
+}
+# redis-py has one class for all that concerns passwords, and takes the first word off. What the rest begins with; the
+# last one is our own.
+_WORD_OF_REFUSED_PASSWORD = {
+    "invalid": "WRONGPASS",
+    "AUTH <password> called without": "NOPASS",
+    "Client sent AUTH, but no": "NOPASS",
+    "cannot read": "UNREAD",
 }
 
 
@@ -68,6 +77,9 @@ def word_of(error: Exception) -> str:
     for known, word in _WORD_OF_CLASS.items():
         if isinstance(error, known):
             return word
+    if isinstance(error, redis_errors.AuthenticationError):
+        words = (word for begins, word in _WORD_OF_REFUSED_PASSWORD.items() if str(error).startswith(begins))
+        return next(words, "NOAUTH")
     return str(error).split(" ", 1)[0]
 
 

@@ -243,4 +243,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="shown",
         test="tests/unit/rpc/test_guard.py::test_of_long_tokens_little_is_remembered",
     ),
+    Mutant(
+        name="wrong-password-is-none",
+        defect="A store that does not accept the password is said to want one.",
+        file="store/trouble.py",
+        old='        return next(words, "NOAUTH")\n',
+        new='        return "NOAUTH"\n',
+        test="tests/integration/test_store_access.py::test_what_the_store_says_of_a_password_is_told_as_it_is",
+    ),
+    Mutant(
+        name="not-ready-without-a-word",
+        defect="The log does not tell why a process is not ready.",
+        file="engine/readiness.py",
+        old="            if why != self._told:\n",
+        new="            if False:\n",
+        test="tests/unit/test_readiness.py::test_the_log_tells_why_it_is_not_ready_and_when_that_changes",
+    ),
 )
