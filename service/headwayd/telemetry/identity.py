@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 
 from headwayd import __version__
 
@@ -27,8 +27,6 @@ def is_disabled() -> bool:
 
 
 def _who(process: str) -> Mapping[str, str]:
-    ours = {"service.version": __version__, "service.instance.id": process}
-    told = os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if "service.name" not in told and "OTEL_SERVICE_NAME" not in os.environ:
-        ours["service.name"] = "headway"
-    return {name: value for name, value in ours.items() if f"{name}=" not in told}
+    ours = {"service.name": "headway", "service.version": __version__, "service.instance.id": process}
+    told = OTELResourceDetector().detect().attributes
+    return {name: value for name, value in ours.items() if not told.get(name)}  # what is told empty is not told
