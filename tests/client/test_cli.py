@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 from datetime import timedelta
 from pathlib import Path
 
@@ -115,6 +116,40 @@ async def test_lines_wait_for_room_in_a_full_queue(
         taken.append(made.line.pop(0).message.payload)
     assert (await finishing).code == 0
     assert taken == [b"1", b"2", b"3", b"4", b"5"]
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "told"),
+    [
+        ("put q hello <&-", 0, ""),
+        ("delete q <&-", 0, ""),
+        ("put q <&-", 0, ""),
+        ("put q hello >&-", 1, ""),
+        ("get q --ack >&-", 1, ""),
+        ("--json describe q >&- 2>&-", 1, ""),
+        ("put q --json-lines < deep", 1, "headway: line 1 is not a message"),
+        ("peek q", 0, ""),
+    ],
+)
+async def test_odd_surroundings_are_no_defects(  # noqa: PLR0917 - three fixtures and three parameters
+    queue: headway.Queue, command_line: CommandLine, tmp_path: Path, command: str, code: int, told: str
+) -> None:
+    await queue.put("é✓".encode(), id="é✓")
+    (tmp_path / "deep").write_text("[" * 200_000)
+    program = f'headway() {{ {sys.executable} -m headway.cli "$@"; }}; headway {command}'
+    process = await asyncio.create_subprocess_exec(
+        *("bash", "-c", program),
+        cwd=tmp_path,
+        env={**os.environ, "HEADWAY_ADDRESS": command_line.address, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    command_line.started.append(process)
+    finished = await command_line.finish(process)
+    assert finished.code == code, finished.err
+    assert told in finished.err
+    assert "Traceback" not in finished.err
 
 
 async def test_interrupted_lines_tell_how_many_were_put_at_least(

@@ -3,9 +3,12 @@
 import os
 import sys
 
+from headway.cli._streams import make_usable
+
 
 def main() -> None:
     """Runs the command line; exits with one of the codes of `headway --help`."""
+    make_usable()
     try:
         import rich  # noqa: F401, PLC0415 - an extra, which may be missing
         import typer  # noqa: F401, PLC0415

@@ -99,7 +99,7 @@ class _Source:
     def _from_json(self, line: bytes, number: int) -> Message:
         try:
             return self._from_object(json.loads(line))
-        except (ValueError, TypeError, KeyError, binascii.Error, typer.BadParameter) as error:
+        except (ValueError, TypeError, KeyError, RecursionError, binascii.Error, typer.BadParameter) as error:
             raise ValueError(f"line {number} is not a message: {error}") from error
 
     def _from_object(self, given: Any) -> Message:
