@@ -12,6 +12,7 @@ from typing import Any
 
 import jwt
 import pytest
+import structlog
 
 from headwayd.access.access import Access
 from headwayd.access.fetching import FetchFailed, fetched
@@ -85,6 +86,8 @@ def unsound() -> dict[str, str]:
         "not yet": KEY.token(nbf=now + 30),
         "no expiry": KEY.token(without=("exp",)),
         "an expiry that is none": KEY.token(exp="never"),
+        "an expiry beyond all numbers": KEY.token(exp=10**400),
+        "an expiry that is endless": KEY.token(exp=float("inf")),
         "no issuer": KEY.token(without=("iss",)),
         "another issuer": KEY.token(iss="https://other.example"),
         "no audience": KEY.token(without=("aud",)),
@@ -296,6 +299,13 @@ async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.
             now += 301
             assert not await has_changed(checked)
             await checked.identify(KEY.token())
+
+
+async def test_the_log_does_not_tell_what_stands_behind_the_address_of_keys() -> None:
+    with key_server(None) as server, structlog.testing.capture_logs() as logged:
+        await KeyUrl(f"{server.url}?key=secret").refresh()
+    [warning] = logged
+    assert (warning["url"], warning["error"]) == (server.url, "the answer was 503")
 
 
 async def test_without_keys_yet_signed_tokens_are_refused_until_they_are_there(

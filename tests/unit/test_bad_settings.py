@@ -70,7 +70,7 @@ BAD_TEXTS = {
     "tls_key": [""],
     "tls_client_ca": [""],
     "auth_file": [""],
-    "jwt_jwks": ["", "ftp://a/keys", "https://"],
+    "jwt_jwks": ["", "ftp://a/keys", "https://", "https://user@a/keys", "https://user:secret@a/keys"],
     "jwt_issuer": [""],
     "jwt_audience": [""],
     "jwt_algorithms": ["", "none", "HS256", "RS256,HS512", "rs256"],

@@ -162,6 +162,7 @@ def test_prefixes_that_would_break_keys_are_refused(prefix: str) -> None:
         ("unix:///s?db=0&password=secret", "unix:///s?db=0&password=***"),
         ("redis://user:sec@ret@h:1/0", "redis://user:***@h:1/0"),
         ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://h:1/0?p%61ssword=secret&db=0", "redis://h:1/0?p%61ssword=***&db=0"),
     ],
 )
 def test_passwords_are_never_shown(url: str, masked: str) -> None:
@@ -169,6 +170,16 @@ def test_passwords_are_never_shown(url: str, masked: str) -> None:
     settings = Settings.load({"redis_url": url})
     assert "secret" not in repr(settings)
     assert ("redis_url", masked, "--redis-url") in reference.effective(settings, {"redis_url": url})
+
+
+def test_what_stands_behind_the_address_of_keys_is_not_shown() -> None:
+    signed = {"jwt_jwks": "https://h/keys?key=secret&v=secret", "jwt_issuer": "i", "jwt_audience": "a"}
+    settings = Settings.load(signed)
+    assert ("jwt_jwks", "https://h/keys?key=***&v=***", "--jwt-jwks") in reference.effective(settings, signed)
+    assert (
+        refusal(**signed | {"jwt_jwks": "https://user:secret@h/keys"})
+        == "--jwt-jwks: must name no user: it would not be sent"
+    )
 
 
 def test_the_reference_of_settings_is_up_to_date() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import jwt
 import structlog
@@ -76,6 +77,10 @@ class KeyUrl:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        parts = urlsplit(url)
+        self._shown = (
+            f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # what is secret stands elsewhere
+        )
         self.version = 0
         self._keys: Keys = {}
         self._fetched_at = float("-inf")  # tried, that is
@@ -103,7 +108,7 @@ class KeyUrl:
                 keys = _read([await fetched(self._url, within_s=_FETCH_TIMEOUT_S)])
             except (FetchFailed, TimeoutError, ValueError, RecursionError) as error:
                 why = str(error) or "it took too long"
-                log.warning("the keys of signed tokens could not be fetched", url=self._url, error=why)
+                log.warning("the keys of signed tokens could not be fetched", url=self._shown, error=why)
                 self._fetch_after_s = _FETCH_AGAIN_S
                 return
             self._fetch_after_s = _FETCH_EVERY_S

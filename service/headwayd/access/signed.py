@@ -75,15 +75,16 @@ class SignedTokens:
                 leeway=_LEEWAY_S,
                 options={"require": ["exp", "iss", "aud"]},
             )
+            expires_at = float(claims["exp"]) + _LEEWAY_S
         except jwt.ExpiredSignatureError:
             raise Unauthenticated("the token has expired") from None
-        except (jwt.PyJWTError, ValueError, TypeError) as error:
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
             raise Unauthenticated(f"the token does not hold: {type(error).__name__}") from None
         return Identity(
             name=str(claims.get("sub", "")),
             namespace=self._namespace(claims),
             grants=(Grant(roles_of(_texts(claims, rules.roles_claim)), self._queues(claims)),),
-            expires_at=float(claims["exp"]) + _LEEWAY_S,
+            expires_at=expires_at,
         )
 
     def _namespace(self, claims: dict[str, Any]) -> str:

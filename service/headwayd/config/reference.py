@@ -43,7 +43,8 @@ def shown(value: object) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return str(value)
+    text = str(value)
+    return masked_url(text) if "://" in text else text
 
 
 def effective(settings: Settings, flags: Mapping[str, object]) -> list[tuple[str, str, str]]:

@@ -105,6 +105,8 @@ class SecuritySettings(BaseSettings):
             parts = urlsplit(value)
             if parts.scheme not in ("http", "https") or not parts.hostname:
                 raise ValueError("must be a file, or a URL that begins with http:// or https://")
+            if "@" in parts.netloc:
+                raise ValueError("must name no user: it would not be sent")
         return value
 
     @model_validator(mode="after")

@@ -16,6 +16,7 @@ _SENTINEL_OPTIONS = frozenset({"sentinel_username", "sentinel_password"})
 _TLS_OPTIONS = frozenset(
     f"ssl_{each}" for each in ("ca_certs", "ca_path", "certfile", "keyfile", "password", "cert_reqs", "check_hostname")
 )
+_SHOWN = (_URL_OPTIONS | _SENTINEL_OPTIONS | _TLS_OPTIONS) - {"password", "sentinel_password", "ssl_password"}
 _UNITS = {
     "ms": timedelta(milliseconds=1),
     "s": timedelta(seconds=1),
@@ -47,9 +48,9 @@ def format_span(span: timedelta) -> str:
 
 
 def masked_url(url: str) -> str:
-    """A URL that may be shown: without its passwords."""
+    """A URL that may be shown: without its passwords, and without the values of options that are not known."""
     without = re.sub(r"(?<=//)([^/@?#:]*:)[^/?#]*(?=@)", r"\1***", url, count=1)
-    return re.sub(r"([?&](?:\w+_)?password=)[^&]*", r"\1***", without)
+    return re.sub(r"(?<=[?&])([^=&]*)=[^&]*", lambda each: each[0] if each[1] in _SHOWN else f"{each[1]}=***", without)
 
 
 def check_store_url(url: str) -> None:

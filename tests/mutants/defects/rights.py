@@ -259,4 +259,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="            if False:\n",
         test="tests/unit/test_readiness.py::test_the_log_tells_why_it_is_not_ready_and_when_that_changes",
     ),
+    Mutant(
+        name="expiry-beyond-numbers",
+        defect="A token that was signed with an expiry of hundreds of digits is a defect of the service.",
+        file="access/signed.py",
+        old="TypeError, OverflowError)",
+        new="TypeError)",
+        test=_SECURITY + "test_signed.py::test_a_token_that_is_not_sound_is_refused_without_being_quoted",
+    ),
+    Mutant(
+        name="address-of-keys-logged",
+        defect="The log tells the address of keys with what is secret in it.",
+        file="access/jwks.py",
+        old="url=self._shown",
+        new="url=self._url",
+        test=_SECURITY + "test_signed.py::test_the_log_does_not_tell_what_stands_behind_the_address_of_keys",
+    ),
 )
