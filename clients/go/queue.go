@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -40,6 +41,8 @@ type Options struct {
 	Stop context.Context
 	// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
 	Attended bool
+
+	idle context.Context // of Work: when it ends, nothing is to be leased any more
 }
 
 // Handler works on one message. What it returns settles the lease, unless it did that itself:
@@ -71,16 +74,11 @@ type Lease struct {
 // The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
 // LEASE_GONE.
 func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
-	return q.lease(ctx, ctx, handle, o)
-}
-
-// lease waits for a message until idle ends, has it handled until ctx does, and settles it.
-func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (found bool, err error) {
-	request := &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
+	tries, request := 0, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
 	if request.Wait = durationpb.New(o.Wait); o.Lease > 0 {
 		request.Lease = durationpb.New(o.Lease)
 	}
-	response, err := q.client.Queues.Get(idle, request)
+	response, err := q.client.Queues.Get(cmp.Or(o.idle, ctx), request, grpc.OnFinish(func(error) { tries++ }))
 	if len(response.GetDeliveries()) == 0 {
 		return false, err
 	}
@@ -90,7 +88,7 @@ func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (fou
 	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}
 	keeping, stop := context.WithCancel(lasting)
 	defer stop()
-	go l.keepAlive(keeping)
+	go l.keepAlive(keeping, tries > 1)
 	result, err := handle(work, l)
 	if stop(); err == nil {
 		err = l.Ack(lasting, result)
@@ -98,8 +96,7 @@ func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (fou
 	if ctx.Err() != nil {
 		_ = l.Release(lasting)
 	} else if err != nil {
-		reason := fmt.Sprintf("%.256s", strings.ToValidUTF8(err.Error(), "?")) // 1024 bytes at most
-		_ = l.Backoff(lasting, reason)
+		_ = l.Backoff(lasting, fmt.Sprintf("%.256s", strings.ToValidUTF8(err.Error(), "?"))) // 1024 bytes at most
 	}
 	return true, err
 }
@@ -110,27 +107,27 @@ func (q *Queue) lease(ctx, idle context.Context, handle Handler, o Options) (fou
 // ended, which ends the handlers' contexts, too, and gives back what is not finished; or what no waiting mends, such as
 // QUEUE_NOT_FOUND. While the service is away it waits until it is back.
 func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
-	o.Wait = 30 * time.Second             // longer saves calls, shorter notices a lost service sooner
-	idle, stop := context.WithCancel(ctx) // ends when nothing is to be leased any more
+	idle, stop := context.WithCancel(ctx)
 	defer stop()
 	defer context.AfterFunc(cmp.Or(o.Stop, ctx), stop)()
 	slots, idle := errgroup.WithContext(idle)
+	o.Wait, o.idle = 30*time.Second, idle // longer saves calls, shorter notices a lost service sooner
 	for range max(1, o.Concurrency) {
-		slots.Go(func() error { return q.slot(ctx, idle, handle, o) })
+		slots.Go(func() error { return q.slot(ctx, handle, o) })
 	}
 	return cmp.Or(slots.Wait(), ctx.Err())
 }
 
-// slot handles one message after the other until idle ends or the queue is drained.
-func (q *Queue) slot(ctx, idle context.Context, handle Handler, o Options) error {
-	for failures := 1; idle.Err() == nil; failures++ {
-		found, err := q.lease(ctx, idle, handle, o)
+// slot handles one message after the other until o.idle ends or the queue is drained.
+func (q *Queue) slot(ctx context.Context, handle Handler, o Options) error {
+	for failures := 1; o.idle.Err() == nil; failures++ {
+		found, err := q.Lease(ctx, handle, o)
 		switch {
 		case found || err == nil:
 			failures = 0
 		case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
 			return nil
-		case !q.client.pause(idle, failures, err) && idle.Err() == nil:
+		case !q.client.pause(o.idle, failures, err) && o.idle.Err() == nil:
 			return err
 		}
 	}
@@ -179,14 +176,13 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bool {
 	// one of them is there
 	id := answer.GetPosition().GetId() + answer.GetLeased().GetId() + answer.GetFinished().GetId()
-	last, isLeft := left[id]
-	if !isLeft || answer.GetFinished() == nil && answer.AsOf.AsTime().Before(last) {
-		return false
-	}
-	if left[id] = answer.AsOf.AsTime(); answer.GetFinished() != nil {
+	last, isNews := left[id]
+	if asOf := answer.AsOf.AsTime(); answer.GetFinished() != nil {
 		delete(left, id)
+	} else if isNews = isNews && !asOf.Before(last); isNews {
+		left[id] = asOf
 	}
-	return true
+	return isNews
 }
 
 // Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
@@ -271,20 +267,23 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 }
 
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
-// another try before the lease lapses, and for an Ack, which waits for it.
-func (l *Lease) keepAlive(ctx context.Context) {
+// another try before the lease lapses, and for an Ack, which waits for it. One that isOld was given to an earlier try of
+// its Get, may lapse soon, and is extended at once.
+func (l *Lease) keepAlive(ctx context.Context, isOld bool) {
 	span := l.asked.AsDuration()
 	if l.asked == nil && l.PutAt != nil { // else it is a foreign message, and nobody may know when it was put
 		// By the store's clock it was given when its message had waited so long.
 		span = l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
 	}
 	third := max(span/3, 30*time.Millisecond)
-	for turns := time.Tick(third); ; {
-		select {
-		case <-turns:
+	for turns, isDue := time.Tick(third), isOld; ; isDue = true {
+		if isDue {
 			limited, cancel := context.WithTimeout(ctx, max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond))
 			_ = l.extend(limited, &headwaypb.ExtendRequest{})
 			cancel()
+		}
+		select {
+		case <-turns:
 		case <-ctx.Done():
 			return
 		}

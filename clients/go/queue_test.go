@@ -311,6 +311,32 @@ func TestALeaseWhoseAnswerIsLostIsAskedForByItsName(t *testing.T) {
 	}
 }
 
+func TestALeaseWhoseAnswerWasLostIsExtendedAtOnce(t *testing.T) {
+	s, extends := settles(acked, delayed, extended), make(chan struct{}, 100)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			return nil, errBroken
+		}
+		return give(ctx, request)
+	}
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		extends <- struct{}{}
+		return extended, nil
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(context.Context, *Lease) ([]byte, error) {
+		select {
+		case <-extends:
+			return nil, nil
+		case <-time.After(time.Minute):
+			return nil, errHandler
+		}
+	}, Options{Lease: time.Hour}) // of which most may be over
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 func TestAnEmptyQueueIsNoError(t *testing.T) {
 	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		return &headwaypb.GetResponse{}, nil

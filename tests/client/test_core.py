@@ -110,6 +110,17 @@ async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
     assert asked[1].progress.note == "half"
 
 
+async def test_lease_whose_answer_was_lost_is_extended_before_a_third_of_its_span(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    await _put(connection, Message(payload=b"1"))
+    service.fail_next("Get", LOST)
+    lease = await Lease.get(connection, "q", lease=timedelta(hours=1))  # of which most may be over
+    assert lease is not None
+    async with asyncio.timeout(30), lease.held():
+        await service.wait_for(lambda: service.requests("Extend"))
+
+
 async def test_handler_that_is_cancelled_by_nobody_here_has_failed(
     service: FakeService, connection: Connection, made: FakeQueue
 ) -> None:

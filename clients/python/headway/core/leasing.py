@@ -35,6 +35,7 @@ class Lease:
     queue_name: str
     delivery: Delivery
     span: timedelta
+    is_old: bool = False  # given to an earlier try of the call that brought it: it may lapse sooner
     is_settled = is_ending = is_lost = False
     _loss: Exception | None = field(default=None, init=False)  # found while kept alive, and nobody was told yet
 
@@ -44,24 +45,25 @@ class Lease:
     ) -> Self | None:
         """Leases one message for the policy's span, or for `lease`; None if none came within `wait` (default: at once).
 
-        If its answer is lost it is asked for again, and brings the same lease; if it is cancelled what it may have
-        leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained, QueueDeleted, QueuePaused,
-        RoleInUse.
+        If its answer is lost it is asked for again, and brings the same lease, which `held` extends at once; if it is
+        cancelled what it may have leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained,
+        QueueDeleted, QueuePaused, RoleInUse.
         """
-        request = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
+        asked = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
+        old: list[int] = []
         try:
-            answer = await connection.call(connection.queues.Get, request)
+            answer = await connection.call(connection.queues.Get, asked, on_lost=lambda: old.append(1))
         except asyncio.CancelledError:  # its answer may be on the way
-            request.ClearField("wait")
+            asked.ClearField("wait")
             with suppress(Exception):
-                for each in (await connection.call(connection.queues.Get, request, timeout=5.0)).deliveries:
+                for each in (await connection.call(connection.queues.Get, asked, timeout=5.0)).deliveries:
                     await cls(connection, queue_name, each, _SHORTEST).give_back(failed_with=None)
             raise
         for delivery in answer.deliveries:
             # By the store's clock it was given when its message had waited so long.
             given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
             policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST
-            return cls(connection, queue_name, delivery, lease or policy)
+            return cls(connection, queue_name, delivery, lease or policy, bool(old))
         return None
 
     async def ack(self, result: bytes = b"") -> SettleResult:
@@ -154,7 +156,7 @@ class Lease:
         given back at once and for free if it is cancelled. A clean end raises LeaseStale or LeaseGone if the ack came
         too late to count.
         """
-        keeper = asyncio.create_task(self.keep_alive())
+        keeper = asyncio.create_task(self.keep_alive(failures=int(self.is_old)))
         try:
             yield self
         except BaseException as error:

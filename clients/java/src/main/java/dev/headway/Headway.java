@@ -7,10 +7,7 @@ import io.grpc.*;
 import io.grpc.Status.Code;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
-import java.util.List;
-import java.util.Optional;
-import java.util.Set;
-import java.util.UUID;
+import java.util.*;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -99,7 +96,8 @@ public final class Headway extends Channel implements AutoCloseable {
         }
         boolean isNamed = Stream.of(messages).noneMatch(message -> message.getId().isEmpty());
         var again = isNamed ? put.clone().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
-        return call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout).getResultsList();
+        var answer = call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout, new AtomicInteger());
+        return answer.getResultsList();
     }
 
     /**
@@ -114,8 +112,9 @@ public final class Headway extends Channel implements AutoCloseable {
     public Optional<Lease> lease(String queue, Duration wait, Duration span) {
         var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
         var named = get.setAttemptId(UUID.randomUUID().toString()).build(); // a repeat gives what a lost answer gave
-        var answer = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout);
-        return answer.getDeliveriesList().stream().findFirst().map(told -> new Lease(this, queue, told, span));
+        var failures = new AtomicInteger();
+        var told = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout, failures).getDeliveriesList();
+        return told.stream().findFirst().map(each -> new Lease(this, queue, each, span, failures.get() > 0));
     }
 
     /**
@@ -132,19 +131,21 @@ public final class Headway extends Channel implements AutoCloseable {
      *     what became of it
      */
     public <Q extends com.google.protobuf.Message, R> R call(MethodDescriptor<Q, R> rpc, Q request) {
-        return call(rpc, request, REPEATABLE.contains(rpc.getBareMethodName()) ? request : null, callTimeout);
+        var again = REPEATABLE.contains(rpc.getBareMethodName()) ? request : null;
+        return call(rpc, request, again, callTimeout, new AtomicInteger());
     }
 
     /**
      * Takes no longer than {@code limit} beyond what it asks to wait. {@code again}: what to ask once a try may have
-     * taken effect; null: nothing, and the call is made once.
+     * taken effect; null: nothing, and the call is made once. Counts its {@code failures}.
      */
-    <Q extends com.google.protobuf.Message, R> R call(MethodDescriptor<Q, R> rpc, Q request, Q again, Duration limit) {
+    <Q extends com.google.protobuf.Message, R> R call(
+            MethodDescriptor<Q, R> rpc, Q request, Q again, Duration limit, AtomicInteger failures) {
         var field = request.getDescriptorForType().findFieldByName("wait");
         var wait = field == null ? wire(Duration.ZERO) : (com.google.protobuf.Duration) request.getField(field);
         long end = System.nanoTime() + limit.plusSeconds(wait.getSeconds()).plusNanos(wait.getNanos()).toNanos();
         HeadwayException lost = null; // of the last try that may have taken effect
-        for (int failures = 0; ; failures++) {
+        for (; ; failures.incrementAndGet()) {
             // An answer that does not come leaves time for another try, which may meet another host.
             long left = end - System.nanoTime();
             long waiting = Math.max(0, left - limit.toNanos());
@@ -158,7 +159,7 @@ public final class Headway extends Channel implements AutoCloseable {
                 boolean isState = error.code() == Code.FAILED_PRECONDITION && !(request instanceof PutRequest);
                 lost = isState || TELLING.contains(error.code()) ? null : error.isOutcomeUnknown() ? error : lost;
                 boolean isSafe = again != null && AWAY.contains(error.code());
-                pause(isSafe ? end - System.nanoTime() : 0, failures, error, lost);
+                pause(isSafe ? end - System.nanoTime() : 0, failures.get(), error, lost);
             }
         }
     }

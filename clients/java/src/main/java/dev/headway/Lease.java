@@ -5,6 +5,7 @@ import dev.headway.v1.*;
 import java.time.Duration;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Supplier;
 
@@ -24,7 +25,8 @@ public final class Lease implements AutoCloseable {
     private final Future<?> extending;
     private final AtomicReference<Settled> said = new AtomicReference<>(HELD); // or SETTLING, or how it ended
 
-    Lease(Headway headway, String queue, Delivery delivery, Duration span) {
+    /** {@code isOld}: it was given to an earlier try of its Get, and may lapse soon. */
+    Lease(Headway headway, String queue, Delivery delivery, Duration span, boolean isOld) {
         this.headway = headway;
         this.delivery = delivery;
         var told = ExtendRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
@@ -33,7 +35,7 @@ public final class Lease implements AutoCloseable {
         // An answer that does not come leaves time for another try.
         var most = Duration.ofMillis(Math.max(Math.min(third, headway.callTimeout.toMillis()) / 2, 100));
         Runnable keep = () -> quietly(() -> extend(extension, most));
-        extending = headway.extenders.scheduleWithFixedDelay(keep, third, third, TimeUnit.MILLISECONDS);
+        extending = headway.extenders.scheduleWithFixedDelay(keep, isOld ? 0 : third, third, TimeUnit.MILLISECONDS);
     }
 
     /**
@@ -132,7 +134,7 @@ public final class Lease implements AutoCloseable {
 
     private void extend(ExtendRequest request, Duration timeout) {
         var rpc = QueueServiceGrpc.getExtendMethod();
-        settle(HELD, false, () -> headway.call(rpc, request, request, timeout).getResults(0));
+        settle(HELD, false, () -> headway.call(rpc, request, request, timeout, new AtomicInteger()).getResults(0));
     }
 
     private synchronized void delay(DelayRequest.Builder told) {

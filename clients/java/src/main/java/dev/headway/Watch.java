@@ -6,10 +6,7 @@ import dev.headway.v1.WatchPositionRequest;
 import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Context;
 import io.grpc.StatusRuntimeException;
-import java.util.HashSet;
-import java.util.Iterator;
-import java.util.Optional;
-import java.util.Set;
+import java.util.*;
 
 /**
  * Where messages are, at once and then whenever that changes, until the last is finished.

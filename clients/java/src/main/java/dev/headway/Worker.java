@@ -3,10 +3,7 @@ package dev.headway;
 import dev.headway.v1.ErrorReason;
 import io.grpc.Context;
 import java.time.Duration;
-import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.*;
 import java.util.stream.Stream;
 
 /**

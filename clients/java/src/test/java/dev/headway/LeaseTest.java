@@ -222,12 +222,13 @@ class LeaseTest extends WithService {
     }
 
     @Test
-    void aLostAnswerIsAskedForByTheSameName() throws Exception {
+    void aLostAnswerIsAskedForByTheSameNameAndExtendedAtOnce() throws Exception {
         service.gets.addFirst(Status.UNAVAILABLE.asRuntimeException());
-        try (var lease = lease(LONG)) {
+        try (var lease = lease(Duration.ofHours(1))) {
             var first = service.next(GetRequest.class).getAttemptId();
             assertEquals(first, service.next(GetRequest.class).getAttemptId());
             assertEquals("a", lease.delivery().getMessage().getId());
+            service.next(ExtendRequest.class); // at once: most of its span may be over
         }
     }
 
