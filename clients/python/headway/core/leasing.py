@@ -49,21 +49,20 @@ class Lease:
         cancelled what it may have leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained,
         QueueDeleted, QueuePaused, RoleInUse.
         """
-        asked = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex)
-        old: list[int] = []
+        ask, old = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex), [False]
         try:
-            answer = await connection.call(connection.queues.Get, asked, on_lost=lambda: old.append(1))
+            answer = await connection.call(connection.queues.Get, ask, on_lost=lambda: old.append(True))
         except asyncio.CancelledError:  # its answer may be on the way
-            asked.ClearField("wait")
+            ask.ClearField("wait")
             with suppress(Exception):
-                for each in (await connection.call(connection.queues.Get, asked, timeout=5.0)).deliveries:
+                for each in (await connection.call(connection.queues.Get, ask, timeout=5.0)).deliveries:
                     await cls(connection, queue_name, each, _SHORTEST).give_back(failed_with=None)
             raise
         for delivery in answer.deliveries:
             # By the store's clock it was given when its message had waited so long.
             given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
             policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST
-            return cls(connection, queue_name, delivery, lease or policy, bool(old))
+            return cls(connection, queue_name, delivery, lease or policy, old[-1])
         return None
 
     async def ack(self, result: bytes = b"") -> SettleResult:
@@ -96,8 +95,7 @@ class Lease:
 
     async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
         """Makes a call that ends the lease; see `ack` and `delay`."""
-        lost: list[bool] = []
-        self.is_ending = True
+        lost, self.is_ending = list[bool](), True
         try:
             result: SettleResult = await self.ask(request, on_lost=lambda: lost.append(True))
         finally:
@@ -107,8 +105,7 @@ class Lease:
 
     async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> Any:
         """Makes an Ack, a Delay or an Extend of this lease."""
-        request.queue = self.queue_name
-        request.leases[:] = [self.delivery.lease]
+        request.queue, request.leases[:] = self.queue_name, [self.delivery.lease]
         rpc = getattr(self.connection.queues, type(request).__name__.removesuffix("Request"))
         return (await self.connection.call(rpc, request, on_lost=on_lost)).results[0]
 
