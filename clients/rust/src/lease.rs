@@ -1,9 +1,10 @@
 //! A message in my hands: settles it, and keeps its lease alive while I work on it.
 
-use std::{fmt::Display, sync::Arc, sync::Weak, thread, time::Duration, time::SystemTime};
+use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
+use std::{fmt::Display, thread, time::Duration, time::SystemTime};
 
 use tokio::{sync::Mutex, time::Instant, time::MissedTickBehavior, time::interval_at, time::timeout};
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 use tracing::warn;
@@ -28,19 +29,30 @@ pub struct Lease {
     /// Cancelled when the service says that somebody else has, or had, the message, or that it died: what is done with
     /// it now has no say.
     pub lost: CancellationToken,
+    held: Arc<Held>,
+    _keeper: AbortOnDropHandle<()>,
+}
+
+/// What calls on a lease need. The keeper has no more of it, so that the lease ends where its last holder drops it.
+#[derive(Debug)]
+struct Held {
     queue: Queue,
+    lease: String,
     lasts: Option<Duration>, // None: as the queue's policy says
-    is_settled: Mutex<bool>, // locked during calls, so that none overtakes the one that settles
+    lost: CancellationToken,
+    settling: Mutex<()>, // locked by calls that may settle it, which go one after the other
+    is_settled: AtomicBool,
 }
 
 impl Lease {
     pub(crate) fn new(mut queue: Queue, mut delivery: Delivery, lasts: Option<Duration>) -> Arc<Self> {
         queue.client.attempts = u32::MAX; // while there is time
         let span = lasts.or_else(|| told_span(&delivery)).unwrap_or(SHORTEST_POLICY);
-        let (message, (lost, is_settled)) = (delivery.message.take().unwrap_or_default(), Default::default());
-        let lease = Arc::new(Lease { message, delivery, lost, queue, lasts, is_settled });
-        tokio::spawn(keep_alive(Arc::downgrade(&lease), span / 3));
-        lease
+        let message = delivery.message.take().unwrap_or_default();
+        let (lease, (lost, settling, is_settled)) = (delivery.lease.clone(), Default::default());
+        let held = Arc::new(Held { queue, lease, lasts, lost, settling, is_settled });
+        let _keeper = AbortOnDropHandle::new(tokio::spawn(keep_alive(held.clone(), message.id.clone(), span / 3)));
+        Arc::new(Lease { message, delivery, lost: held.lost.clone(), held, _keeper })
     }
 
     /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
@@ -48,8 +60,8 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more; STALE, too, if the message lies with the dead.
     pub async fn ack(&self, result: impl Into<Vec<u8>>) -> Result<(), Error> {
-        let (queue, leases) = self.named();
-        self.call(AckRequest { queue, leases, result: result.into() }, |answer| answer.results).await
+        let (queue, leases) = self.held.named();
+        self.held.call(AckRequest { queue, leases, result: result.into() }, |answer| answer.results).await
     }
 
     /// Gives the message back at the cost of an attempt: after a span (zero: now, at the head), or with `None` by the
@@ -58,7 +70,7 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn delay(&self, delay: Option<Duration>, reason: &str) -> Result<(), Error> {
-        self.call(self.giving_back(delay, reason, false), |answer| answer.results).await
+        self.held.call(self.held.giving_back(delay, reason, false), |answer| answer.results).await
     }
 
     /// Settles the message by how the work on it ended, unless the work did: `Ok` acks it with these bytes as its
@@ -82,11 +94,13 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more.
     pub async fn progress(&self, fraction: f64, note: impl Into<String>) -> Result<(), Error> {
-        self.extend(Some(Progress { fraction, note: note.into() })).await
+        self.held.extend(Some(Progress { fraction, note: note.into() })).await
     }
+}
 
+impl Held {
     fn named(&self) -> (String, Vec<String>) {
-        (self.queue.name.clone(), vec![self.delivery.lease.clone()])
+        (self.queue.name.clone(), vec![self.lease.clone()])
     }
 
     fn giving_back(&self, delay: Option<Duration>, reason: &str, keep_attempt: bool) -> DelayRequest {
@@ -100,17 +114,20 @@ impl Lease {
         self.call(ExtendRequest { queue, leases, lease, progress }, |answer| answer.results).await
     }
 
-    /// Makes a call on the lease, unless it is settled.
+    /// Makes a call on the lease, unless it is settled. An Extend goes beside others, whose answers may not come; what
+    /// it is told counts when nothing settles the lease meanwhile: one that an Ack overtakes finds it gone.
     async fn call<R: Call>(&self, request: R, results: fn(R::Response) -> Vec<SettleResult>) -> Result<(), Error> {
-        let mut is_settled = self.is_settled.lock().await;
-        if *is_settled {
+        let settling = if R::NAME == "Extend" { None } else { Some(self.settling.lock().await) };
+        if self.is_settled.load(Relaxed) {
             return Ok(());
         }
         let said = results(self.queue.client.call(request).await?).first().map(SettleResult::settled);
+        let _turn = if settling.is_some() { settling } else { Some(self.settling.lock().await) };
         // Dead before this call: a Delay may have done it itself, if the lease was not known to be lost.
         let was_dead = said == Some(Settled::Dead) && (R::NAME == "Ack" || self.lost.is_cancelled());
-        *is_settled = !was_dead && !matches!(said, Some(Settled::Extended | Settled::Stale | Settled::Gone));
+        let settles = !was_dead && !matches!(said, Some(Settled::Extended | Settled::Stale | Settled::Gone));
         let (code, reason, text) = match said {
+            _ if self.is_settled.fetch_or(settles, Relaxed) => return Ok(()),
             Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
             Some(_) if was_dead => (Code::FailedPrecondition, "LEASE_STALE", "too late: the message is dead"),
             Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
@@ -124,14 +141,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if *self.is_settled.get_mut() || self.lost.is_cancelled() {
+        if self.held.is_settled.load(Relaxed) || self.lost.is_cancelled() {
             return;
         }
         let (is_free, reason) = if thread::panicking() { (false, "the work on it panicked") } else { (true, "") };
-        let request = self.giving_back(is_free.then_some(Duration::ZERO), reason, is_free);
-        let client = self.queue.client.clone();
+        let request = self.held.giving_back(is_free.then_some(Duration::ZERO), reason, is_free);
+        let client = self.held.queue.client.clone();
         let give_back = async move { client.call(request).await.inspect_err(|error| warn!(%error, "a lease is left")) };
-        self.queue.client.left_behind.spawn_on(give_back, &self.queue.client.runtime);
+        self.held.queue.client.left_behind.spawn_on(give_back, &self.held.queue.client.runtime);
     }
 }
 
@@ -142,14 +159,16 @@ fn told_span(delivery: &Delivery) -> Option<Duration> {
 }
 
 /// Extends the lease at a third of its span until it is settled, lost or dropped.
-async fn keep_alive(lease: Weak<Lease>, pause: Duration) {
+async fn keep_alive(held: Arc<Held>, id: String, pause: Duration) {
     let (mut ticks, patience) = (interval_at(Instant::now() + pause, pause), pause.max(SHORTEST_POLICY));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let Some(lease) = lease.upgrade().filter(|lease| !lease.lost.is_cancelled()) else { return };
-        if let Ok(Err(error)) = timeout(patience, lease.extend(None)).await {
-            warn!(id = lease.message.id, %error, "could not extend a lease");
+        if held.is_settled.load(Relaxed) || held.lost.is_cancelled() {
+            return;
+        }
+        if let Ok(Err(error)) = timeout(patience, held.extend(None)).await {
+            warn!(id, %error, "could not extend a lease");
         }
     }
 }

@@ -103,7 +103,7 @@ async fn a_repeat_that_is_refused_unseen_leaves_the_outcome_unknown() {
 
 #[tokio::test]
 async fn a_repeat_that_finds_nobody_leaves_the_outcome_unknown() {
-    let error = put_after_a_lost_answer(None).await;
+    let error = put_after_a_lost_answer(Said::Leave).await;
     assert_eq!((error.text.as_str(), error.outcome_unknown), ("lost", true));
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headway::v1::*;
 use headway::{Error, ErrorReason, Lease};
-use service::{Said, answered, client_of, refused};
+use service::{Said, answered, came, client_of, refused};
 use tonic::Code;
 
 /// The lease of a service that says this of an Ack and a Delay, and this of an Extend.
@@ -72,4 +72,54 @@ async fn a_delay_that_spends_the_last_attempt_is_done() {
     lease.delay(None, "not today").await.unwrap();
     assert!(!lease.lost.is_cancelled());
     lease.ack("").await.unwrap(); // it is settled
+}
+
+#[tokio::test]
+async fn a_lease_that_is_dropped_while_it_is_extended_goes_back() {
+    let say =
+        |name: &str| if name == "Extend" { Said::Silence } else { said(name, Settled::Released, Settled::Extended) };
+    let (client, asked) = client_of(say).await;
+    let lasts = Duration::from_secs(3);
+    let lease = client.queue("q").lease(Duration::ZERO, Some(lasts)).await.unwrap().unwrap();
+    came(&asked, &["Get", "Extend"]).await;
+    drop(lease);
+    client.settled().await;
+    assert_eq!(*asked.lock().unwrap(), ["Get", "Extend", "Delay"]);
+}
+
+/// A service whose first Extend, that of a progress, is never answered.
+fn silent_to_a_progress() -> impl FnMut(&str) -> Said + Send + 'static {
+    let mut extends = 0;
+    move |name| {
+        extends += u32::from(name == "Extend");
+        if name == "Extend" && extends == 1 { Said::Silence } else { said(name, Settled::Acked, Settled::Gone) }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_extended_while_the_answer_to_its_progress_does_not_come() {
+    let (client, asked) = client_of(silent_to_a_progress()).await;
+    let lasts = Duration::from_secs(3);
+    let lease = client.queue("q").lease(Duration::ZERO, Some(lasts)).await.unwrap().unwrap();
+    tokio::select! {
+        done = lease.progress(0.5, "half") => panic!("{done:?}"),
+        () = came(&asked, &["Get", "Extend", "Extend"]) => {}
+    }
+    lease.lost.cancelled().await; // as that one was told
+}
+
+#[tokio::test]
+async fn an_ack_does_not_wait_for_the_answer_to_a_progress() {
+    let (client, asked) = client_of(silent_to_a_progress()).await;
+    let minute = Duration::from_secs(60);
+    let lease = client.queue("q").lease(Duration::ZERO, Some(minute)).await.unwrap().unwrap();
+    let settled = async {
+        came(&asked, &["Get", "Extend"]).await;
+        lease.ack("made").await
+    };
+    tokio::select! {
+        done = lease.progress(0.5, "half") => panic!("{done:?}"),
+        acked = settled => acked.unwrap(),
+    }
+    assert!(!lease.lost.is_cancelled());
 }

@@ -3,17 +3,27 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use h2::{RecvStream, server};
 use headway::{Client, connect};
 use prost::{Message, bytes::Bytes};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
 use tonic::codegen::http::{HeaderMap, HeaderValue, Request, Response, header::CONTENT_TYPE};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-/// What a call is answered with; `None`: with nothing, for the service goes away.
-pub type Said = Option<Result<Vec<u8>, Status>>;
+/// What a call is answered with.
+#[derive(Clone)]
+pub enum Said {
+    /// A message, or a refusal.
+    Answer(Result<Vec<u8>, Status>),
+    /// Nothing, although the service is there.
+    Silence,
+    /// Nothing, for the service goes away.
+    Leave,
+}
 
 type Names = Arc<Mutex<Vec<String>>>;
 
@@ -37,11 +47,15 @@ pub async fn client_of(mut say: impl FnMut(&str) -> Said + Send + 'static) -> (C
 /// Answers the calls of one connection until it ends; `None` if the service is to go away.
 async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Names) -> Option<()> {
     let mut connection = server::handshake(socket).await.unwrap();
+    let mut silenced = Vec::new(); // dropped, they would be ended
     while let Some(Ok((request, respond))) = connection.accept().await {
         let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
         came.lock().unwrap().push(name.clone());
-        let said = say(&name)?;
-        tokio::spawn(answer(request, respond, said));
+        match say(&name) {
+            Said::Answer(said) => drop(tokio::spawn(answer(request, respond, said))),
+            Said::Silence => silenced.push((request, respond)),
+            Said::Leave => return None,
+        }
     }
     Some(())
 }
@@ -68,16 +82,27 @@ async fn answer(request: Request<RecvStream>, mut to: server::SendResponse<Bytes
 
 /// An answer of the service's.
 pub fn answered(message: impl Message) -> Said {
-    Some(Ok(message.encode_to_vec()))
+    Said::Answer(Ok(message.encode_to_vec()))
 }
 
 /// A refusal as the service sends it.
 pub fn refused(code: Code, reason: &str) -> Said {
     let details = ErrorDetails::with_error_info(reason, "headway.v1", HashMap::new());
-    Some(Err(Status::with_error_details(code, reason, details)))
+    Said::Answer(Err(Status::with_error_details(code, reason, details)))
 }
 
 /// No word of the service's: the answer was lost.
 pub fn lost() -> Said {
-    Some(Err(Status::unavailable("lost")))
+    Said::Answer(Err(Status::unavailable("lost")))
+}
+
+/// Waits until calls of these names have come, and none before or between them.
+pub async fn came(asked: &Names, names: &[&str]) {
+    let all = async {
+        while *asked.lock().unwrap() != names {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let is_late = timeout(Duration::from_secs(5), all).await.is_err();
+    assert!(!is_late, "{:?} came", asked.lock().unwrap());
 }
