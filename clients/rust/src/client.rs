@@ -2,39 +2,24 @@
 
 use std::{env, hash::BuildHasher, hash::Hasher, hash::RandomState, sync::Arc, time::Duration};
 
-use tokio::{runtime::Handle, time::Instant, time::sleep, time::timeout_at};
-use tokio_util::task::TaskTracker;
-use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Request, Response, Status, service::Interceptor, transport::Channel, transport::Endpoint};
+use {tokio::runtime::Handle, tokio::time::Instant, tokio::time::sleep, tokio::time::timeout_at};
+use {tokio_util::task::TaskTracker, tonic::service::interceptor::InterceptedService};
 
 use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
-use crate::{error::Error, queue::Queue};
+use crate::{error::Error, queue::Queue, v1::Call};
 
 const MAX_RECEIVE_BYTES: usize = 64 * 1024 * 1024;
 const KEEPALIVE: Duration = Duration::from_secs(20); // the service allows pings every 10 s and more
-const SILENCE: Duration = Duration::from_secs(10); // so long to connect, or to answer a ping
-const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
+const SLOWEST: Duration = Duration::from_secs(2); // the service answers within so long after the wait
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10); // to connect, with a ping, and with a call beyond its wait
+pub(crate) const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
 
 // Done twice, these do harm (Put and Get unless they carry ids), or fail by rule, or their second answer tells only its
 // own part, and not what the first one did.
 const UNSAFE: [&str; 7] = ["Put", "Get", "Close", "Delete", "Purge", "Repair", "Withdraw"];
 
-/// The request of a unary call, for [`Client::call`].
-pub trait Call: prost::Message + Clone + 'static {
-    /// What answers it.
-    type Response: prost::Message + Default + 'static;
-    /// The call's name.
-    const NAME: &'static str;
-
-    /// Makes the call, once, by the client's stub.
-    fn send(client: &Client, request: Request<Self>) -> impl Future<Output = Answer<Self>> + Send;
-
-    /// How long it asks the service to wait.
-    fn wait(&self) -> Option<prost_types::Duration>;
-}
-
-type Answer<R> = Result<Response<<R as Call>::Response>, Status>;
+type Done<R> = Result<<R as Call>::Response, Error>;
 type Secured = Result<Endpoint, tonic::transport::Error>;
 type Service = InterceptedService<Channel, Token>;
 
@@ -57,7 +42,7 @@ impl Interceptor for Token {
 pub struct Client {
     /// How long a call may take, all its attempts together. `None`: 10 s and what it asks the service to wait.
     pub call_timeout: Option<Duration>,
-    /// How often a call is made while the service is UNAVAILABLE, where that is safe: 8, which takes most of its time.
+    /// How often a call is made while the service is UNAVAILABLE or silent, where that is safe: 8, which takes most of its time.
     pub attempts: u32,
     channel: Channel,
     service: Service,
@@ -97,7 +82,7 @@ fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) 
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", address.trim())).ok();
         let endpoint = endpoint.filter(|each| each.uri().port().is_some()).and_then(|each| secured(each).ok());
         let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
-        Ok(endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(SILENCE).connect_timeout(SILENCE))
+        Ok(endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(PATIENCE).connect_timeout(PATIENCE))
     };
     let endpoints = told.split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
     let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
@@ -131,14 +116,14 @@ impl Client {
 
     /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made
     /// again until then, but not more than `attempts` times, where that is safe: calls that read, that settle, or that
-    /// make the same of a queue, and what was never sent. Dropping it cancels it.
+    /// make the same of a queue, and what was never sent. So it is where no answer comes in half of the time that is
+    /// left beyond the wait, or in 2 s if that is more. Dropping it cancels it.
     ///
     /// # Errors
     /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached. If an attempt
     /// may have taken effect and the last one does not tell, the error is that attempt's, with `outcome_unknown`.
     pub async fn call<R: Call>(&self, request: R) -> Result<R::Response, Error> {
-        let again: fn(&mut R) = |_| (); // as it is
-        self.repeat(request, (!UNSAFE.contains(&R::NAME)).then_some(again)).await
+        self.repeat(request, (!UNSAFE.contains(&R::NAME)).then_some(|_: &mut R| ())).await // again as it is
     }
 
     /// Waits until handlers have ended and dropped leases are given back: call it before the runtime ends.
@@ -149,32 +134,34 @@ impl Client {
 
     /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where
     /// an attempt may have taken effect.
-    pub(crate) async fn repeat<R: Call>(&self, mut asked: R, again: Option<fn(&mut R)>) -> Result<R::Response, Error> {
-        let wait = asked.wait().and_then(|wait| Duration::try_from(wait).ok()).unwrap_or_default();
-        let deadline = Instant::now() + self.call_timeout.unwrap_or(wait + CALL_TIMEOUT).min(LONGEST_SPAN);
+    pub(crate) async fn repeat<R: Call, F: FnMut(&mut R)>(&self, mut asked: R, mut again: Option<F>) -> Done<R> {
+        let wait = asked.wait().and_then(|wait| Duration::try_from(*wait).ok()).unwrap_or_default();
+        let most = self.call_timeout.unwrap_or(wait + PATIENCE).min(LONGEST_SPAN);
+        let (waited_at, deadline) = (Instant::now() + wait.min(most), Instant::now() + most);
         let (mut lost, mut failures) = (None, 0);
         loop {
-            let answer = self.send(&asked, deadline).await.map_err(Error::from);
-            let Err(error) = answer else { return answer };
             failures += 1;
+            let (is_last, from) = (again.is_none() || failures >= self.attempts, Instant::now().max(waited_at));
+            // An answer that does not come leaves time for another try.
+            let until = if is_last { deadline } else { deadline.min(from + SLOWEST.max((deadline - from) / 2)) };
+            let mut request = Request::new(asked.clone());
+            request.set_timeout(until - Instant::now());
+            let late = |_| Err(Status::deadline_exceeded("no answer came in time"));
+            let answer = timeout_at(until, R::send(self, request)).await.unwrap_or_else(late);
+            let answer = answer.map(Response::into_inner).map_err(Error::from);
+            let Err(error) = answer else { return answer };
             let pause = backoff(failures, &error);
             let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
             // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
-            let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled);
+            let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded);
             if is_over || !is_away || !(again.is_some() || error.never_sent) {
                 return Err(lost.filter(|_| error.is_blind()).unwrap_or(error));
             }
-            again.filter(|_| error.outcome_unknown).inspect(|again| again(&mut asked));
+            again.iter_mut().filter(|_| error.outcome_unknown).for_each(|again| again(&mut asked));
             lost = lost.or(error.outcome_unknown.then_some(error)); // the first that may have taken effect
             sleep(pause).await;
+            asked.wait().into_iter().for_each(|left| *left = span(waited_at - Instant::now())); // at least 0
         }
-    }
-
-    async fn send<R: Call>(&self, message: &R, deadline: Instant) -> Result<R::Response, Status> {
-        let mut request = Request::new(message.clone());
-        request.set_timeout(deadline - Instant::now());
-        let late = |_| Status::deadline_exceeded("no answer came in time");
-        Ok(timeout_at(deadline, R::send(self, request)).await.map_err(late)??.into_inner())
     }
 }
 

@@ -1,18 +1,16 @@
 //! A message in my hands: settles it, and keeps its lease alive while I work on it.
 
-use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
-use std::{fmt::Display, thread, time::Duration, time::SystemTime};
+use std::{fmt::Display, sync::Arc, thread, time::Duration, time::SystemTime};
 
 use tokio::{sync::Mutex, time::Instant, time::MissedTickBehavior, time::interval_at, time::timeout};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tonic::{Code, Status};
-use tonic_types::{ErrorDetails, StatusExt};
-use tracing::warn;
+use {tokio_util::sync::CancellationToken, tonic::Code, tonic::Status, tracing::warn};
+use {tonic_types::ErrorDetails, tonic_types::StatusExt};
 
-use crate::v1::{AckRequest, DelayRequest, Delivery, ExtendRequest, Message, Progress, SettleResult, Settled};
-use crate::{client::Call, client::span, error::DOMAIN, error::Error, queue::Queue, v1::delay_request::Available};
+use crate::{client::span, error::DOMAIN, error::Error, queue::Queue, v1::delay_request::Available, v1::*};
 
 const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
+const STALE: (Code, &str) = (Code::FailedPrecondition, "LEASE_STALE");
+const GONE: (Code, &str) = (Code::NotFound, "LEASE_GONE");
 const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
 
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
@@ -30,29 +28,30 @@ pub struct Lease {
     /// it now has no say.
     pub lost: CancellationToken,
     held: Arc<Held>,
-    _keeper: AbortOnDropHandle<()>,
 }
 
 /// What calls on a lease need. The keeper has no more of it, so that the lease ends where its last holder drops it.
 #[derive(Debug)]
 struct Held {
     queue: Queue,
-    lease: String,
-    lasts: Option<Duration>, // None: as the queue's policy says
+    named: (String, Vec<String>), // its queue and token
+    lasts: Option<Duration>,      // None: as the queue's policy says
     lost: CancellationToken,
-    settling: Mutex<()>, // locked by calls that may settle it, which go one after the other
-    is_settled: AtomicBool,
+    settling: Mutex<()>,        // locked by calls that may settle it, which go one after the other
+    settled: CancellationToken, // or dropped
 }
 
 impl Lease {
-    pub(crate) fn new(mut queue: Queue, mut delivery: Delivery, lasts: Option<Duration>) -> Arc<Self> {
+    /// `is_old`: it may have been given before the call that was answered, so nobody knows how long it still lasts.
+    pub(crate) fn new(mut queue: Queue, mut delivery: Delivery, lasts: Option<Duration>, is_old: bool) -> Arc<Self> {
         queue.client.attempts = u32::MAX; // while there is time
         let span = lasts.or_else(|| told_span(&delivery)).unwrap_or(SHORTEST_POLICY);
         let message = delivery.message.take().unwrap_or_default();
-        let (lease, (lost, settling, is_settled)) = (delivery.lease.clone(), Default::default());
-        let held = Arc::new(Held { queue, lease, lasts, lost, settling, is_settled });
-        let _keeper = AbortOnDropHandle::new(tokio::spawn(keep_alive(held.clone(), message.id.clone(), span / 3)));
-        Arc::new(Lease { message, delivery, lost: held.lost.clone(), held, _keeper })
+        let named = (queue.name.clone(), vec![delivery.lease.clone()]);
+        let (lost, settling, settled) = Default::default();
+        let held = Arc::new(Held { queue, named, lasts, lost, settling, settled });
+        tokio::spawn(keep_alive(held.clone(), message.id.clone(), span / 3, is_old));
+        Arc::new(Lease { message, delivery, lost: held.lost.clone(), held })
     }
 
     /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
@@ -60,7 +59,7 @@ impl Lease {
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more; STALE, too, if the message lies with the dead.
     pub async fn ack(&self, result: impl Into<Vec<u8>>) -> Result<(), Error> {
-        let (queue, leases) = self.held.named();
+        let (queue, leases) = self.held.named.clone();
         self.held.call(AckRequest { queue, leases, result: result.into() }, |answer| answer.results).await
     }
 
@@ -99,18 +98,14 @@ impl Lease {
 }
 
 impl Held {
-    fn named(&self) -> (String, Vec<String>) {
-        (self.queue.name.clone(), vec![self.lease.clone()])
-    }
-
     fn giving_back(&self, delay: Option<Duration>, reason: &str, keep_attempt: bool) -> DelayRequest {
-        let ((queue, leases), available) = (self.named(), delay.map(span).map(Available::Delay));
+        let ((queue, leases), available) = (self.named.clone(), delay.map(span).map(Available::Delay));
         let reason = reason.chars().take(LONGEST_REASON).collect();
         DelayRequest { queue, leases, available, reason, keep_attempt, ..Default::default() }
     }
 
     async fn extend(&self, progress: Option<Progress>) -> Result<(), Error> {
-        let ((queue, leases), lease) = (self.named(), self.lasts.map(span));
+        let ((queue, leases), lease) = (self.named.clone(), self.lasts.map(span));
         self.call(ExtendRequest { queue, leases, lease, progress }, |answer| answer.results).await
     }
 
@@ -118,37 +113,36 @@ impl Held {
     /// it is told counts when nothing settles the lease meanwhile: one that an Ack overtakes finds it gone.
     async fn call<R: Call>(&self, request: R, results: fn(R::Response) -> Vec<SettleResult>) -> Result<(), Error> {
         let settling = if R::NAME == "Extend" { None } else { Some(self.settling.lock().await) };
-        if self.is_settled.load(Relaxed) {
+        if self.settled.is_cancelled() {
             return Ok(());
         }
         let said = results(self.queue.client.call(request).await?).first().map(SettleResult::settled);
         let _turn = if settling.is_some() { settling } else { Some(self.settling.lock().await) };
         // Dead before this call: a Delay may have done it itself, if the lease was not known to be lost.
         let was_dead = said == Some(Settled::Dead) && (R::NAME == "Ack" || self.lost.is_cancelled());
-        let settles = !was_dead && !matches!(said, Some(Settled::Extended | Settled::Stale | Settled::Gone));
-        let (code, reason, text) = match said {
-            _ if self.is_settled.fetch_or(settles, Relaxed) => return Ok(()),
-            Some(Settled::Stale) => (Code::FailedPrecondition, "LEASE_STALE", "somebody newer has a say"),
-            Some(_) if was_dead => (Code::FailedPrecondition, "LEASE_STALE", "too late: the message is dead"),
-            Some(Settled::Gone) => (Code::NotFound, "LEASE_GONE", "the lease, its message or its queue is gone"),
-            _ => return Ok(()),
-        };
+        let (is_gone, is_stale) = (said == Some(Settled::Gone), was_dead || said == Some(Settled::Stale));
+        if self.settled.is_cancelled() || !(is_gone || is_stale) {
+            (said != Some(Settled::Extended)).then(|| self.settled.cancel());
+            return Ok(());
+        }
+        let (code, reason) = if is_gone { GONE } else { STALE };
         self.lost.cancel();
         let told = [("queue".to_owned(), self.queue.name.clone())];
-        Err(Status::with_error_details(code, text, ErrorDetails::with_error_info(reason, DOMAIN, told)).into())
+        Err(Status::with_error_details(code, "too late", ErrorDetails::with_error_info(reason, DOMAIN, told)).into())
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if self.held.is_settled.load(Relaxed) || self.lost.is_cancelled() {
+        let Held { queue: Queue { client, .. }, settled, .. } = &*self.held;
+        if settled.is_cancelled() || self.lost.is_cancelled() {
             return;
         }
+        settled.cancel(); // nothing extends it any more
         let (is_free, reason) = if thread::panicking() { (false, "the work on it panicked") } else { (true, "") };
         let request = self.held.giving_back(is_free.then_some(Duration::ZERO), reason, is_free);
-        let client = self.held.queue.client.clone();
-        let give_back = async move { client.call(request).await.inspect_err(|error| warn!(%error, "a lease is left")) };
-        self.held.queue.client.left_behind.spawn_on(give_back, &self.held.queue.client.runtime);
+        let (by, is_left) = (client.clone(), |error: &Error| warn!(%error, "a lease is left"));
+        client.left_behind.spawn_on(async move { by.call(request).await.inspect_err(is_left) }, &client.runtime);
     }
 }
 
@@ -158,16 +152,12 @@ fn told_span(delivery: &Delivery) -> Option<Duration> {
     SystemTime::try_from(delivery.lease_expires_at?).ok()?.duration_since(given).ok()
 }
 
-/// Extends the lease at a third of its span until it is settled, lost or dropped.
-async fn keep_alive(held: Arc<Held>, id: String, pause: Duration) {
-    let (mut ticks, patience) = (interval_at(Instant::now() + pause, pause), pause.max(SHORTEST_POLICY));
+/// Extends the lease at a third of its span, an old one also at once, until it is settled, lost or dropped.
+async fn keep_alive(held: Arc<Held>, id: String, pause: Duration, is_old: bool) {
+    let mut ticks = interval_at(Instant::now() + pause * u32::from(!is_old), pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        ticks.tick().await;
-        if held.is_settled.load(Relaxed) || held.lost.is_cancelled() {
-            return;
-        }
-        if let Ok(Err(error)) = timeout(patience, held.extend(None)).await {
+    while held.settled.run_until_cancelled(ticks.tick()).await.is_some() && !held.lost.is_cancelled() {
+        if let Ok(Err(error)) = timeout(pause.max(SHORTEST_POLICY), held.extend(None)).await {
             warn!(id, %error, "could not extend a lease");
         }
     }

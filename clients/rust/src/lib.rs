@@ -22,8 +22,8 @@ pub mod v1 {
     include!("generated/calls.rs");
 }
 
-pub use client::{Call, Client, Token, connect, connect_tls, span};
-pub use {error::Error, lease::Lease, queue::Queue, queue::Watch, v1::ErrorReason, v1::Message};
+pub use client::{Client, Token, connect, connect_tls, span};
+pub use {error::Error, lease::Lease, queue::Queue, queue::Watch, v1::Call, v1::ErrorReason, v1::Message};
 
 /// The version of this client.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -1,17 +1,13 @@
 //! One queue, seen by a client: puts into it, leases from it, works through it, and watches what is in it.
 
-use std::{fmt::Display, pin::Pin, pin::pin, sync::Arc, time::Duration};
+use std::{fmt::Display, panic::AssertUnwindSafe, panic::catch_unwind, pin::Pin, pin::pin, sync::Arc, time::Duration};
 
-use async_stream::try_stream;
-use tokio::{select, task::JoinSet, time::sleep};
-use tokio_stream::Stream;
-use tonic::Status;
-use tracing::warn;
+use tokio::{select, task::JoinSet, time::sleep, time::timeout};
+use {async_stream::try_stream, tokio_stream::Stream, tonic::Status, tracing::warn};
 
-use crate::client::{Client, backoff, random, span};
-use crate::v1::{ErrorReason, GetRequest, Message, MessageIds, OnDuplicate, PutRequest, PutResult};
-use crate::v1::{WatchPositionRequest, WatchPositionResponse, watch_position_request::Subject};
-use crate::{error::Error, lease::Lease, v1::watch_position_response::Event};
+use crate::client::{Client, LONGEST_SPAN, PATIENCE, backoff, random, span};
+use crate::v1::{watch_position_request::Subject, watch_position_response::Event, *};
+use crate::{error::Error, lease::Lease};
 
 const IDLE_WAIT: Duration = Duration::from_secs(30); // one waiting Get; shorter notices a lost service sooner
 
@@ -52,8 +48,10 @@ impl Queue {
         let (wait, lease) = (Some(span(wait)), lasts.map(span));
         let attempt_id = format!("{:016x}{:016x}", random(), random()); // no other Get has it
         let request = GetRequest { queue: self.name.clone(), wait, lease, attempt_id, ..Default::default() };
-        let delivery = self.client.repeat(request, Some(|_| ())).await?.deliveries.pop();
-        Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lasts)))
+        let mut is_old = false;
+        let again = Some(|_: &mut GetRequest| is_old = true); // it may bring what the first try leased
+        let delivery = self.client.repeat(request, again).await?.deliveries.pop();
+        Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lasts, is_old)))
     }
 
     /// Calls `handler` with a lease for each message, at most `concurrency` at a time, until the queue is drained.
@@ -74,25 +72,27 @@ impl Queue {
         stop: impl Future<Output = ()>,
         handler: impl Fn(Arc<Lease>) -> F,
     ) -> Result<(), Error> {
-        let (mut stop, mut handlers) = (pin!(stop), JoinSet::new());
+        let (mut stop, mut handlers, mut pause) = (pin!(stop), JoinSet::new(), Duration::ZERO);
         let ended = loop {
             let is_free = handlers.len() < concurrency.max(1); // those that have ended count until they are joined
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
-                leased = self.lease(IDLE_WAIT, lasts), if is_free => leased,
+                () = sleep(pause), if is_free && !pause.is_zero() => { pause = Duration::ZERO; continue }
+                leased = self.lease(IDLE_WAIT, lasts), if is_free && pause.is_zero() => leased,
                 _ = handlers.join_next(), if !is_free => continue,
                 () = &mut stop => break Ok(()),
             };
             match leased {
                 Ok(lease) => {
-                    let handling = lease.map(|lease| handle(lease.clone(), handler(lease)));
-                    handling.map(|handling| handlers.spawn(self.client.left_behind.track_future(handling)));
+                    // A panic before there is a future drops the lease, as one in it does.
+                    let job = catch_unwind(AssertUnwindSafe(|| lease.map(|it| handle(it.clone(), handler(it)))));
+                    job.ok().flatten().map(|job| handlers.spawn(self.client.left_behind.track_future(job)));
                 }
                 Err(error) if error.is(ErrorReason::QueueDrained) => break Ok(()),
                 Err(error) if !error.is_passing() => break Err(error),
                 Err(error) => {
                     warn!(queue = self.name, %error, "trying again until it works");
-                    sleep(backoff(5, &error)).await; // the call itself was made again sooner
+                    pause = backoff(5, &error); // the call itself was made again sooner
                 }
             }
         };
@@ -113,6 +113,8 @@ impl Queue {
         let (mut answers, mut failures) = (None, 0);
         Box::pin(try_stream! {
             while !left.ids.is_empty() {
+                // The first comes at once; of later ones nobody knows when.
+                let patience = if answers.is_none() { PATIENCE } else { LONGEST_SPAN };
                 let told = async {
                     if answers.is_none() {
                         let subject = Some(Subject::Messages(left.clone()));
@@ -122,12 +124,11 @@ impl Queue {
                     let told = answers.as_mut().expect("it is open").message().await?;
                     told.ok_or_else(|| Status::unavailable("the stream ended before its last message"))
                 };
-                match told.await.map_err(Error::from) {
+                let late = |_| Err(Status::unavailable("the first answer of the stream did not come in time"));
+                match timeout(patience, told).await.unwrap_or_else(late).map_err(Error::from) {
                     Ok(told) => {
                         failures = 0;
-                        if let Some(Event::Finished(end)) = &told.event {
-                            left.ids.retain(|id| *id != end.id);
-                        }
+                        left.ids.retain(|id| !matches!(&told.event, Some(Event::Finished(end)) if end.id == *id));
                         yield told;
                     }
                     Err(error) if !error.is_passing() => Err(error)?,

@@ -2,13 +2,18 @@
 
 mod service;
 
+use std::collections::HashMap;
 use std::net::TcpListener;
+use std::sync::Arc;
 use std::time::Duration;
 
-use headway::v1::{DescribeRequest, GetRequest, Message, WithdrawRequest};
+use headway::v1::{watch_position_response::Event, *};
 use headway::{Error, connect, span};
-use service::{Said, client_of, lost, refused};
-use tonic::Code;
+use service::{Said, answered, came, client_of, lost, refused};
+use tokio::{sync::Notify, time::advance, time::pause, time::resume, time::timeout};
+use tokio_stream::StreamExt;
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
 
 /// An address where nobody listens.
 fn nobody() -> String {
@@ -117,4 +122,59 @@ async fn a_repeat_that_tells_what_became_of_the_call_is_believed() {
         let error = put_after_a_lost_answer(refused(code, reason)).await;
         assert_eq!((error.text.as_str(), error.outcome_unknown), (reason, false));
     }
+}
+
+#[tokio::test]
+async fn a_call_that_is_not_answered_is_made_again_where_that_is_safe() {
+    let mut is_first = true;
+    let silent_at_first = move |_: &str| {
+        let said = if is_first { Said::Silence } else { answered(DescribeResponse::default()) };
+        is_first = false;
+        said
+    };
+    let (mut client, asked) = client_of(silent_at_first).await;
+    client.call_timeout = Some(Duration::from_secs(5));
+    client.call(DescribeRequest { queue: "q".into() }).await.unwrap();
+    assert_eq!(*asked.lock().unwrap(), ["Describe", "Describe"]);
+    let (mut client, asked) = client_of(silent_at_first).await;
+    client.call_timeout = Some(Duration::from_millis(2500));
+    let error = client.call(WithdrawRequest::default()).await.unwrap_err();
+    assert_eq!((error.code, error.outcome_unknown), (Code::DeadlineExceeded, true));
+    assert_eq!(*asked.lock().unwrap(), ["Withdraw"]);
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_for_the_service_hears_that_it_is_to_stop() {
+    let mut later = ErrorDetails::with_retry_info(Some(Duration::from_secs(600)));
+    later.set_error_info("OVERLOADED", "headway.v1", HashMap::new());
+    let busy = Status::with_error_details(Code::ResourceExhausted, "busy", later);
+    let (client, asked) = client_of(move |_| Said::Answer(Err(busy.clone()))).await;
+    let stop = Arc::new(Notify::new());
+    let (queue, stopped) = (client.queue("q"), stop.clone());
+    let worker =
+        tokio::spawn(
+            async move { queue.work(1, None, stopped.notified(), |_| async { Ok::<_, Error>(vec![]) }).await },
+        );
+    came(&asked, &["Get"]).await;
+    stop.notify_one();
+    timeout(Duration::from_secs(5), worker).await.expect("it did not hear it").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_is_told_nothing_at_first_asks_again() {
+    let mut is_first = true;
+    let say = move |_: &str| {
+        let end = Event::Finished(Finished { id: "m".into(), ..Default::default() });
+        let told = WatchPositionResponse { event: Some(end), ..Default::default() };
+        if std::mem::take(&mut is_first) { Said::Silence } else { answered(told) }
+    };
+    let (client, asked) = client_of(say).await;
+    let mut watch = client.queue("q").watch(["m"], false);
+    let first = tokio::spawn(async move { watch.next().await });
+    came(&asked, &["WatchPosition"]).await;
+    pause();
+    advance(Duration::from_secs(10)).await;
+    resume();
+    let told = timeout(Duration::from_secs(5), first).await.expect("it did not ask again").unwrap().unwrap().unwrap();
+    assert!(matches!(told.event, Some(Event::Finished(end)) if end.id == "m"));
 }

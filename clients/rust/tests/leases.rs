@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use headway::v1::*;
 use headway::{Error, ErrorReason, Lease};
-use service::{Said, answered, came, client_of, refused};
+use service::{Said, answered, came, client_of, lost, refused};
 use tonic::Code;
 
 /// The lease of a service that says this of an Ack and a Delay, and this of an Extend.
@@ -122,4 +122,41 @@ async fn an_ack_does_not_wait_for_the_answer_to_a_progress() {
         acked = settled => acked.unwrap(),
     }
     assert!(!lease.lost.is_cancelled());
+}
+
+#[tokio::test]
+async fn a_lease_that_a_repeated_get_brings_is_extended_at_once() {
+    let mut is_first = true;
+    let say = move |name: &str| {
+        let is_lost = std::mem::take(&mut is_first);
+        if is_lost { lost() } else { said(name, Settled::Acked, Settled::Extended) }
+    };
+    let (client, asked) = client_of(say).await;
+    let minute = Duration::from_secs(60);
+    let lease = client.queue("q").lease(Duration::ZERO, Some(minute)).await.unwrap().unwrap();
+    came(&asked, &["Get", "Get", "Extend"]).await;
+    lease.ack("").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_before_there_is_a_future_gives_its_message_to_the_backoff() {
+    let mut gets = 0;
+    let say = move |name: &str| {
+        gets += u32::from(name == "Get");
+        let is_drained = name == "Get" && gets > 2;
+        if is_drained {
+            refused(Code::FailedPrecondition, "QUEUE_DRAINED")
+        } else {
+            said(name, Settled::Released, Settled::Extended)
+        }
+    };
+    let (client, asked) = client_of(say).await;
+    let handler = |lease: Arc<Lease>| {
+        assert!(lease.message.id.is_empty(), "not that one");
+        async { Ok::<_, Error>(vec![]) }
+    };
+    client.queue("q").work(1, None, std::future::pending(), handler).await.unwrap();
+    client.settled().await;
+    let delays = asked.lock().unwrap().iter().filter(|name| *name == "Delay").count();
+    assert_eq!(delays, 2);
 }
