@@ -1,12 +1,11 @@
 /** What every call gets, over whichever transport: a deadline, typed errors, and repeats where they are safe. */
-import { create, type DescMethod, isMessage, type Message } from "@bufbuild/protobuf";
+import { clone, create, type DescMessage, type DescMethod, isMessage, type Message } from "@bufbuild/protobuf";
 import { type Duration, durationMs } from "@bufbuild/protobuf/wkt";
 import { Code, type Transport } from "@connectrpc/connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import { HeadwayError } from "./errors.js";
-import { OnDuplicate } from "./gen/headway/v1/message_pb.js";
-import { GetRequestSchema, PutRequestSchema } from "./gen/headway/v1/queue_service_pb.js";
-import { backoffMs, pause } from "./timing.js";
+import { backoffMs, pause, span } from "./timing.js";
+import { GetRequestSchema, OnDuplicate, PutRequestSchema } from "./v1.js";
 
 // Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md). That of
 // Withdraw does not: the message is finished, although the first try did it.
@@ -15,6 +14,9 @@ const SAFE = /^(Create|Describe|List(Dead|Leased)?|Update|Peek|Ack|Delay|Extend|
 // Codes of a repeat that tell what became of the try before it, too; the last is the caller's own. With any other it
 // was refused unseen, or not answered.
 const TELLING: readonly Code[] = [Code.NotFound, Code.AlreadyExists, Code.InvalidArgument, Code.Canceled];
+
+/** Requests that were made again although an earlier try may have been served, as their callers gave them. */
+export const repeated = new WeakSet<object>();
 
 /** Whether a call that failed may be made again: it reads, or names its effect. */
 function isSafe(method: DescMethod, request: Message): boolean {
@@ -26,21 +28,29 @@ function isSafe(method: DescMethod, request: Message): boolean {
 export function dependable(inner: Transport, callTimeoutMs: number): Transport {
   return {
     async unary(method, signal, timeoutMs, header, input, values) {
-      const request = create(method.input, input) as Message & { wait?: Duration };
-      const deadline = Date.now() + (timeoutMs ?? callTimeoutMs + (request.wait ? durationMs(request.wait) : 0));
+      let request = create(method.input, input) as Message & { wait?: Duration };
+      const waitedAt = Date.now() + (request.wait ? durationMs(request.wait) : 0);
+      const deadline = timeoutMs === undefined ? waitedAt + callTimeoutMs : Date.now() + timeoutMs;
       let lost: HeadwayError | undefined; // of the first try that may have taken effect: no later one's hides it
       for (let failures = 1; ; failures++) {
         try {
-          const left = Math.max(1, Math.ceil(deadline - Date.now())); // the wire knows whole milliseconds only
-          return await inner.unary(method, signal, left, header, request as typeof input, values);
+          const from = Math.max(Date.now(), waitedAt);
+          // Leaves time for another try; the service answers within 2 s after the wait.
+          const most = isSafe(method, request) ? Math.min(deadline - from, callTimeoutMs) / 2 : deadline;
+          const left = Math.ceil(Math.min(deadline, from + Math.max(most, 2_000)) - Date.now()); // the wire's are whole
+          return await inner.unary(method, signal, Math.max(1, left), header, request as typeof input, values);
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
           const delay = backoffMs(failures, error.retryAfterMs);
-          if (error.code !== Code.Unavailable || !isSafe(method, request) || Date.now() + delay >= deadline) {
+          const isAway = error.code === Code.Unavailable || error.code === Code.DeadlineExceeded;
+          if (!isAway || !isSafe(method, request) || Date.now() + delay >= deadline) {
             throw (!TELLING.includes(error.code) && lost) || error;
           }
           lost ??= error.isOutcomeUnknown ? error : undefined;
+          void (lost && repeated.add(input));
           await pause(delay, signal);
+          const left = request.wait && { wait: span(Math.max(0, waitedAt - Date.now())) };
+          request = Object.assign(clone<DescMessage>(method.input, request), left); // the caller's own stays as it is
           if (lost && isMessage(request, PutRequestSchema)) {
             request.onDuplicate = Math.max(request.onDuplicate, OnDuplicate.KEEP); // what the first try put stays
           }

@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
+import { create } from "@bufbuild/protobuf";
 import { Code } from "@connectrpc/connect";
 import { ErrorReason, type HeadwayError } from "@headway/client";
-import { OnDuplicate } from "@headway/client/v1";
+import { GetRequestSchema, OnDuplicate, PutRequestSchema } from "@headway/client/v1";
 import { broken, clientOf, pass, refusal } from "./service.js";
 
 beforeEach(() => mock.timers.reset());
@@ -143,4 +144,48 @@ test("a call has a deadline of its wait and ten seconds more, in whole milliseco
   const [given = 0, own = 0] = left;
   assert.ok(given > 14_000 && given <= 15_001, `${given}`);
   assert.ok(own > 0 && own <= 701, `${own}`);
+});
+
+test("a call that is not answered is made again where that is safe, with the wait that is left", async () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
+  const asked: number[] = [];
+  const client = clientOf({
+    get: async ({ wait }, { signal }) => {
+      if (asked.push(Number(wait?.seconds)) === 1) {
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      }
+      return {};
+    },
+    withdraw: async (_, { signal }) => {
+      asked.push(-1);
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      return {};
+    },
+  });
+  const request = create(GetRequestSchema, { queue: "q", attemptId: "a", wait: { seconds: 3n } });
+  const got = client.queues.get(request);
+  await pass(8_500);
+  await got;
+  assert.deepEqual(asked, [3, 0]);
+  assert.equal(request.wait?.seconds, 3n);
+  const withdrawn = assert.rejects(client.queues.withdraw({}), (error: HeadwayError) => error.isOutcomeUnknown);
+  await pass(10_500);
+  await withdrawn;
+  assert.deepEqual(asked, [3, 0, -1]);
+});
+
+test("a put that is made again leaves its caller's request as it is", async () => {
+  mock.timers.enable({ apis: ["setTimeout"] });
+  let count = 0;
+  const put = () => {
+    if (count++ === 0) {
+      throw broken();
+    }
+    return { results: [{ id: "a" }] };
+  };
+  const request = create(PutRequestSchema, { queue: "q", messages: [{ id: "a" }] });
+  const call = clientOf({ put }).queues.put(request);
+  await pass(1_000);
+  await call;
+  assert.deepEqual([count, request.onDuplicate], [2, OnDuplicate.UNSPECIFIED]);
 });
