@@ -1,10 +1,9 @@
 /** The client: the generated stubs over a dependable transport, and handles for queues. Knows neither Node nor browser. */
 import { createClient, type Interceptor, type Client as Stub, type Transport } from "@connectrpc/connect";
-import { AdminService } from "./gen/headway/v1/admin_service_pb.js";
-import { QueueService } from "./gen/headway/v1/queue_service_pb.js";
 import type { Lease } from "./lease.js";
 import { Queue } from "./queue.js";
 import { dependable } from "./transport.js";
+import { AdminService, QueueService } from "./v1.js";
 
 /** Gives each call its bearer token, asked for anew: an interceptor for `connect`, or for a transport of your own. */
 export function bearer(token: () => string | Promise<string>): Interceptor {

@@ -2,11 +2,10 @@
 import { durationMs, timestampMs } from "@bufbuild/protobuf/wkt";
 import { Code } from "@connectrpc/connect";
 import { HeadwayError } from "./errors.js";
-import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
-import { type Delivery, type Message, type Progress, Settled, type SettleResult } from "./gen/headway/v1/message_pb.js";
 import type { Queue } from "./queue.js";
 import { pause, span, warn } from "./timing.js";
 import { contextOf, type TraceContext } from "./trace.js";
+import { type Delivery, ErrorReason, type Message, type Progress, Settled, type SettleResult } from "./v1.js";
 
 /** How a message is given back: `delayMs` unset: by the queue's backoff; `keepAttempt`: it spends no attempt. */
 export type DelayOptions = { delayMs?: number; reason?: string; keepAttempt?: boolean };
@@ -25,14 +24,18 @@ export class Lease {
   readonly #named: { queue: string; leases: string[] };
   readonly #lost = new AbortController();
   readonly #over = new AbortController(); // settled, given up or found lost: nothing extends it any more
-  #turn: Promise<unknown> = Promise.resolve(); // that of the last call
+  #settling: Promise<SettleResult | undefined> = Promise.resolve(undefined); // how, once it is
   /** Aborted when the lease is lost (with the HeadwayError: LEASE_STALE, LEASE_GONE), or the client is closed. */
   readonly signal = this.#lost.signal;
 
-  /** Made by `Queue`. It was asked to last for `leaseMs` (unset: as the queue's policy says), and lasts for `spanMs`. */
+  /**
+   * Made by `Queue`. It was asked to last for `leaseMs` (unset: as the queue's policy says), and lasts for `spanMs`;
+   * `isOld`: it may have been given before the call that was answered, so nobody knows how much of that is left.
+   */
   constructor(
     readonly queue: Queue,
     readonly delivery: Delivery,
+    isOld: boolean,
     readonly leaseMs?: number,
     readonly spanMs = leaseMs ?? policyMs(delivery),
   ) {
@@ -41,7 +44,7 @@ export class Lease {
     queue.client.held.add(this);
     this.#over.signal.addEventListener("abort", () => queue.client.held.delete(this));
     queue.client.closing.signal.addEventListener("abort", () => this.#lost.abort(), { signal: this.#over.signal });
-    void this.#keepAlive();
+    void this.#keepAlive(isOld);
   }
 
   /** OpenTelemetry's context of whoever put the message; its root if it names none. Undefined without OpenTelemetry. */
@@ -49,16 +52,20 @@ export class Lease {
 
   /**
    * Settles the message for good, with a result (at most 4096 bytes) for watchers. Throws LEASE_STALE, also if the
-   * message lies with the dead, and LEASE_GONE. If it fails otherwise the lease goes on, and it may be tried again.
+   * message lies with the dead, and LEASE_GONE. If it fails otherwise the lease goes on, and it may be tried again. What
+   * is settled is not settled again, here and by `delay`: they answer how it was.
    */
   ack(result?: Uint8Array): Promise<SettleResult> {
     const timeoutMs = Math.max(this.spanMs, this.queue.client.callTimeoutMs); // tried while the lease may live
-    const ack = () => this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs });
-    return this.#inTurn(async () => this.#book(await ack(), Settled.DEAD));
+    return this.#settle(() => this.queue.client.queues.ack({ ...this.#named, result }, { timeoutMs }), Settled.DEAD);
   }
 
   /** Gives the message back; a reason (at most 1024 bytes) is kept with it. Throws LEASE_STALE, LEASE_GONE. */
-  readonly delay = (how: DelayOptions = {}): Promise<SettleResult> => this.#inTurn(() => this.#delay(how));
+  delay({ delayMs, ...how }: DelayOptions = {}): Promise<SettleResult> {
+    const value = span(delayMs);
+    const request = { ...this.#named, ...how, available: value && { case: "delay" as const, value } };
+    return this.#settle(() => this.queue.client.queues.delay(request));
+  }
 
   /** Tells watchers how far the work is, 0.0 to 1.0, and a word about it. Throws LEASE_STALE, LEASE_GONE. */
   readonly progress = (fraction: number, note = ""): Promise<void> => this.#extend({ fraction, note });
@@ -66,34 +73,28 @@ export class Lease {
   /** Gives the message back, unless it is settled: for free, or with a reason to the backoff. Never throws. */
   async giveBack(reason?: string): Promise<void> {
     const how = reason === undefined ? { delayMs: 0, keepAttempt: true } : { reason };
-    await this.#inTurn(async () => this.#over.signal.aborted || this.#delay(how)).catch(warn);
+    await (this.#over.signal.aborted || this.delay(how).catch(warn));
     this.#over.abort(); // what could not be given back lapses
-  }
-
-  async #delay({ delayMs, ...how }: DelayOptions): Promise<SettleResult> {
-    const value = span(delayMs);
-    const available = value && { case: "delay" as const, value };
-    return this.#book(await this.queue.client.queues.delay({ ...this.#named, ...how, available }));
   }
 
   async #extend(progress?: Pick<Progress, "fraction" | "note">, timeoutMs?: number): Promise<void> {
     const request = { ...this.#named, lease: span(this.leaseMs), progress };
-    const extend = () => this.queue.client.queues.extend(request, { timeoutMs });
-    await this.#inTurn(async () => this.#over.signal.aborted || this.#book(await extend()));
+    const answer = this.#over.signal.aborted || (await this.queue.client.queues.extend(request, { timeoutMs }));
+    // One that is overtaken by an Ack finds the lease gone.
+    void ((await this.#settling) ?? (answer === true || this.#over.signal.aborted || this.#book(answer)));
   }
 
-  async #keepAlive(): Promise<void> {
-    const third = this.spanMs / 3;
-    while (await pause(third, this.#over.signal)) {
-      // If it fails there is time for another; and what waits for its turn does not wait long.
+  async #keepAlive(isOld: boolean): Promise<void> {
+    for (let third = this.spanMs / 3, left = isOld ? 0 : third; await pause(left, this.#over.signal); left = third) {
+      // If it fails there is time for another.
       await this.#extend(undefined, Math.min(Math.max(third / 2, 100), this.queue.client.callTimeoutMs)).catch(warn);
     }
   }
 
-  /** One call after the other: an Ack that overtook an Extend would make the lease look lost. */
-  #inTurn<T>(call: () => Promise<T>): Promise<T> {
-    const made = this.#turn.then(call);
-    this.#turn = made.catch(() => undefined);
+  /** Settles it, unless it is settled: one call after the other, but beside Extends, whose answers may not come. */
+  #settle(call: () => Promise<{ results: SettleResult[] }>, tooLate?: Settled): Promise<SettleResult> {
+    const made = this.#settling.then(async (settled) => settled ?? this.#book(await call(), tooLate));
+    this.#settling = made.catch(() => undefined);
     return made;
   }
 
@@ -116,7 +117,6 @@ export class Lease {
   async handle(handler: Handler, cancel?: AbortSignal): Promise<void> {
     try {
       const result = await handler(this);
-      await this.#turn; // what is under way may settle it, or find it lost
       this.signal.throwIfAborted();
       await (this.#over.signal.aborted || this.ack(result ?? undefined));
     } catch (error) {

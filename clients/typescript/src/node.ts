@@ -1,5 +1,4 @@
 /** Connects from Node: one HTTP/2 session to each address, and whose turn it is. */
-import type { ClientHttp2Stream } from "node:http2";
 import type { SecureContextOptions } from "node:tls";
 import { Code, type Interceptor, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport, Http2SessionManager } from "@connectrpc/connect-node";
@@ -39,7 +38,7 @@ const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory
 
 /** Its own kind leaves sessions behind whose late error would end the process (connect-es, issue 1768). */
 class Sessions extends Http2SessionManager {
-  override async request(...asked: Parameters<Http2SessionManager["request"]>): Promise<ClientHttp2Stream> {
+  override async request(...asked: Parameters<Http2SessionManager["request"]>) {
     const stream = await super.request(...asked);
     void (stream.session?.listenerCount("error") === 1 && stream.session.on("error", () => undefined)); // one: its own
     return stream;

@@ -3,12 +3,11 @@ import type { MessageInitShape } from "@bufbuild/protobuf";
 import { createLinkedAbortController } from "@connectrpc/connect/protocol";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
-import { ErrorReason } from "./gen/headway/v1/error_reason_pb.js";
-import type { MessageSchema, PutResult } from "./gen/headway/v1/message_pb.js";
-import type { WatchPositionResponse } from "./gen/headway/v1/queue_service_pb.js";
 import { type Handler, Lease } from "./lease.js";
 import { backoffMs, pause, span, warn } from "./timing.js";
 import { currentHeaders } from "./trace.js";
+import { repeated } from "./transport.js";
+import { ErrorReason, type MessageSchema, type PutResult, type WatchPositionResponse } from "./v1.js";
 
 /**
  * How many milliseconds to wait for room, or for a message (unset: not at all), and what cancels the call. If it is
@@ -48,7 +47,7 @@ export class Queue {
     const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
     const call = createLinkedAbortController(this.client.closing.signal, signal); // of `any` Node 20 keeps something
     const { deliveries } = await this.client.queues.get(request, { signal: call.signal }).finally(() => call.abort());
-    const lease = deliveries[0] && new Lease(this, deliveries[0], leaseMs);
+    const lease = deliveries[0] && new Lease(this, deliveries[0], repeated.has(request), leaseMs);
     await (this.client.closing.signal.aborted && lease?.giveBack()); // it came all the same
     this.client.closing.signal.throwIfAborted();
     return lease;

@@ -3,7 +3,7 @@ import { beforeEach, mock, test } from "node:test";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
 import { Client, ErrorReason, type HeadwayError, type Lease } from "@headway/client";
 import { type DelayRequest, type ExtendRequest, type QueueService, Settled } from "@headway/client/v1";
-import { DELIVERY, pass, refusal, settle, transportOf } from "./service.js";
+import { broken, DELIVERY, pass, refusal, settle, transportOf } from "./service.js";
 
 const warn = mock.method(console, "warn", () => undefined);
 
@@ -221,7 +221,7 @@ test("a lease that could not be given back lapses", async () => {
   assert.equal(extensions.length, 0);
 });
 
-test("an ack does not overtake an extension, which would find the lease gone", async () => {
+test("an extension that an ack overtakes does not make the lease look lost", async () => {
   let answer: (() => void) | undefined;
   const { client, acks } = serviceOf({
     extend: async () => {
@@ -240,16 +240,29 @@ test("an ack does not overtake an extension, which would find the lease gone", a
   assert.ok(!lease?.signal.aborted);
 });
 
-test("a handler that returns while its lease is being found lost has worked in vain", async () => {
-  let answer: (() => void) | undefined;
+test("a lease is extended while the answer to its progress does not come, and an ack does not wait for that", async () => {
+  const extensions: boolean[] = [];
   const { client, acks } = serviceOf({
-    extend: async () => {
-      await new Promise<void>((resolve) => {
-        answer = resolve;
-      });
-      return results(Settled.STALE);
+    extend: async ({ progress }, { signal }) => {
+      extensions.push(progress !== undefined);
+      await (progress && new Promise((resolve) => signal.addEventListener("abort", resolve)));
+      return results(Settled.EXTENDED);
     },
   });
+  const lease = await client.queue("q").lease({ leaseMs: 3_000 });
+  const isUnknown = (error: HeadwayError) => error.isOutcomeUnknown;
+  const told = assert.rejects(lease?.progress(0.5) ?? Promise.resolve(), isUnknown);
+  await pass(2_100);
+  assert.deepEqual(extensions, [true, false, false]);
+  await lease?.ack(Buffer.from("made"));
+  assert.deepEqual(acks, ["made"]);
+  await pass(10_000);
+  await told;
+});
+
+test("a handler that returns while its lease is being found lost has worked in vain", async () => {
+  const stale = () => results(Settled.STALE);
+  const { client } = serviceOf({ ack: stale, extend: () => new Promise(() => undefined) });
   const ending = new AbortController();
   const handler = () => new Promise<void>((resolve) => ending.signal.addEventListener("abort", () => resolve()));
   const isStale = (error: HeadwayError) => error.is(ErrorReason.LEASE_STALE);
@@ -257,10 +270,37 @@ test("a handler that returns while its lease is being found lost has worked in v
   await settle();
   await pass(10_100);
   ending.abort();
-  await settle();
-  answer?.();
   await scope;
-  assert.deepEqual(acks, []);
+  await pass(10_000);
+});
+
+test("a lease that a repeated get brings is extended at once", async () => {
+  let gets = 0;
+  const { client, extensions } = serviceOf({
+    get: () => {
+      if (gets++ === 0) {
+        throw broken();
+      }
+      return { deliveries: [DELIVERY] };
+    },
+  });
+  const leased = client.queue("q").lease();
+  await pass(200);
+  const lease = await leased;
+  await pass(50);
+  assert.deepEqual([gets, extensions.length], [2, 1]);
+  await pass(9_800);
+  assert.equal(extensions.length, 1);
+  await lease?.ack();
+});
+
+test("what is settled is not settled again, and is not lost by that", async () => {
+  const { client, acks, delays } = serviceOf({ delay: () => results(Settled.STALE) });
+  const lease = await client.queue("q").lease();
+  await lease?.ack();
+  assert.equal((await lease?.delay())?.settled, Settled.ACKED);
+  assert.equal((await lease?.ack())?.settled, Settled.ACKED);
+  assert.deepEqual([acks.length, delays.length, lease?.signal.aborted], [1, 0, false]);
 });
 
 test("a client that is closed waits for no message any more", async () => {
