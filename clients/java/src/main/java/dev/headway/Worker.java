@@ -4,6 +4,7 @@ import dev.headway.v1.ErrorReason;
 import io.grpc.Context;
 import java.time.Duration;
 import java.util.concurrent.*;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
@@ -61,6 +62,8 @@ public final class Worker implements AutoCloseable {
     }
 
     private void slot(Headway headway, String queue, Duration span, Lease.Handler handler) {
+        var me = Thread.currentThread();
+        idle.addListener(ended -> LockSupport.unpark(me), Runnable::run); // a stop ends a pause, too
         for (int failures = 0; !idle.isCancelled(); ) {
             try {
                 headway.lease(queue, IDLE_WAIT, span).ifPresent(held -> Context.ROOT.run(() -> work(held, handler)));
@@ -69,6 +72,7 @@ public final class Worker implements AutoCloseable {
                 if (idle.isCancelled() || error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
                     return;
                 }
+                Thread.interrupted(); // one that a handler left: `close` stops before it interrupts
                 headway.pause(Long.MAX_VALUE, failures++, error, null); // what stays ends each slot by its own Get
             }
         }

@@ -13,8 +13,10 @@ import dev.headway.v1.ErrorReason;
 import dev.headway.v1.GetRequest;
 import io.grpc.Status;
 import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -75,6 +77,41 @@ class WorkerTest extends WithService {
         service.next(GetRequest.class);
         worker.stop();
         worker.done().join();
+    }
+
+    @Test
+    void aStopEndsAPause() throws Exception {
+        var busy = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("OVERLOADED").build();
+        var later = RetryInfo.newBuilder().setRetryDelay(Headway.wire(Duration.ofHours(1))).build();
+        service.gets.add(failure(Status.Code.RESOURCE_EXHAUSTED, busy, later));
+        var isPausing = new CountDownLatch(1);
+        var log = Logger.getLogger("dev.headway");
+        log.setFilter(told -> { // the last thing before the pause
+            isPausing.countDown();
+            return true;
+        });
+        var worker = work(lease -> null);
+        isPausing.await();
+        worker.stop();
+        worker.done().join();
+        log.setFilter(null);
+    }
+
+    @Test
+    void anInterruptThatComesWhenItsHandlerHasEndedDoesNotEndIt() throws Exception {
+        service.gets.add(FakeService.delivery("a"));
+        var handling = new CompletableFuture<Thread>();
+        try (var worker = work(lease -> {
+            handling.complete(Thread.currentThread());
+            return null;
+        })) {
+            service.next(AckRequest.class);
+            service.next(GetRequest.class); // of "a" the Get was before its Ack
+            service.gets.add(FakeService.delivery("b"));
+            handling.join().interrupt();
+            assertEquals("lease-of-b", service.next(AckRequest.class).getLeases(0));
+            assertTrue(!worker.done().isDone());
+        }
     }
 
     @Test
