@@ -162,8 +162,7 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 // called. What says when to come again passes.
 func (c *Client) pause(ctx context.Context, failures int, err error) bool {
 	failed, is := err.(*Error)
-	isPassing := is && (failed.RetryAfter > 0 || slices.Contains(passingCodes, failed.Code))
-	if !isPassing || c.Conn.GetState() == connectivity.Shutdown {
+	if !is || failed.RetryAfter == 0 && !slices.Contains(passing, failed.Code) || c.Conn.GetState() == connectivity.Shutdown {
 		return false
 	}
 	span := min(5*time.Second, 100*time.Millisecond<<min(failures-1, 16))

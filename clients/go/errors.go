@@ -37,7 +37,7 @@ var lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Ca
 
 // Those of failures that may pass: the service is away, or a foreign client holds a role. Who is busy says when to come
 // again; RESOURCE_EXHAUSTED without that is gRPC's own word for what is too large, now and later.
-var passingCodes = append([]codes.Code{codes.FailedPrecondition}, lostCodes...)
+var passing = append([]codes.Code{codes.FailedPrecondition}, lostCodes...)
 
 // Those of answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
 var tellingCodes = []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.FailedPrecondition}

@@ -88,7 +88,7 @@ func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found boo
 	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}
 	keeping, stop := context.WithCancel(lasting)
 	defer stop()
-	go l.keepAlive(keeping, tries > 1)
+	go l.keepAlive(keeping, tries)
 	result, err := handle(work, l)
 	if stop(); err == nil {
 		err = l.Ack(lasting, result)
@@ -113,31 +113,29 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 	slots, idle := errgroup.WithContext(idle)
 	o.Wait, o.idle = 30*time.Second, idle // longer saves calls, shorter notices a lost service sooner
 	for range max(1, o.Concurrency) {
-		slots.Go(func() error { return q.slot(ctx, handle, o) })
+		slots.Go(func() error { // one message after the other
+			for failures := 1; idle.Err() == nil; failures++ {
+				found, err := q.Lease(ctx, handle, o)
+				switch {
+				case found || err == nil:
+					failures = 0
+				case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
+					return nil
+				case !q.client.pause(idle, failures, err) && idle.Err() == nil:
+					return err
+				}
+			}
+			return nil
+		})
 	}
 	return cmp.Or(slots.Wait(), ctx.Err())
-}
-
-// slot handles one message after the other until o.idle ends or the queue is drained.
-func (q *Queue) slot(ctx context.Context, handle Handler, o Options) error {
-	for failures := 1; o.idle.Err() == nil; failures++ {
-		found, err := q.Lease(ctx, handle, o)
-		switch {
-		case found || err == nil:
-			failures = 0
-		case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
-			return nil
-		case !q.client.pause(o.idle, failures, err) && o.idle.Err() == nil:
-			return err
-		}
-	}
-	return nil
 }
 
 // Watch tells where messages are, each at once and then whenever that changes: Position (waiting or delayed), Leased
 // with the worker's progress, and Finished, the last word on each. Then it ends. At most 10,000 ids.
 //
-// It asks anew when the stream breaks, for as long as the service is away, and never goes back in time. It ends with an
+// It asks anew when the stream breaks, or brings no answer within the call timeout, for as long as the service is away,
+// and never goes back in time. It ends with an
 // error if ctx does, or with what no waiting mends, such as QUEUE_NOT_FOUND. A message that is not known, or not
 // remembered any more, is Finished with OUTCOME_UNSPECIFIED.
 func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
@@ -151,15 +149,19 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 		for failures := 1; len(left) > 0; failures++ {
 			messages := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(left)), Attended: o.Attended}
 			subject := &headwaypb.WatchPositionRequest_Messages{Messages: messages}
-			stream, err := q.client.Queues.WatchPosition(ctx, &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject})
+			open, end := context.WithCancel(ctx)
+			patience := time.AfterFunc(q.client.callTimeout, end) // the first answer comes at once
+			stream, err := q.client.Queues.WatchPosition(open, &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject})
 			for err == nil && len(left) > 0 {
 				var answer *headwaypb.WatchPositionResponse
-				if answer, err = stream.Recv(); err == nil && news(left, answer) {
+				answer, err = stream.Recv()
+				if patience.Stop(); err == nil && news(left, answer) {
 					if failures = 0; !yield(answer, nil) {
 						return
 					}
 				}
 			}
+			end()
 			if err == io.EOF { // before the last word on each
 				err = &Error{Code: codes.Unavailable, Text: "the stream ended early"}
 			}
@@ -267,23 +269,22 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 }
 
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
-// another try before the lease lapses, and for an Ack, which waits for it. One that isOld was given to an earlier try of
-// its Get, may lapse soon, and is extended at once.
-func (l *Lease) keepAlive(ctx context.Context, isOld bool) {
+// another try before the lease lapses, and for an Ack, which waits for it. One that took several tries may have been
+// given to the first, and lapse soon: it is extended at once.
+func (l *Lease) keepAlive(ctx context.Context, tries int) {
 	span := l.asked.AsDuration()
 	if l.asked == nil && l.PutAt != nil { // else it is a foreign message, and nobody may know when it was put
 		// By the store's clock it was given when its message had waited so long.
 		span = l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
 	}
 	third := max(span/3, 30*time.Millisecond)
-	for turns, isDue := time.Tick(third), isOld; ; isDue = true {
-		if isDue {
+	for turns := time.NewTicker(max(1, third*time.Duration(2-tries))); ; {
+		select {
+		case <-turns.C:
+			turns.Reset(third)
 			limited, cancel := context.WithTimeout(ctx, max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond))
 			_ = l.extend(limited, &headwaypb.ExtendRequest{})
 			cancel()
-		}
-		select {
-		case <-turns:
 		case <-ctx.Done():
 			return
 		}

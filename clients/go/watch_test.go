@@ -90,6 +90,29 @@ func TestAWatchWhoseStreamEndsEarlyGoesOn(t *testing.T) {
 	}
 }
 
+func TestAWatchWhoseStreamSaysNothingAsksAnew(t *testing.T) {
+	s := &service{}
+	s.watch = func(_ *headwaypb.WatchPositionRequest, stream watchStream) error {
+		if len(requests[*headwaypb.WatchPositionRequest](s)) == 1 {
+			<-stream.Context().Done()
+			return stream.Context().Err()
+		}
+		return stream.Send(end(14, "a"))
+	}
+	client, err := Connect(Config{Addresses: []string{serve(t, s)}, CallTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, err := range client.Queue("q").Watch(ctx, []string{"a"}, Options{}) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAWatchEndsWithItsContextAndWithItsLoop(t *testing.T) {
 	s := &service{}
 	ended := make(chan struct{}, 2)

@@ -37,10 +37,6 @@ public final class Headway extends Channel implements AutoCloseable {
     private static final Set<Code> LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED,
             Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED);
 
-    // The service is not there, or did not answer. gRPC ends with CANCELLED what a process that goes down, or is
-    // overrun, has not begun.
-    private static final Set<Code> AWAY = Set.of(Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED);
-
     // Answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
     private static final Set<Code> TELLING = Set.of(Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT);
 
@@ -158,7 +154,8 @@ public final class Headway extends Channel implements AutoCloseable {
                 // FAILED_PRECONDITION refuses a Put as other codes any call: without a look at what an earlier try did.
                 boolean isState = error.code() == Code.FAILED_PRECONDITION && !(request instanceof PutRequest);
                 lost = isState || TELLING.contains(error.code()) ? null : error.isOutcomeUnknown() ? error : lost;
-                boolean isSafe = again != null && AWAY.contains(error.code());
+                // CANCELLED is gRPC's word for what a process that goes down, or is overrun, has not begun.
+                boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.isOutcomeUnknown());
                 pause(isSafe ? end - System.nanoTime() : 0, failures.get(), error, lost);
             }
         }
@@ -171,15 +168,14 @@ public final class Headway extends Channel implements AutoCloseable {
      * closed; if a try was {@code lost}, that one's error.
      */
     void pause(long mostNanos, int failures, HeadwayException error, HeadwayException lost) {
-        double backoff = (1 + Math.random()) * (50_000_000 << Math.min(failures, 5));
-        long nanos = Math.max(error.retryAfter().toNanos(), (long) backoff);
+        double ns = Math.max(error.retryAfter().toNanos(), (1 + Math.random()) * (50_000_000 << Math.min(failures, 5)));
         boolean isLasting = LASTING.contains(error.code()) && error.retryAfter().isZero();
         boolean isEnded = Thread.currentThread().isInterrupted() || Context.current().isCancelled();
-        if (nanos >= mostNanos || isEnded || extenders.isShutdown() || isLasting) {
+        if (ns >= mostNanos || isEnded || extenders.isShutdown() || isLasting) {
             throw lost == null ? error : lost;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());
-        LockSupport.parkNanos(nanos); // an interrupt ends it
+        LockSupport.parkNanos((long) ns); // an interrupt ends it
         channels.forEach(ManagedChannel::resetConnectBackoff);
     }
 

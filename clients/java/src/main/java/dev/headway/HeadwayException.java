@@ -1,9 +1,7 @@
 package dev.headway;
 
 import com.google.protobuf.InvalidProtocolBufferException;
-import com.google.rpc.BadRequest;
-import com.google.rpc.ErrorInfo;
-import com.google.rpc.RetryInfo;
+import com.google.rpc.*;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.Status;
 import io.grpc.Status.Code;

@@ -7,11 +7,14 @@ import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Context;
 import io.grpc.StatusRuntimeException;
 import java.util.*;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
 
 /**
  * Where messages are, at once and then whenever that changes, until the last is finished.
  *
- * <p>{@link #hasNext} blocks for the next news. When the stream breaks it is opened anew, for as long as the service is
+ * <p>{@link #hasNext} blocks for the next news. When the stream breaks, or says nothing within the call timeout, it is
+ * opened anew, for as long as the service is
  * away, and then tells how a message ended as long as that is remembered. A message that is not known is finished with
  * {@code OUTCOME_UNSPECIFIED}. For one thread; only {@link #close} may come from another.
  */
@@ -21,6 +24,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
     private final Set<String> left; // those without a last word
     private final Context.CancellableContext context = Context.current().withCancellation();
     private Iterator<WatchPositionResponse> stream; // null: none is open
+    private Future<?> patience; // until the stream's first answer, which comes at once
     private WatchPositionResponse ready; // null: nothing is
 
     /**
@@ -49,8 +53,12 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
             try {
                 if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
                     request.getMessagesBuilder().clearIds().addAllIds(left);
-                    context.run(() -> stream = newBlockingStub(headway).watchPosition(request.build()));
+                    var open = context.withCancellation();
+                    long most = headway.callTimeout.toMillis();
+                    patience = headway.extenders.schedule(() -> open.cancel(null), most, TimeUnit.MILLISECONDS);
+                    open.run(() -> stream = newBlockingStub(headway).watchPosition(request.build()));
                 } else {
+                    patience.cancel(false);
                     ready = stream.next();
                     left.remove(ready.getFinished().getId()); // empty unless it is a last word
                 }

@@ -38,6 +38,8 @@ import java.util.concurrent.atomic.AtomicInteger;
 final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofMinutes(1); // long: the machine may be busy with others
 
+    static final Object SILENCE = new Object(); // of a stream: it says nothing more
+
     private static final long TEST_SECONDS = 60;
 
     final BlockingQueue<Message> asked = new LinkedBlockingQueue<>();
@@ -131,6 +133,9 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
             if (told instanceof Throwable error) {
                 answer.onError(error);
                 return;
+            }
+            if (told == SILENCE) {
+                return; // and the stream stays open
             }
             answer.onNext((WatchPositionResponse) told);
         }

@@ -14,6 +14,7 @@ import dev.headway.v1.Position;
 import dev.headway.v1.WatchPositionRequest;
 import dev.headway.v1.WatchPositionResponse;
 import io.grpc.Status;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
@@ -48,6 +49,16 @@ class WatchTest extends WithService {
         service.watches.add(List.of(place("a", 1, 7)));
         service.watches.add(List.of(finished("a", 8)));
         assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
+    }
+
+    @Test
+    void aStreamThatSaysNothingIsOpenedAnew() {
+        service.watches.add(List.of(FakeService.SILENCE));
+        service.watches.add(List.of(finished("a", 8)));
+        try (var impatient = new Headway(Duration.ofSeconds(1), service.address());
+                var watch = new Watch(impatient, "q", Set.of("a"), false)) {
+            assertEquals(finished("a", 8), watch.next());
+        }
     }
 
     @Test
