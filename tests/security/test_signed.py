@@ -266,7 +266,7 @@ async def test_keys_that_come_byte_by_byte_are_given_up_in_good_time(monkeypatch
         keys = KeyUrl(server.url)
         await asyncio.wait_for(keys.refresh(), 5)
         assert server.asked == 1
-        assert await asyncio.to_thread(server.has_lost.wait, 5)  # no thread goes on reading
+        assert await asyncio.to_thread(server.has_lost.wait, 5)  # nobody goes on reading
         assert await keys.key("one") is None  # it has just been asked
     assert server.asked == 1
 
