@@ -26,7 +26,7 @@ async def slow(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
     call was made once: the store knows the scripts, and there is a connection."""
     line = await open_line(await serve(proxy.url, HEADWAY_STORE_TIMEOUT="2s"), "jobs")
     await line.create()
-    for name in ("List", "Update", "Get", "Purge"):
+    for name in ("List", "Get", "Purge"):
         await ask(line, name, requests("jobs", "")[name], timeout=10)
     await line.update(bound=0)
     return line
@@ -34,17 +34,10 @@ async def slow(proxy: ReplyProxy, serve: Serve, open_line: Open) -> Line:
 
 # Deadlines, and how late the first answer is: with the second step's full time added the call would be late.
 @pytest.mark.parametrize(("timeout", "late_s"), [(10.0, 1.5), (2.0, 1.0)])
-@pytest.mark.parametrize("name", ["Update", "List"])
-async def test_several_steps_have_the_time_of_one(
-    slow: Line, proxy: ReplyProxy, name: str, timeout: float, late_s: float
-) -> None:
+async def test_several_steps_have_the_time_of_one(slow: Line, proxy: ReplyProxy, timeout: float, late_s: float) -> None:
     proxy.late_s, proxy.answers_left = late_s, 1
-    answer = await ask(slow, name, requests("jobs", "")[name], timeout=timeout)
-    within_s = min(timeout, BUDGET_S + MARGIN_S)
-    if name == "Update":
-        assert_unknown(answer, "SILENT", within_s=within_s)
-    else:
-        assert_unavailable(answer, "SILENT", within_s=within_s)
+    answer = await ask(slow, "List", requests("jobs", "")["List"], timeout=timeout)
+    assert_unavailable(answer, "SILENT", within_s=min(timeout, BUDGET_S + MARGIN_S))
     assert answer.took_s > late_s
 
 
