@@ -38,7 +38,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     static final Duration CALL_TIMEOUT = Duration.ofMinutes(1); // long: the machine may be busy with others
 
-    static final Object SILENCE = new Object(); // of a stream: it says nothing more
+    static final Object SILENCE = new Object(); // a Get that waits, a stream that says nothing more
 
     private static final long TEST_SECONDS = 60;
 
@@ -98,8 +98,9 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void get(GetRequest request, StreamObserver<GetResponse> answer) {
         note(request);
-        if (!gets.isEmpty()) {
-            say(gets.remove(), answer);
+        var told = gets.poll();
+        if (told != null && told != SILENCE) {
+            say(told, answer);
         }
     }
 

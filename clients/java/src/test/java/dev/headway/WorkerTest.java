@@ -13,9 +13,11 @@ import dev.headway.v1.ErrorReason;
 import dev.headway.v1.GetRequest;
 import io.grpc.Status;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
@@ -92,14 +94,14 @@ class WorkerTest extends WithService {
         });
         var worker = work(lease -> null);
         isPausing.await();
-        worker.stop();
-        worker.done().join();
         log.setFilter(null);
+        worker.stop();
+        worker.done().get(60, TimeUnit.SECONDS);
     }
 
     @Test
     void anInterruptThatComesWhenItsHandlerHasEndedDoesNotEndIt() throws Exception {
-        service.gets.add(FakeService.delivery("a"));
+        service.gets.addAll(List.of(FakeService.delivery("a"), FakeService.SILENCE, FakeService.delivery("b")));
         var handling = new CompletableFuture<Thread>();
         try (var worker = work(lease -> {
             handling.complete(Thread.currentThread());
@@ -107,7 +109,6 @@ class WorkerTest extends WithService {
         })) {
             service.next(AckRequest.class);
             service.next(GetRequest.class); // of "a" the Get was before its Ack
-            service.gets.add(FakeService.delivery("b"));
             handling.join().interrupt();
             assertEquals("lease-of-b", service.next(AckRequest.class).getLeases(0));
             assertTrue(!worker.done().isDone());
