@@ -280,6 +280,19 @@ async def test_client_that_closes_ends_what_a_loop_left_behind(service: FakeServ
     await service.wait_for(lambda: not made.leased)
 
 
+async def test_client_that_closes_ends_what_a_loop_keeps_that_nobody_ended(
+    service: FakeService, made: FakeQueue
+) -> None:
+    async with headway.connect(service.address) as client:
+        await client.queue("q").put(b"1")
+        leases = client.queue("q").work(lease=HOUR)
+        await anext(leases)
+        assert client_tasks()
+    await eventually(lambda: _done(not client_tasks()))
+    await service.wait_for(lambda: not made.leased)
+    await leases.aclose()
+
+
 @pytest.mark.parametrize("turns", range(8))
 async def test_client_that_closes_while_a_loop_ends_leaves_nothing_behind(
     service: FakeService, made: FakeQueue, turns: int

@@ -114,10 +114,13 @@ class Client:
 
     async def leave_behind(self, work: Coroutine[None, None, None]) -> None:
         """Lets something go on that nobody waits for, until it ends or the client is closed."""
-        task = asyncio.create_task(work)
+        self.end_with(asyncio.create_task(work))
+        await asyncio.sleep(0)  # it begins, so that it cleans up behind itself whenever it is cancelled
+
+    def end_with(self, task: asyncio.Task[None]) -> None:
+        """Cancels it when the client is closed, if it goes on until then: whoever owns it may have been forgotten."""
         self._left_behind.add(task)
         task.add_done_callback(self._left_behind.discard)
-        await asyncio.sleep(0)  # it begins, so that it cleans up behind itself whenever it is cancelled
 
     async def __aenter__(self) -> Self:
         if self.connection.is_closed:

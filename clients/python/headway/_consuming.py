@@ -188,6 +188,7 @@ class Consumer:
         if self._keeping is None:
             self._keeping = Keeping(self._extend, span=self._span, most=limits.max_batch_messages)
             self._tasks.append(asyncio.create_task(self._keeping.run()))
+            self._queue.client.end_with(self._tasks[-1])
             self._most = limits.max_batch_messages
         self._told_credit = self._allowed(None)
         start = pb.ConsumeStart(
