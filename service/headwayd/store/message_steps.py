@@ -180,9 +180,14 @@ class MessageSteps(Asking):
     def _leases(leases: Sequence[str]) -> list[Argument]:
         return [len(leases), *tokens.decode_all(leases)]
 
-    async def withdraw(self, queue: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[WithdrawOutcome]:
-        """Cancels what waits or is delayed; one outcome per id."""
-        reply = await self._ask("withdraw", queue, *message_ids, budget_s=budget_s, items=DEAR * len(message_ids))
+    async def withdraw(
+        self, queue: str, message_ids: Sequence[str], *, generation: str = "", budget_s: float
+    ) -> Sequence[WithdrawOutcome]:
+        """Cancels what waits or is delayed, in this life of the queue ("": whichever it is); one outcome per id. Raises
+        QueueDeleted if that life is over."""
+        reply = await self._ask(
+            "withdraw", queue, generation, *message_ids, budget_s=budget_s, items=DEAR * len(message_ids)
+        )
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])

@@ -176,6 +176,7 @@ class FakeStore:
         asked = ("places", "feed", "arm_watch", "arm_standing", "arm_blocked", "describe")
         self.asked: dict[str, int] = dict.fromkeys(asked, 0)
         self.withdrawn: list[str] = []
+        self.withdrawn_from: list[str] = []  # the generation that each step named
 
     async def _ask(self, what: str, budget_s: float) -> FakeQueue:
         self.asked[what] += 1
@@ -211,9 +212,12 @@ class FakeStore:
     async def arm_blocked(self, _name: str) -> None:
         self.asked["arm_blocked"] += 1
 
-    async def withdraw(self, _name: str, message_ids: Sequence[str], *, budget_s: float) -> Sequence[Any]:
+    async def withdraw(
+        self, _name: str, message_ids: Sequence[str], *, generation: str = "", budget_s: float
+    ) -> Sequence[Any]:
         del budget_s
         if self.error is not None:
             raise self.error
         self.withdrawn += message_ids
+        self.withdrawn_from.append(generation)
         return []

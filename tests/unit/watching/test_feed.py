@@ -128,6 +128,7 @@ async def test_a_queue_that_is_gone_ends_those_who_watch_and_refuses_those_who_c
 async def test_going_down_ends_everybody_and_withdraws_the_attended(
     watching: Watching, store: FakeStore, tasks: Tasks
 ) -> None:
+    assert store.queue is not None
     stream = watch(watching, "m0", "m1", attended=True)
     await next_of(stream)
     watching.fail_all(ShuttingDown("going down"))
@@ -135,6 +136,20 @@ async def test_going_down_ends_everybody_and_withdraws_the_attended(
         await next_of(stream)
     await tasks.drain(5)
     assert store.withdrawn == ["m0", "m1"]
+    assert store.withdrawn_from == [store.queue.generation]
+
+
+async def test_what_nothing_was_heard_of_is_withdrawn_from_whichever_queue_there_is(
+    watching: Watching, store: FakeStore, tasks: Tasks
+) -> None:
+    store.hold = asyncio.Event()
+    reader = asyncio.create_task(next_of(watch(watching, "m0", attended=True)))
+    await eventually(lambda: store.asked["places"] > 0)
+    reader.cancel()
+    await asyncio.gather(reader, return_exceptions=True)
+    store.hold.set()
+    await tasks.drain(5)
+    assert (store.withdrawn, store.withdrawn_from) == (["m0"], [""])
 
 
 async def test_a_cancelled_watch_withdraws_the_attended_even_so(

@@ -17,15 +17,16 @@ _PAUSE_S = 0.25
 log = structlog.get_logger(__name__)
 
 
-async def withdraw_unattended(store: Store, queue: str, message_ids: Sequence[str]) -> None:
+async def withdraw_unattended(store: Store, queue: str, generation: str, message_ids: Sequence[str]) -> None:
     """Cancels those that wait or are delayed; the others go on. Repeats what the store did not answer, which is safe:
-    what is withdrawn stays withdrawn."""
+    what is withdrawn stays withdrawn, and a queue that was made anew meanwhile has another generation ("": nothing was
+    heard of these messages yet)."""
     loop = asyncio.get_running_loop()
     until = loop.time() + KEEP_TRYING_S
     done = 0
     while done < len(message_ids):
         try:
-            await store.withdraw(queue, message_ids[done : done + MOST_IDS], budget_s=_BUDGET_S)
+            await store.withdraw(queue, message_ids[done : done + MOST_IDS], generation=generation, budget_s=_BUDGET_S)
         except NotThere:
             return
         except HeadwayError as error:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 
@@ -105,6 +105,12 @@ class Feed:
             self._known.leave(watch)
         if not self._watchers:
             self._wake.set()
+
+    def unfinished(self, watcher: Watcher) -> Iterator[tuple[str, list[str]]]:
+        """The ids of its messages that have no end that is known, by the generation of their queue ("": whichever)."""
+        for generation, is_found in ((self._known.generation, True), ("", False)):
+            if ids := watcher.unfinished_ids(found=is_found):
+                yield generation, ids
 
     def kick(self, *, is_lost: bool) -> None:
         """Something may have changed; `is_lost`: anything may have, even what was read."""

@@ -31,7 +31,7 @@ class Known:
         self._estimator = estimator
         self._roll = Roll()
         self._line: Line | None = None  # None: not known, or too large: positions must be asked for
-        self._generation = ""  # of the queue's life that is watched
+        self.generation = ""  # of the queue's life that is watched; "" = not known
         self._seen: Glance | None = None  # the last read
         self.base: LineNumbers | None = None  # up to where the log was read; None: begin anew with an answer
         self.losses = 0  # of track; an answer to what was asked before the last is not to be used
@@ -63,14 +63,14 @@ class Known:
     def accept(self, glance: Glance, shape: Shape | None) -> bool:
         """Whether an answer can be used; if not, it must be asked for again. The first says where reading begins."""
         numbers, base = glance.numbers, self.base
-        if self._generation and numbers.generation != self._generation:
+        if self.generation and numbers.generation != self.generation:
             if base is not None and numbers.at_ms < base.at_ms:
                 return False
             self.end_all()
         elif base is not None and numbers.logged < base.logged:
             return False
         if self.base is None:
-            self._generation = numbers.generation
+            self.generation = numbers.generation
             self.base, self._seen = numbers, glance
         if shape is not None and (self._line is None or self._line.glance.is_before(glance)):
             self._line = Line(glance, shape)
@@ -273,7 +273,7 @@ class Known:
         """The queue is no more, or this is another one of its name. When that happened nobody knows."""
         for watch in self._roll:
             self._end(watch, Ending(End.DELETED), None)
-        self._generation = ""
+        self.generation = ""
         self.base = self._line = self._seen = None
 
     def lose_track(self) -> None:

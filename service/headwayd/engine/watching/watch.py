@@ -121,10 +121,10 @@ class Watcher:
         self._error: HeadwayError | None = None
         self._wake: asyncio.Future[None] | None = None
 
-    @property
-    def unfinished_ids(self) -> list[str]:
-        """Of messages that have no end that is known."""
-        return [watch.id for watch in self.watches if watch.state is not Whereabouts.FINISHED]
+    def unfinished_ids(self, *, found: bool) -> list[str]:
+        """Of messages that have no end that is known: those that were found, or those of which nothing was heard."""
+        unfinished = (watch for watch in self.watches if watch.state is not Whereabouts.FINISHED)
+        return [watch.id for watch in unfinished if bool(watch.ref) is found]
 
     def note(self, watch: Watch) -> None:
         """There is something to tell of this one."""

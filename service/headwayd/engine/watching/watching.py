@@ -89,8 +89,8 @@ class Watching:
             feed.leave(watcher)
             if not feed.is_watched and self._feeds.get(order.queue) is feed:
                 del self._feeds[order.queue]
-            if order.is_attended and (left := watcher.unfinished_ids):
-                self._spawn(withdraw_unattended(self._store, order.queue, left), f"unattended:{order.queue}")
+            for life, left in feed.unfinished(watcher) if order.is_attended else ():
+                self._spawn(withdraw_unattended(self._store, order.queue, life, left), f"unattended:{order.queue}")
 
     async def queue(self, name: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The queue's numbers, whenever they have changed, once in `interval_s` at most."""

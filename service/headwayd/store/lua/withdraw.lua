@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
 -- Cancels messages that wait or are delayed.
--- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3…] names of messages
+-- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3] generation in which they are to be withdrawn,
+-- '' = whichever it is; ARGV[4…] names of messages
 -- Reply: echo, OK, now, next due, then for each: WITHDRAWN | LEASED | FINISHED | UNKNOWN, and how it finished (a mark);
 --        or why there is no queue.
 -- O(k log n), and O(NEAR) once for those that wait. Room in the line wakes the first waiting producer.
 -- @include due
-local S, status = open()
+local S, status = open_life(ARGV[3])
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local results, tickets, seqs, seen = {}, {}, {}, {}
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local state, ref, mark = find_name(S, ARGV[i])
   local result = { T.UNKNOWN, '' }
   if state == 'l' then
