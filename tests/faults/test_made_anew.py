@@ -52,6 +52,15 @@ def keys(fresh_store_server: StoreServer) -> Iterator[Keys]:
         yield Keys(client, PREFIX, "jobs")
 
 
+async def deletes_behind_a_producer(line: Line, there: Line, keys: Keys) -> asyncio.Task[None]:
+    """A Delete that has begun, and waits for the role of a foreign producer."""
+    await line.create()
+    keys.client.rpop(keys["producer_free"])
+    deleting = asyncio.create_task(there.delete(wait_ms=10_000))
+    await eventually(lambda: not keys.client.exists(keys["bound"]))
+    return deleting
+
+
 async def test_who_waited_is_told_that_it_was_deleted_and_the_new_one_knows_nobody(
     line: Line, there: Line, away: ServiceProcess
 ) -> None:
@@ -89,10 +98,7 @@ async def test_who_waited_is_told_that_it_was_deleted_and_the_new_one_knows_nobo
 async def test_a_delete_that_waits_for_a_role_leaves_the_next_queue_alone(
     line: Line, there: Line, away: ServiceProcess, keys: Keys
 ) -> None:
-    await line.create()
-    keys.client.rpop(keys["producer_free"])
-    deleting = asyncio.create_task(there.delete(wait_ms=10_000))
-    await eventually(lambda: not keys.client.exists(keys["bound"]))
+    deleting = await deletes_behind_a_producer(line, there, keys)
     with looking_away(away):
         keys.client.lpush(keys["producer_free"], 0)
         await line.delete()
@@ -106,10 +112,7 @@ async def test_a_delete_that_waits_for_a_role_leaves_the_next_queue_alone(
 async def test_a_delete_that_waits_for_a_role_does_not_wait_for_the_end_of_the_next_queue(
     line: Line, there: Line, away: ServiceProcess, keys: Keys
 ) -> None:
-    await line.create()
-    keys.client.rpop(keys["producer_free"])
-    deleting = asyncio.create_task(there.delete(wait_ms=10_000))
-    await eventually(lambda: not keys.client.exists(keys["bound"]))
+    deleting = await deletes_behind_a_producer(line, there, keys)
     with looking_away(away):
         keys.client.lpush(keys["producer_free"], 0)
         await line.delete()

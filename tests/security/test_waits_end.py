@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 
 from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
+from headway.v1 import message_pb2
 from security.callers import Caller, line_of, short_lived, write_callers
 from wire.calls import Line, leases, payloads
 from wire.flows import Producing
@@ -31,6 +32,14 @@ HOUR_MS = 3_600_000
 async def stand(line: Line, *, consumers: int = 0, producers: int = 0) -> bool:
     counts = await line.counts()
     return (counts.consumers_waiting, counts.producers_waiting) == (consumers, producers)
+
+
+def assert_half_put(results: Iterable[message_pb2.PutResult]) -> None:
+    """What was accepted before the end is told."""
+    first, second = results
+    assert first.ticket
+    assert not first.error.code
+    assert second.error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
 
 
 @pytest.mark.long
@@ -65,10 +74,7 @@ async def test_a_get_and_a_put_that_wait_end_when_their_token_expires(
                 await call
         answer = await over_http
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-        first, second = (await half).results  # what was accepted before is told
-        assert first.ticket
-        assert not first.error.code
-        assert second.error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+        assert_half_put((await half).results)
         assert time.monotonic() - began_at < PATIENCE_S
         # Nobody is left standing, and what comes now is for those who may.
         for line, waiting in ((empty, []), (full, [b"in the way"]), (both, [b"fits"])):
@@ -116,10 +122,7 @@ async def test_a_batch_that_waits_on_a_stream_is_told_how_far_it_was_put(
             with refused("UNAUTHENTICATED", grpc.StatusCode.UNAUTHENTICATED):
                 await stream.ended(within=TAKEN_BACK_S)
         assert stream.answered == [half] != [behind]
-        first, second = stream.seen[0].results
-        assert first.ticket
-        assert not first.error.code
-        assert second.error.code == grpc.StatusCode.UNAUTHENTICATED.value[0]
+        assert_half_put(stream.seen[0].results)
         await eventually(partial(stand, line))
         assert payloads((await line.get(10)).deliveries) == [b"fits"]
 
