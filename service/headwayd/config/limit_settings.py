@@ -39,7 +39,12 @@ class LimitSettings(BaseSettings):
         le=256 * MIB,
     )
     max_wait: Span = setting(
-        ms(MAX_WAIT_MS), "The longest wait of one call.", unit="span", ge=ms(0), le=ms(MAX_WAIT_MS)
+        ms(MAX_WAIT_MS),
+        "The longest wait of one call. Where it is below 30s, workers of the Go, Java, TypeScript and Rust clients end"
+        " with an error, because they wait that long at a time; Python's wait as long as they may.",
+        unit="span",
+        ge=ms(0),
+        le=ms(MAX_WAIT_MS),
     )
     max_lease: Span = setting(
         ms(MAX_LEASE_MS),
