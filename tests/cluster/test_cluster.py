@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
 
+import grpc
 import pytest
 
 from cluster.conftest import Open, Serve
 from cluster.load import load_on, times_of
-from harness import eventually, refused
+from harness import error_of, eventually, refused
 from harness.batches import batches_put, drained, gates_tried
 from harness.engines import DETECTION_S, ClusterOfSix
 from headway.v1 import queue_service_pb2
@@ -110,6 +112,41 @@ async def test_no_acknowledged_message_is_lost_when_a_primary_fails_under_load(
     figure(f"cluster, {how}: longest outage", f"{books.longest_outage_s:.1f} s, silence counts from {DETECTION_S} s")
     figure(f"cluster, {how}: errors meanwhile", times_of(books))
     figure(f"cluster, {how}: accepted, none lost", f"{len(books.accepted)} messages")
+
+
+@pytest.mark.smoke
+async def test_nothing_is_put_on_a_primary_that_was_silent_while_the_others_said_what_they_keep(
+    cluster: ClusterOfSix, serve: Serve, open_line: Open
+) -> None:
+    silent = cluster.primary_of(KEY)
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("cluster-node-timeout", 120_000)  # nobody takes its place
+            client.config_set("min-replicas-to-write", 0)
+            client.config_set("appendfsync", "everysec" if node is silent else "always")
+    silent.pause()
+    service = await serve(cluster.url, HEADWAY_DURABILITY="always")
+    line = await open_line(service, "jobs")
+    other = next(f"q{n}" for n in range(99) if cluster.primary_of(f"__pressure__:{{q{n}}}") is not silent)
+    assert (await (await open_line(service, other)).create()).queue.durability == "always"
+    silent.resume()
+
+    async def is_not_durable() -> bool:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await line.create()
+        return error_of(caught.value).reason == "NOT_DURABLE"
+
+    await eventually(is_not_durable, within=20)
+    with silent.client() as client:
+        client.config_set("appendfsync", "always")
+
+    async def is_created() -> bool:
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await line.create()
+            return True
+        return False
+
+    await eventually(is_created, within=20)
 
 
 @pytest.mark.slow

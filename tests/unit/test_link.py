@@ -344,7 +344,7 @@ async def test_long_calls_that_were_given_up_before_a_connection_is_free_hold_up
 async def test_what_would_be_written_is_not_sent_on_a_connection_that_may_not(store: FakeStore, is_long: bool) -> None:
     """Though it might have when the call came: the first connection to another server is opened only then."""
     may = [True]
-    link = Link(cast(ConnectionSource, store), call_timeout_s=60, may_write=lambda: may[0])
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60, may_write=lambda _: may[0])
     writing = call(link, "a", is_long=is_long)
     reading = asyncio.create_task(
         link.call(ScriptOrder(READING, "base", "channels", ["b"], is_long=is_long), budget_s=60)

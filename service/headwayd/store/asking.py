@@ -34,7 +34,7 @@ from headwayd.store.durability import AUTO, MEMORY, Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.gates import Gate, Gates
 from headwayd.store.hints import Hints
-from headwayd.store.link import ScriptOrder
+from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.packing import Argument, Run
 from headwayd.store.pipelines import READ_ONLY
 from headwayd.store.scripts import Script, all_scripts
@@ -90,7 +90,7 @@ class Asking:
         )
         self._servers.on_other = self._on_other_server
         self._servers.on_move = self._on_queues_moved
-        self._servers.may_write = lambda: not self._refusal
+        self._servers.may_write = self._may_write
         self._hints = Hints(
             prefix=prefix,
             channels=self._channels,
@@ -100,7 +100,7 @@ class Asking:
             is_cluster=self._servers.is_cluster,
         )
         self._gates = Gates()
-        # Why nothing is written now. What any store keeps need not be found out first.
+        # Why nothing is written now, to no server. What any store keeps need not be found out first.
         self._unlooked = "" if demand.profile in (AUTO, MEMORY) else _NEVER_LOOKED
         self._refusal = self._unlooked
         self._looked_at = -math.inf
@@ -132,9 +132,14 @@ class Asking:
         await self._hints.close()
         await self._servers.close()
 
+    def _may_write(self, link: Link) -> bool:
+        """Whether all servers that answered keep what was asked for, and this one is among them."""
+        return not self._refusal and (not self._unlooked or link.refusal == "")
+
     def _on_other_server(self) -> None:
-        """Nothing is written on the word of the one before."""
-        self._refusal = self._unlooked
+        """Nothing is written on the word of the one before. A cluster's others have given their own, which count."""
+        if self._refusal or not self._servers.is_cluster:
+            self._refusal = self._unlooked
         self._changes += 1
         self._on_queues_moved()
 
@@ -162,11 +167,13 @@ class Asking:
             if changes == self._changes:  # else it may have been the one before that answered
                 return trouble
 
-    async def _look_first(self, *, until: float) -> None:
+    async def _look_first(self, *, until: float, one_is_missing: bool = False) -> None:
         """Before the first that is written to a server: finds out whether it keeps what was asked for, for all together
-        who wait for that. Raises NotDurable, and StoreUnavailable if it is not found out in time."""
+        who wait for that; also if only `one_is_missing` of several. Raises NotDurable, and StoreUnavailable if it is
+        not found out in time."""
         loop = asyncio.get_running_loop()
-        while self._refusal is _NEVER_LOOKED:
+        while one_is_missing or self._refusal is _NEVER_LOOKED:
+            one_is_missing = False
             self._look()
             looking = self._looking
             assert looking is not None
@@ -184,10 +191,16 @@ class Asking:
     async def probe(self, *, budget_s: float) -> StoreFacts:
         """Asks the store anew what it is. Raises StoreUnavailable; `facts` then says that it is not reachable."""
         changes = self._changes
+
+        def note(link: Link, facts: StoreFacts) -> None:
+            if changes == self._changes:  # else it is not known whose word that is
+                link.refusal = facts.refusal
+
         try:
             self._facts = await ask_facts(
                 self._servers.links,
                 self._demand,
+                note=note,
                 is_embedded=self._is_embedded,
                 prefix=self._prefix,
                 within_s=budget_s,
@@ -198,7 +211,7 @@ class Asking:
         self._looked_at = asyncio.get_running_loop().time()
         if self._facts.refusal and self._facts.refusal != self._refusal:
             log.error("nothing is written: the store does not keep what was asked for", why=self._facts.refusal)
-        if changes == self._changes:  # else it is not known whose word that is
+        if changes == self._changes:
             self._refusal = self._facts.refusal
         return self._facts
 
@@ -281,13 +294,16 @@ class Asking:
         base = keys.base_key(self._prefix, queue, is_cluster=self._servers.is_cluster)
         is_long = items >= _MANY_ITEMS
         order = ScriptOrder(self._scripts[script], base, self._channels, arguments, is_long=is_long, gate=gate)
+        pause_s = 0.0
         began = time.perf_counter()  # the loop's own clock has whole milliseconds
         try:
             while True:
                 try:
                     return await self._servers.call(order, budget_s=until - loop.time())
-                except Unlooked:  # while it was on its way the store became another one
-                    await self._look_first(until=until)
+                except Unlooked:  # the store became another one on the way, or this one of several was silent so far
+                    await asyncio.sleep(pause_s)
+                    await self._look_first(until=until, one_is_missing=True)
+                    pause_s = _PAUSE_S
         finally:
             if self._answer_listener is not None:
                 self._answer_listener(script, time.perf_counter() - began)

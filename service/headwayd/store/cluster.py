@@ -54,7 +54,7 @@ class Cluster:
         self._closing: set[asyncio.Task[None]] = set()
         self.on_other: Callable[[], None] = lambda: None
         self.on_move: Callable[[], None] = lambda: None
-        self.may_write: Callable[[], bool] = lambda: True
+        self.may_write: Callable[[Link], bool] = lambda _: True
 
     @property
     def links(self) -> Sequence[Link]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headwayd.domain.errors import InternalError, StoreUnavailable
@@ -40,10 +40,23 @@ def _version_warning(kind: str, version: str) -> str | None:
 
 
 async def ask_facts(
-    links: Sequence[Link], demand: Demand, *, is_embedded: bool, prefix: str, within_s: float
+    links: Sequence[Link],
+    demand: Demand,
+    *,
+    note: Callable[[Link, StoreFacts], None],
+    is_embedded: bool,
+    prefix: str,
+    within_s: float,
 ) -> StoreFacts:
-    """What the store is now; of several servers, what holds for all that answer. Raises StoreUnavailable."""
-    each = await ask_each(links, lambda link: _ask_one(link, demand), within_s=within_s)
+    """What the store is now; of several servers, what holds for all that answer. What each says goes to `note` as soon
+    as it is known. Raises StoreUnavailable."""
+
+    async def ask(link: Link) -> StoreFacts:
+        facts = await _ask_one(link, demand)
+        note(link, facts)
+        return facts
+
+    each = await ask_each(links, ask, within_s=within_s)
     missing = len(links) - len(each)
     weakest = min(each, key=lambda facts: ORDER.index(facts.durability))
     return replace(

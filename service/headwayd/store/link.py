@@ -57,7 +57,8 @@ class Link:
 
     `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
     the right one any more: it refused to write, or an answer was lost. `may_write` is asked at the moment when a call
-    that writes would go out; if it may not, that fails with Unlooked. `is_cluster`: the server is a node of one.
+    that writes would go out, of this link; if it may not, that fails with Unlooked. `is_cluster`: the server is a node
+    of one. `refusal` is for its owner: why nothing is written to the server, None until it has said what it keeps.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Link:
         call_timeout_s: float,
         min_replicas: int = 0,
         on_doubt: Callable[[], None] | None = None,
-        may_write: Callable[[], bool] = lambda: True,
+        may_write: Callable[[Link], bool] = lambda _: True,
         is_cluster: bool = False,
     ) -> None:
         self._source = source
@@ -76,7 +77,8 @@ class Link:
         wait_ms = int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS)
         self.wait_command: tuple[Argument, ...] | None = (b"WAIT", min_replicas, wait_ms) if min_replicas else None
         self._on_doubt = on_doubt
-        self.may_write = may_write
+        self._may_write = may_write
+        self.refusal: str | None = None
         self._is_cluster = is_cluster
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
@@ -226,6 +228,10 @@ class Link:
             log.error("replicas.not_asked", error=trouble.word_of(replicas))
             return False
         return isinstance(replicas, int) and replicas >= self._min_replicas
+
+    def may_write(self) -> bool:
+        """Whether it is known that the server keeps what was asked for."""
+        return self._may_write(self)
 
     def doubt(self) -> None:
         """The server may not be the right one any more."""

@@ -22,13 +22,13 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 class Servers(Protocol):
     """Where scripts go. `on_other` is told when a server that takes writes may be another one than before, and that
-    before anything is sent to it; `on_move` when they only keep other queues. While they say that one may not write,
-    calls that write fail with Unlooked."""
+    before anything is sent to it; `on_move` when they only keep other queues. Calls that write fail with Unlooked while
+    `may_write` is not true of the link to their server."""
 
     is_cluster: bool
     on_other: Callable[[], None]
     on_move: Callable[[], None]
-    may_write: Callable[[], bool]
+    may_write: Callable[[Link], bool]
 
     @property
     def links(self) -> Sequence[Link]:
@@ -74,12 +74,12 @@ class OneServer:
             call_timeout_s=call_timeout_s,
             min_replicas=min_replicas,
             on_doubt=on_doubt,
-            may_write=lambda: self.may_write(),  # noqa: PLW0108 - it is set later
+            may_write=lambda link: self.may_write(link),  # noqa: PLW0108 - it is set later
         )
         self.call = self._link.call
         self.on_other: Callable[[], None] = lambda: None
         self.on_move: Callable[[], None] = lambda: None
-        self.may_write: Callable[[], bool] = lambda: True
+        self.may_write: Callable[[Link], bool] = lambda _: True
 
     @property
     def links(self) -> Sequence[Link]:
