@@ -76,8 +76,8 @@ class KeyServer:
 
 
 @contextmanager
-def key_server(text: str | None) -> Iterator[KeyServer]:
-    """A key server on loopback, for as long as the block."""
+def key_server(text: str | None, *, cookie: str = "") -> Iterator[KeyServer]:
+    """A key server on loopback, for as long as the block. With a `cookie` it sets that."""
     keys = KeyServer(text)
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,6 +86,8 @@ def key_server(text: str | None) -> Iterator[KeyServer]:
             body = (keys.text or "").encode()
             self.send_response(200 if keys.text is not None else 503)
             self.send_header("Content-Length", str(len(body)))
+            if cookie:
+                self.send_header("Set-Cookie", cookie)
             self.end_headers()
             self.wfile.write(body)
 

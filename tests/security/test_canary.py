@@ -13,7 +13,7 @@ import redis
 from harness import ServiceProcess
 from headway.v1 import message_pb2
 from security.callers import TEAM, Caller, bearer, line_of, write_callers
-from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
+from security.issuer import AUDIENCE, ISSUER, SigningKey, key_server, key_set
 from security.test_rights import WAYS, reason_of
 
 pytestmark = pytest.mark.any_store
@@ -90,3 +90,20 @@ async def test_no_canary_is_in_the_log_or_in_an_error(  # noqa: PLR0917 - fixtur
     for where, text in told.items():
         for secret in secrets:
             assert secret not in text, (where, secret)
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+async def test_no_key_of_the_address_of_keys_is_in_the_log(
+    start: Callable[..., ServiceProcess], connect: Callable[[str], grpc.aio.Channel], name: str, level: str
+) -> None:
+    key = SigningKey()
+    with key_server(key_set(key), cookie="session=canary-cookie") as keys:
+        service = start(
+            HEADWAY_JWT_JWKS=f"{keys.url}?key=canary-key", HEADWAY_JWT_ISSUER=ISSUER, HEADWAY_JWT_AUDIENCE=AUDIENCE,
+            HEADWAY_LOG_LEVEL=level, PRESSURE_PREFIX=f"c-{name}",
+        )  # fmt: skip
+        async with connect(service.address) as channel:
+            await line_of(channel, Caller(roles=("admin",), token=key.token()), name).create()  # so it has its keys
+        service.stop()
+        assert keys.asked
+    assert "canary" not in service.log.read_text()

@@ -279,6 +279,16 @@ async def test_an_address_is_not_quoted_where_its_keys_cannot_be_had(answer: byt
         assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1", "ftp://somebody:secret@127.0.0.1", "http://[::secret"])
+async def test_a_proxy_that_cannot_be_used_is_told_and_not_quoted(monkeypatch: pytest.MonkeyPatch, proxy: str) -> None:
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with structlog.testing.capture_logs() as logged:
+        await KeyUrl("http://keys.invalid/").refresh()
+    [warning] = logged
+    assert "proxy" in warning["error"]
+    assert "secret" not in str(warning)
+
+
 async def test_more_than_any_key_set_has_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwayd.access.fetching._MOST_BYTES", 1_000)
     with key_server("x" * 1_000) as server:

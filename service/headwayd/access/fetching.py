@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx
 
 _MOST_BYTES = 1024 * 1024
 _OK = 200
@@ -14,14 +18,14 @@ class FetchFailed(Exception):
 
 
 async def fetched(url: str, *, within_s: float) -> bytes:
-    """The document; nobody else than the URL says is asked for it. However slowly it comes, its connection is cut when
-    the time is over. Raises FetchFailed, or TimeoutError."""
+    """The document; nobody else than the URL says is asked for it, by the environment's proxy if that names one.
+    However slowly it comes, its connection is cut when the time is over. Raises FetchFailed, or TimeoutError."""
     import httpx  # noqa: PLC0415 - only who has such a URL waits for it to be loaded
 
     try:
         async with (
             asyncio.timeout(within_s),
-            httpx.AsyncClient(timeout=within_s, verify=ssl.create_default_context()) as client,
+            _client(within_s) as client,
             client.stream("GET", url) as response,
         ):
             if response.status_code != _OK:
@@ -36,3 +40,12 @@ async def fetched(url: str, *, within_s: float) -> bytes:
         raise FetchFailed(str(error)) from error
     except (httpx.HTTPError, httpx.InvalidURL) as error:  # such as a line that is no HTTP, which may be anything
         raise FetchFailed(type(error).__name__) from error
+
+
+def _client(within_s: float) -> httpx.AsyncClient:
+    import httpx  # noqa: PLC0415 - as above
+
+    try:
+        return httpx.AsyncClient(timeout=within_s, verify=ssl.create_default_context())
+    except (ImportError, ValueError, httpx.InvalidURL) as error:  # by SOCKS, or no URL; it may have a password
+        raise FetchFailed("the environment names a proxy that cannot be used") from error

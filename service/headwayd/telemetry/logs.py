@@ -57,8 +57,8 @@ def set_up(*, log_format: str, level: str) -> None:
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(capture=True)
-    # What they say below that level is about their own loops.
-    for chatty in ("asyncio", "grpc._cython.cygrpc"):
+    # What they say below that level is about their own loops, or whole URLs and heads of answers, which hold secrets.
+    for chatty in ("asyncio", "grpc._cython.cygrpc", "httpx", "httpcore"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

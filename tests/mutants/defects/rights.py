@@ -220,6 +220,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_SECURITY + "test_signed.py::test_keys_that_come_byte_by_byte_are_given_up_in_good_time",
     ),
     Mutant(
+        name="keys-of-keys-logged",
+        defect="The log holds what stands behind the `?` of the address of keys.",
+        file="telemetry/logs.py",
+        old=', "httpx", "httpcore"):',
+        new="):",
+        test=_SECURITY + "test_canary.py::test_no_key_of_the_address_of_keys_is_in_the_log",
+    ),
+    Mutant(
         name="every-spelling-remembered",
         defect="A token is remembered as often as it can be written down.",
         file="rpc/guard.py",
