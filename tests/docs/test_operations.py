@@ -9,9 +9,13 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -49,17 +53,17 @@ class Shell:
     """Runs blocks in one folder. What they leave running is ended with it."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
-        self._folder = folder
+        self.folder = folder
         self._environment = environment
         self._groups: list[int] = []
 
     def run(self, text: str) -> str:
         """What a block prints. Fails if it does."""
-        output = self._folder / "output"
+        output = self.folder / "output"
         with output.open("w") as file:
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", text],
-                cwd=self._folder,
+                cwd=self.folder,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -80,20 +84,25 @@ class Shell:
 
 
 @pytest.fixture
-def shell(
-    fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess], programs: Path, tmp_path: Path
-) -> Iterator[Shell]:
+def environment(
+    fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess], programs: Path
+) -> dict[str, str]:
     """As the runbook says that it is run."""
     service = make_service(HEADWAY_REDIS_URL=fresh_store_server.url)
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     foreign = ("HEADWAY_", "REDIS_", "PRESSURE_")
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | {
+    return {name: value for name, value in os.environ.items() if not name.startswith(foreign)} | {
         "HEADWAY_ADDRESS": service.address,
         "HEADWAY_REDIS_URL": fresh_store_server.url,
         "RESTORE_PORT": str(free_port()),
         "CHECK_PORT": str(free_port()),
         "PATH": path,
     }
+
+
+@pytest.fixture
+def shell(environment: dict[str, str], tmp_path: Path) -> Iterator[Shell]:
+    """In that environment."""
     folder = tmp_path / "runbook"
     folder.mkdir()
     made = Shell(folder, environment)
@@ -113,6 +122,44 @@ def test_every_block_marked_run_does_what_the_runbook_says(shell: Shell, tmp_pat
     assert re.search(r"^mails\s+2\b", printed[-1], re.MULTILINE), printed[-1]
     # What the server kept outlasts its end.
     assert list((tmp_path / "runbook/restored/appendonlydir").iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_own_store", [False, True], ids=["embedded", "own"])
+def test_a_rolling_restart_of_workers_refuses_nobody(
+    shell: Shell, environment: dict[str, str], short_dir: Path, *, has_own_store: bool
+) -> None:
+    if not has_own_store:
+        del environment["HEADWAY_REDIS_URL"]
+        environment["HEADWAY_DATA_DIR"] = str(short_dir)
+    [block] = [each.text for each in BLOCKS if each.is_run and "--workers" in each.text]
+    refused: list[float] = []
+    line, log, is_over = shell.folder / "line", shell.folder / "log", threading.Event()
+
+    def connect() -> None:
+        while not is_over.wait(0.01):
+            served = re.search(r"serving on 127\.0\.0\.1:(\d+)", line.read_text() if line.exists() else "")
+            if served:
+                began = time.time()
+                try:
+                    socket.create_connection(("127.0.0.1", int(served[1])), timeout=5).close()
+                except OSError:
+                    refused.append(began)
+
+    asking = threading.Thread(target=connect)
+    asking.start()
+    try:
+        shell.run(block)
+    finally:
+        is_over.set()
+        asking.join()
+    told = log.read_text()
+    ends = re.search(r"^(\S+) .* told to stop .*\[headwayd\.supervisor\]", told, re.MULTILINE)
+    assert ends, told
+    ended_at = datetime.fromisoformat(ends[1]).timestamp()
+    assert [at for at in refused if at < ended_at] == []
+    assert told.count("worker ended, starting another") == 2
+    assert "store died" not in told
 
 
 def page() -> str:
