@@ -14,6 +14,7 @@ import pytest
 
 from harness import ServiceProcess, StoreServer, eventually, scraping
 from harness.scraping import Scraped, scrape
+from harness.stores import free_port
 from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from headwayd.engine.counting.counts import OTHERS
 from headwayd.telemetry import metric_names
@@ -301,6 +302,12 @@ async def test_without_the_store_the_process_tells_of_itself_and_that_the_store_
                 return told.value("ready") == told.value("store_reachable") == told.value("queues") == 1
 
             await eventually(is_back, within=20)
+
+
+async def test_a_process_that_knows_no_queue_tells_that_the_store_is_away(make_service: MakeService) -> None:
+    told = await scrape(make_service(HEADWAY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0", **HTTP))
+    assert told.value("store_reachable") == 0
+    assert not told.has("queues")
 
 
 async def test_a_refusal_for_want_of_room_is_counted_once_for_a_call_that_is_refused_as_a_whole(

@@ -197,10 +197,15 @@ class FakeQueues:
         self.described: list[str] = []
         self.asked = 0
         self.is_slow = False
+        self.is_away = False
+
+    async def ping(self, *, budget_s: float) -> None:
+        if self.is_away:
+            raise StoreUnavailable("away")
 
     async def names(self, namespace: str | None, *, budget_s: float) -> Sequence[str]:
-        if self.is_slow:
-            raise StoreUnavailable("slow")
+        if self.is_slow or self.is_away:
+            raise StoreUnavailable("slow, or away")
         return sorted(self.all)
 
     async def describe_many(
@@ -257,6 +262,17 @@ async def test_queues_whose_names_the_store_takes_too_long_to_tell_are_not_count
     assert QUEUES.name not in of_census(seen)
     store.is_slow = False
     assert of_census(await asked.look())[QUEUES.name] == {(): 2}
+
+
+async def test_a_store_without_queues_is_told_to_be_away_also_while_its_names_are_fresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(census, "FRESH_S", -1.0)
+    store = FakeQueues()
+    asked = Census(cast(Store, store), Counts(most_queues=5))
+    assert (await asked.look()).is_reachable
+    store.is_away = True
+    assert not (await asked.look()).is_reachable
 
 
 def test_how_true_an_estimate_was_is_told_when_its_wait_is_over() -> None:

@@ -58,6 +58,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_COUNTED + "test_without_the_store_the_process_tells_of_itself_and_that_the_store_is_away",
     ),
     Mutant(
+        name="away-unnoticed-without-queues",
+        defect="A process that knows no queue says of a store that is away that it answers.",
+        file="engine/counting/census.py",
+        old="        if not (self._counts.own or others):",
+        new="        if False:",
+        test=_COUNTED + "test_a_process_that_knows_no_queue_tells_that_the_store_is_away",
+    ),
+    Mutant(
         name="label-not-escaped",
         defect="A queue whose name has a quote in it makes the whole text unreadable.",
         file="telemetry/exposition.py",

@@ -124,6 +124,8 @@ class Census:
     async def _ask(self, budget: Budget) -> Seen:
         await self._learn_names()
         others = self._next_others()
+        if not (self._counts.own or others):  # what follows would ask the store nothing
+            await self._store.ping(budget_s=budget.left_s)
         found = await self._describe_own(budget)
         numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
         if others:
