@@ -256,6 +256,21 @@ def test_every_pod_is_scraped_once() -> None:
     assert endpoint["tlsConfig"] == {"insecureSkipVerify": True}
 
 
+def test_who_scrapes_shows_a_certificate_where_callers_must() -> None:
+    def tls(*settings: str) -> Object:
+        (endpoint,) = the(rendered("secure", *settings), "ServiceMonitor")["spec"]["endpoints"]
+        said: Object = endpoint["tlsConfig"]
+        return said
+
+    assert not {"cert", "keySecret"} & tls().keys()
+    shown = tls("tls.clients=true")
+    assert shown["cert"] == {"secret": {"name": "headway-tls", "key": "tls.crt"}}
+    assert shown["keySecret"] == {"name": "headway-tls", "key": "tls.key"}
+    for one in rendered("secure", "tls.clients=true"):
+        validate(one, "1.37")
+    assert tls("tls.clients=true", "serviceMonitor.tlsConfig.insecureSkipVerify=true") == {"insecureSkipVerify": True}
+
+
 def test_whoever_installs_it_is_told_what_guards_it() -> None:
     def notes(case: str, *settings: str) -> str:
         said = [word for setting in settings for word in ("--set", setting)]
