@@ -79,6 +79,15 @@ async def test_stand_raises_what_its_stream_met(service: FakeService, made: Fake
             await stand.turn()
 
 
+async def test_watch_raises_the_timeout_of_a_token(service: FakeService, made: FakeQueue) -> None:
+    def token() -> str:
+        raise TimeoutError("no token in time")
+
+    async with headway.connect(service.address, token=token) as client, aclosing(client.queue("q").watch("a")) as told:
+        with pytest.raises(TimeoutError, match="no token in time"):
+            await anext(told)
+
+
 async def test_stand_refuses_a_lease_that_is_no_span(queue: headway.Queue) -> None:
     async with asyncio.timeout(30), queue.stand(lease=NO_SPAN) as stand:
         with pytest.raises(TypeError):

@@ -4,7 +4,7 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -138,20 +138,20 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         It has no deadline, for nobody knows how long the work takes: the channel's pings find out if the other side is
         gone. But the first answer may be awaited for `first_within` seconds at most. Raises HeadwayError.
         """
-        call = rpc(request, metadata=self.metadata)
         try:
-            async with asyncio.timeout(first_within) as patience:
+            async with AsyncExitStack() as ending, asyncio.timeout(first_within) as patience:
+                call = rpc(request, metadata=self.metadata)
+                ending.callback(call.cancel)
                 async for response in call:
                     patience.reschedule(None)
                     yield response
-        except TimeoutError:
-            raise errors.DeadlineExceeded("the first answer of the stream did not come in time") from None
+        except TimeoutError as raised:
+            late = errors.DeadlineExceeded("the first answer of the stream did not come in time")
+            raise (late if patience.expired() else raised) from None
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
-        except asyncio.CancelledError as ended:
+        except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
             raise not_by_the_service(ended) from None
-        finally:
-            call.cancel()
 
     async def close(self) -> None:
         """Ends the channel for good: calls that are under way, and all that are made later, fail with ClientClosed; the
