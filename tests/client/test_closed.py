@@ -1,5 +1,8 @@
-"""A client that is closed: whatever is begun with it raises ClientClosed."""
+"""A client that is closed: whatever is begun with it raises ClientClosed, and the process lives on."""
 
+import asyncio
+import os
+import sys
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
@@ -7,7 +10,63 @@ from typing import Any
 import pytest
 
 import headway
+from client.conftest import DEADLINE_SECONDS
+from client.fake_service import FakeQueue, FakeService
 from headway.core import watch
+
+# Whose stub is made first, and what makes the other one, or both, behind the close. Run apart: gRPC could end it.
+BEHIND_CLOSE = """
+import asyncio, headway
+
+async def produce(queue):
+    async with queue.producer():
+        pass
+
+async def nothing(lease):
+    pass
+
+OPENED = {"queues": lambda c: c.queue("q").describe(), "admin": lambda c: c.server_info(), "": lambda c: None}
+BEGUN = {
+    "server_info": lambda c: c.server_info(),
+    "put_many": lambda c: c.queue("q").put_many([b"1"]),
+    "producer": lambda c: produce(c.queue("q")),
+    "run": lambda c: c.queue("q").run(nothing),
+    "run by calls": lambda c: c.queue("q").run(nothing, by="calls"),
+    "describe": lambda c: c.queue("q").describe(),
+    "pause": lambda c: c.queue("q").pause(),
+}
+
+async def main():
+    for opened, begin in OPENED.items():
+        for name, use in BEGUN.items():
+            client = headway.connect()
+            if opened:
+                await begin(client)
+            await client.close()
+            try:
+                await use(client)
+            except headway.ClientClosed:
+                continue
+            raise SystemExit(f"{name} behind {opened}")
+
+asyncio.run(main())
+"""
+
+
+async def test_use_behind_the_close_does_not_end_the_process(service: FakeService, made: FakeQueue) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", BEHIND_CLOSE),
+        env={**os.environ, "HEADWAY_ADDRESS": service.address},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            _, said = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, said.decode()) == (0, "")
 
 
 async def _first(answers: Any) -> None:

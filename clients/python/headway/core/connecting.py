@@ -73,7 +73,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
 
     @cached_property
     def channel(self) -> grpc.aio.Channel:
-        """The channel, for whatever else gRPC can do."""
+        """The channel, for whatever else gRPC can do; what needs a stub of its own makes it before the close."""
         if self.credentials is None:
             return grpc.aio.insecure_channel(self.target, options=_OPTIONS)
         return grpc.aio.secure_channel(self.target, self.credentials, options=_OPTIONS)
@@ -156,7 +156,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
     async def close(self) -> None:
         """Ends the channel for good: calls that are under way, and all that are made later, fail with ClientClosed; the
         service takes back what they leased."""
-        self.is_closed = True
+        self.is_closed, *_ = True, self.queues, self.admin  # gRPC crashes where a closed channel is given a stub
         await self.channel.close()
 
     async def __aexit__(self, *_: object) -> None:
