@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 
 from client.fake_service import Failure, FakeQueue, FakeService
 from headway.core import Connection, Lease, Worker, errors, watch
+from headway.v1 import admin_service_pb2 as admin_pb
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, Message, OnDuplicate, Settled, SettleResult
 
@@ -58,6 +60,32 @@ def test_what_is_secret_is_not_shown() -> None:
 def test_blanks_around_addresses_do_not_count(monkeypatch: pytest.MonkeyPatch, told: str, target: str) -> None:
     monkeypatch.setenv("HEADWAY_ADDRESS", told)
     assert Connection().target == Connection(told).target == target
+
+
+@pytest.mark.parametrize(
+    ("request_", "share"),
+    [
+        (pb.CloseRequest(queue="q"), 1.0),
+        (pb.DeleteRequest(queue="q"), 1.0),
+        (admin_pb.PurgeRequest(queue="q"), 1.0),
+        (admin_pb.RepairRequest(queue="q"), 1.0),
+        (pb.PutRequest(queue="q", messages=[Message(id="a"), Message()]), 1.0),
+        (pb.GetRequest(queue="q"), 1.0),
+        (pb.PutRequest(queue="q", messages=[Message(id="a"), Message(id="b")]), 0.5),
+        (pb.GetRequest(queue="q", attempt_id="mine"), 0.5),
+        (pb.AckRequest(queue="q", leases=["token"]), 0.5),
+        (pb.DescribeRequest(queue="q"), 0.5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_only_what_may_be_made_again_leaves_time_for_that(request_: Any, share: float) -> None:
+    given: list[float] = []
+
+    async def answer(_: object, *, timeout: float, metadata: object) -> None:
+        given.append(timeout)
+
+    await Connection(call_timeout=timedelta(hours=1)).call(answer, request_)
+    assert given == [pytest.approx(3600 * share, rel=0.1)]
 
 
 async def test_put_that_is_repeated_keeps_what_the_first_try_put(

@@ -35,7 +35,7 @@ _OPTIONS = (
 # Calls that do no harm when made twice: they only read, or name what they do. Never repeated: Close and Delete (the
 # second fails by rule), Purge and Repair (the second's answer tells its own part only).
 _READ = ("Check", "Describe", "GetServerInfo", "List", "ListDead", "ListLeased", "Peek")
-_NAMED = ("Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "Update", "Withdraw")
+_SAFE = (*_READ, "Ack", "Create", "Delay", "Extend", "Get", "Pause", "Put", "Resume", "Update", "Withdraw")
 # What a repeat may fail with that also tells what became of the tries before it. Others do not: they are said before
 # that is looked at, as QUEUE_CLOSED is before the ids of a Put.
 _TELLING = (errors.AlreadyExists, errors.InvalidArgument, errors.NotFound, errors.QueueDrained, errors.QueuePaused)
@@ -106,7 +106,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         waited_at = clock() + max(0.0, wait)
         deadline = clock() + timeout if timeout else waited_at + self.call_seconds
         # What its sender named, a Put by its messages' ids, is done once however often it is made.
-        is_named = all(m.id for m in getattr(request, "messages", ())) and getattr(request, "attempt_id", None) != ""
+        names = (getattr(request, "attempt_id", name), *(m.id for m in getattr(request, "messages", ())))
+        is_named = name in _SAFE and all(names)
         failures, lost = 0, None
         while True:
             # What may be made again gets half of the time, so that an answer that never comes leaves some for that.
@@ -119,7 +120,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                 lost = error if error.is_outcome_unknown else lost
                 if error.is_outcome_unknown and on_lost is not None:
                     on_lost()
-                is_safe = name in _READ or (name in _NAMED and (is_named or not error.is_outcome_unknown))
+                is_safe = is_named or (name in _SAFE and not error.is_outcome_unknown)
                 is_renewed = wait > 0.0 and failures == 1 and isinstance(error, OF_CALLERS)
                 is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE or is_renewed
                 if not (is_away and is_safe) or failures == 5 or clock() + pause >= deadline:
@@ -146,8 +147,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                     patience.reschedule(None)
                     yield response
         except TimeoutError as raised:
-            late = errors.DeadlineExceeded("the first answer of the stream did not come in time")
-            raise (late if patience.expired() else raised) from None
+            raise (errors.DeadlineExceeded("no first answer came in time") if patience.expired() else raised) from None
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error) from error
         except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
