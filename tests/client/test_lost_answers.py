@@ -11,7 +11,8 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway.core import Worker
+from headway.core import Connection, Worker
+from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Settled
 
 CUT = Failure(code=grpc.StatusCode.UNAVAILABLE, is_after=True)
@@ -187,6 +188,29 @@ async def test_whatever_is_cancelled_just_when_a_message_is_leased_gives_it_back
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not made.leased
+    assert [held.attempt for held in made.line] == [1]
+
+
+@pytest.mark.parametrize("is_core", [False, True], ids=["calls", "core"])
+async def test_worker_that_is_cancelled_just_when_its_answer_is_there_gives_back_what_it_brought(
+    queue: headway.Queue, made: FakeQueue, monkeypatch: pytest.MonkeyPatch, is_core: bool
+) -> None:
+    call = Connection.call
+
+    async def answered(connection: Connection, rpc: Any, request: Any, **options: Any) -> Any:
+        answer = await call(connection, rpc, request, **options)
+        if isinstance(request, pb.GetRequest):
+            task.cancel()
+        return answer
+
+    await queue.put(b"1")
+    monkeypatch.setattr(Connection, "call", answered)
+    core = Worker(queue.client.connection, "q", _nothing)
+    task = asyncio.create_task(core.run() if is_core else queue.run(_nothing, by="calls"))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not made.leased
+    assert not made.acked
     assert [held.attempt for held in made.line] == [1]
 
 

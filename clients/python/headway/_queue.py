@@ -184,10 +184,11 @@ class Queue(Settling):
         """Leases up to `max_messages`, waiting up to `wait` (default: not at all) for the first; acks leases first.
 
         An empty answer is a result. The leases run `lease` (default: the policy's) and nothing keeps them alive: see
-        `hold`, `lease`, `work` and `run`. If the call is cancelled the service gives back what it leased. If its answer
-        is lost it is made again under the same name, `attempt_id` (default: one of its own), and brings the same
-        leases, which then may be older than the answer; name it to go on with that after an error. Raises
-        QueueNotFound, QueueDrained, QueueDeleted, QueuePaused, RoleInUse, but not if it acks.
+        `hold`, `lease`, `work` and `run`. If the call is cancelled the service gives back what it leased, unless the
+        answer was on its way already: then that stays leased until it lapses. If its answer is lost it is made again
+        under the same name, `attempt_id` (default: one of its own), and brings the same leases, which then may be older
+        than the answer; name it to go on with that after an error, or after cancelling. Raises QueueNotFound,
+        QueueDrained, QueueDeleted, QueuePaused, RoleInUse, but not if it acks.
         """
         request = get_request(
             self.name, max_messages, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=attempt_id

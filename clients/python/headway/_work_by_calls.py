@@ -99,8 +99,13 @@ class CallRunner(Runner):
     async def _next(self, attempt: Attempt) -> Lease | None:
         """Waits for a message; None if there was none, or if the stop came first."""
         wait = _DRAIN_WAIT if self.is_draining else await longest_wait(self.queue)
-        fetched = await self.unless_stopped(self._fetch(attempt, wait=wait))
-        return fetched.leases[0] if fetched is not None and fetched.leases else None
+
+        async def first() -> Lease | None:
+            fetched = await self._fetch(attempt, wait=wait)
+            return fetched.leases[0] if fetched.leases else None
+
+        lease: Lease | None = await self.unless_stopped(first())
+        return lease
 
     async def _see_through(self, lease: Lease, attempt: Attempt) -> Lease | None:
         """Handles a message and acks it; the next one, if the same call brought one.

@@ -23,12 +23,10 @@ ADDRESS_VARIABLE, DEFAULT_TARGET = "HEADWAY_ADDRESS", "127.0.0.1:7420"
 
 log = getLogger("headway")
 
-_MILLISECOND = timedelta(milliseconds=1)
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),  # the service allows pings every 10 s and more
-    ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
+    # The service allows pings every 10 s and more.
+    *(("grpc.keepalive_time_ms", 20_000), ("grpc.keepalive_timeout_ms", 10_000)),
+    *(("grpc.initial_reconnect_backoff_ms", 200), ("grpc.max_reconnect_backoff_ms", 5_000)),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
 )
@@ -173,7 +171,7 @@ def span(given: timedelta | None) -> Duration | None:
     """The span, rounded up to whole milliseconds; a negative one as it is, for the service to refuse."""
     wire = Duration()
     if given is not None:
-        wire.FromTimedelta(given if given < timedelta(0) else -(-given // _MILLISECOND) * _MILLISECOND)
+        wire.FromTimedelta(given if given < timedelta(0) else given + -given % timedelta(milliseconds=1))
     return None if given is None else wire
 
 

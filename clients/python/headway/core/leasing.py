@@ -111,11 +111,10 @@ class Lease:
 
     def book(self, result: SettleResult, no_say: Mapping[Any, tuple[type[HeadwayError], str]] = NO_SAY) -> SettleResult:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone for the results in `no_say`."""
-        if result.settled == SETTLED_EXTENDED:
-            return result
-        self.is_lost = result.settled in no_say
-        self.end()
-        if self.is_lost:
+        if result.settled != SETTLED_EXTENDED:
+            self.is_lost = result.settled in no_say
+            self.end()
+        if result.settled in no_say:
             kind, text = no_say[result.settled]
             raise kind(f"the lease of {self.delivery.message.id!r} is {text}", metadata={"queue": self.queue_name})
         return result

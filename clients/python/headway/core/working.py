@@ -72,6 +72,10 @@ class Worker:
         try:
             await asyncio.wait((task, self.stopping), return_when=asyncio.FIRST_COMPLETED)
             return await task if task.done() else None
+        except asyncio.CancelledError:
+            if task.done() and not task.exception() and task.result():  # a lease that nobody is going to work on
+                await task.result().give_back(failed_with=None)
+            raise
         finally:
             if task.cancel():
                 await asyncio.wait([task])  # it may have something to give back
