@@ -279,3 +279,12 @@ async def test_service_that_is_away_from_the_start_is_an_error(service: FakeServ
         with pytest.raises(headway.Unavailable):
             async with client.queue("q").stand(lease=timedelta(seconds=9)) as stand:
                 await stand.turn()
+
+
+async def test_stand_outside_of_its_block_is_refused(queue: headway.Queue) -> None:
+    stand = queue.stand()
+    async with asyncio.timeout(30):
+        with pytest.raises(RuntimeError, match="async with"):
+            await stand.turn()
+        with pytest.raises(RuntimeError, match="async with"):
+            await anext(stand)

@@ -92,6 +92,8 @@ class Stand:
         Raises QueueNotFound, QueueDeleted, what is wrong with the arguments, and Unavailable if the service does not
         answer in the beginning; later it is waited for.
         """
+        if self._reader is None:
+            raise RuntimeError("use `async with queue.stand()`")
         while True:
             if self._unseen_turns:
                 return self._unseen_turns.popleft()
