@@ -79,13 +79,13 @@ func Connect(config Config) (*Client, error) {
 	c := &Client{callTimeout: cmp.Or(config.CallTimeout, 10*time.Second)}
 	reconnect := backoff.Config{BaseDelay: time.Second / 5, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 5 * time.Second}
 	dial := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithUserAgent("headway-go/" + Version),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)), // of one answer
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithChainUnaryInterceptor(c.unary),
+		// That much of one answer.
+		grpc.WithUserAgent("headway-go/" + Version), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64 << 20)),
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-		grpc.WithChainUnaryInterceptor(c.unary),
 	}
 	target := cmp.Or(strings.Join(config.Addresses, ","), strings.TrimSpace(os.Getenv("HEADWAY_ADDRESS")), "127.0.0.1:7420")
 	addresses := strings.Fields(strings.ReplaceAll(target, ",", " "))
@@ -98,11 +98,8 @@ func Connect(config Config) (*Client, error) {
 		target, dial = "headway:///several", append(dial, grpc.WithResolvers(several))
 	}
 	conn, err := grpc.NewClient(target, append(dial, config.Dial...)...)
-	if err != nil {
-		return nil, err
-	}
 	c.Conn, c.Queues, c.Admin = conn, headwaypb.NewQueueServiceClient(conn), headwaypb.NewAdminServiceClient(conn)
-	return c, nil
+	return c, err
 }
 
 // Close ends the connection. Calls and streams that are under way fail.

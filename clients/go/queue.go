@@ -63,7 +63,7 @@ type Lease struct {
 	queue     *Queue
 	asked     *durationpb.Duration    // how long it was asked to last; nil: as the policy says
 	end       context.CancelCauseFunc // of the handler's context
-	calling   sync.RWMutex            // read-locked by Extends: an Ack that overtakes one would make it look lost
+	settling  sync.Mutex              // locked by calls that may settle it, which go one after the other
 	isSettled atomic.Bool             // or is found lost
 	loss      atomic.Value            // an *Error, once the service said that the lease has no say any more
 }
@@ -82,15 +82,14 @@ func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found boo
 	if len(response.GetDeliveries()) == 0 {
 		return false, err
 	}
-	lasting := context.WithoutCancel(ctx)
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}
-	keeping, stop := context.WithCancel(lasting)
-	defer stop()
-	go l.keepAlive(keeping, tries)
+	go l.keepAlive(lasting, tries)
 	result, err := handle(work, l)
-	if stop(); err == nil {
+	if err == nil {
 		err = l.Ack(lasting, result)
 	}
 	if ctx.Err() != nil {
@@ -140,8 +139,6 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 // remembered any more, is Finished with OUTCOME_UNSPECIFIED.
 func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
 	return func(yield func(*headwaypb.WatchPositionResponse, error) bool) {
-		ctx, cancel := context.WithCancel(ctx) // ends the last stream
-		defer cancel()
 		left := map[string]time.Time{} // of those that are not finished, when the last thing was said
 		for _, id := range ids {
 			left[id] = time.Time{}
@@ -150,6 +147,7 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 			messages := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(left)), Attended: o.Attended}
 			subject := &headwaypb.WatchPositionRequest_Messages{Messages: messages}
 			open, end := context.WithCancel(ctx)
+			defer end()                                           // of the last stream; others have ended before
 			patience := time.AfterFunc(q.client.callTimeout, end) // the first answer comes at once
 			stream, err := q.client.Queues.WatchPosition(open, &headwaypb.WatchPositionRequest{Queue: q.name, Subject: subject})
 			for err == nil && len(left) > 0 {
@@ -192,7 +190,7 @@ func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bo
 // later calls do nothing.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
 	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
-	return l.settle(&l.calling, func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
+	return l.settle(&l.settling, func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
 }
 
 // Release gives the message back to the head of the line, now and for free: it was not worked on.
@@ -216,7 +214,7 @@ func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) e
 
 func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
 	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
-	return l.settle(&l.calling, func() (settled, error) { return l.queue.client.Queues.Delay(ctx, request) })
+	return l.settle(&l.settling, func() (settled, error) { return l.queue.client.Queues.Delay(ctx, request) })
 }
 
 // Progress tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes. Fails with LEASE_STALE or
@@ -225,10 +223,10 @@ func (l *Lease) Progress(ctx context.Context, fraction float64, note string) err
 	return l.extend(ctx, &headwaypb.ExtendRequest{Progress: &headwaypb.Progress{Fraction: fraction, Note: note}})
 }
 
-// extend goes beside other Extends, whose answers may not come.
+// extend goes beside all other calls, whose answers may not come: with a lock of its own.
 func (l *Lease) extend(ctx context.Context, request *headwaypb.ExtendRequest) error {
 	request.Queue, request.Leases, request.Lease = l.queue.name, []string{l.GetLease()}, l.asked
-	return l.settle(l.calling.RLocker(), func() (settled, error) { return l.queue.client.Queues.Extend(ctx, request) })
+	return l.settle(new(sync.Mutex), func() (settled, error) { return l.queue.client.Queues.Extend(ctx, request) })
 }
 
 // IsLost tells that the service said that somebody else has, or had, the message, or to an Ack that it is dead: what is
@@ -239,7 +237,8 @@ type settled interface {
 	GetResults() []*headwaypb.SettleResult
 }
 
-// settle makes a call about a lease that is not settled, and notes what the service says of it.
+// settle makes a call about a lease that is not settled, and notes what the service says of it; what it says to an
+// Extend once nothing settles the lease any more, for an Ack that overtakes one makes it look lost.
 func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 	lock.Lock()
 	defer lock.Unlock()
@@ -248,11 +247,13 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 		return lost
 	}
 	response, err := call()
-	if err != nil {
+	if err != nil || response.GetResults()[0].Settled == headwaypb.Settled_SETTLED_EXTENDED {
 		return err
+	} else if lock != &l.settling {
+		return l.settle(&l.settling, func() (settled, error) { return response, nil })
 	}
 	said := response.GetResults()[0].Settled
-	defer l.isSettled.CompareAndSwap(false, said != headwaypb.Settled_SETTLED_EXTENDED) // once the loss is noted
+	defer l.isSettled.Store(true) // once the loss is noted
 	lost := &Error{Code: codes.FailedPrecondition, Text: "too late", Metadata: map[string]string{"queue": l.queue.name}}
 	lost.Reason = headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
 	switch _, isAck := response.(*headwaypb.AckResponse); {
@@ -269,7 +270,7 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 }
 
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
-// another try before the lease lapses, and for an Ack, which waits for it. One that took several tries may have been
+// another try before the lease lapses. One that took several tries may have been
 // given to the first, and lapse soon: it is extended at once.
 func (l *Lease) keepAlive(ctx context.Context, tries int) {
 	span := l.asked.AsDuration()
@@ -278,7 +279,7 @@ func (l *Lease) keepAlive(ctx context.Context, tries int) {
 		span = l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
 	}
 	third := max(span/3, 30*time.Millisecond)
-	for turns := time.NewTicker(max(1, third*time.Duration(2-tries))); ; {
+	for turns := time.NewTicker(max(1, third*time.Duration(2-tries))); ctx.Err() == nil; {
 		select {
 		case <-turns.C:
 			turns.Reset(third)
@@ -286,7 +287,6 @@ func (l *Lease) keepAlive(ctx context.Context, tries int) {
 			_ = l.extend(limited, &headwaypb.ExtendRequest{})
 			cancel()
 		case <-ctx.Done():
-			return
 		}
 	}
 }

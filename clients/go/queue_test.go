@@ -215,6 +215,47 @@ func TestAnAckDoesNotWaitForAnExtendWithoutAnAnswer(t *testing.T) {
 	}
 }
 
+func TestALeaseIsExtendedWhileItsAckIsBeingTried(t *testing.T) {
+	s, extends := settles(acked, delayed, extended), make(chan struct{}, 100)
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		extends <- struct{}{}
+		return extended, nil
+	}
+	s.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) {
+		for range 3 { // more than were under way
+			select {
+			case <-extends:
+			case <-t.Context().Done():
+			}
+		}
+		return acked, nil
+	}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
+	if asked := requests[*headwaypb.AckRequest](s); err != nil || len(asked) != 1 {
+		t.Error(err, asked)
+	}
+}
+
+func TestAnExtendThatAnAckOvertakesDoesNotMakeTheLeaseLookLost(t *testing.T) {
+	s, asked := settles(acked, delayed, extended), make(chan struct{}, 100)
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		asked <- struct{}{}
+		return headwaypb.Settled_SETTLED_GONE, nil
+	}
+	s.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) {
+		<-asked
+		return acked, nil
+	}
+	var held *Lease
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), func(_ context.Context, lease *Lease) ([]byte, error) {
+		held = lease
+		return nil, nil
+	}, Options{Lease: 600 * time.Millisecond})
+	if err != nil || held.IsLost() {
+		t.Error("failed with", err)
+	}
+}
+
 func TestALeaseIsExtendedWhileTheAnswerToItsProgressDoesNotCome(t *testing.T) {
 	s, kept := settles(acked, delayed, extended), make(chan struct{}, 100)
 	s.extend = func(request *headwaypb.ExtendRequest) (headwaypb.Settled, error) {

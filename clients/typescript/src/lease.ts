@@ -86,8 +86,8 @@ export class Lease {
 
   async #keepAlive(isOld: boolean): Promise<void> {
     for (let third = this.spanMs / 3, left = isOld ? 0 : third; await pause(left, this.#over.signal); left = third) {
-      // If it fails there is time for another.
-      await this.#extend(undefined, Math.min(Math.max(third / 2, 100), this.queue.client.callTimeoutMs)).catch(warn);
+      // If it fails there is time for another. It may wait for an Ack to end, during which others go.
+      void this.#extend(undefined, Math.min(Math.max(third / 2, 100), this.queue.client.callTimeoutMs)).catch(warn);
     }
   }
 

@@ -221,6 +221,26 @@ test("a lease that could not be given back lapses", async () => {
   assert.equal(extensions.length, 0);
 });
 
+test("a lease is extended while its ack is being tried", async () => {
+  let answer: (() => void) | undefined;
+  const { client, extensions } = serviceOf({
+    ack: async () => {
+      await new Promise<void>((resolve) => {
+        answer = resolve;
+      });
+      return results(Settled.ACKED);
+    },
+  });
+  const lease = await client.queue("q").lease({ leaseMs: 3_000 });
+  const ack = lease?.ack();
+  await pass(3_100);
+  assert.equal(extensions.length, 3);
+  answer?.();
+  assert.equal((await ack)?.settled, Settled.ACKED);
+  await pass(60_000);
+  assert.equal(extensions.length, 3);
+});
+
 test("an extension that an ack overtakes does not make the lease look lost", async () => {
   let answer: (() => void) | undefined;
   const { client, acks } = serviceOf({
@@ -237,6 +257,7 @@ test("an extension that an ack overtakes does not make the lease look lost", asy
   await settle();
   answer?.();
   assert.equal((await ack)?.settled, Settled.ACKED);
+  await settle();
   assert.ok(!lease?.signal.aborted);
 });
 

@@ -17,7 +17,7 @@ import java.util.function.Supplier;
  */
 public final class Lease implements AutoCloseable {
     private static final Settled HELD = Settled.SETTLED_EXTENDED;
-    private static final Settled SETTLING = Settled.SETTLED_UNSPECIFIED; // or it was left to lapse
+    private static final Settled SETTLING = Settled.SETTLED_UNSPECIFIED;
 
     private final Headway headway;
     private final Delivery delivery;
@@ -112,7 +112,7 @@ public final class Lease implements AutoCloseable {
         } catch (Throwable error) { // whatever it is, it is this message's failure
             if (!(error instanceof InterruptedException || Thread.currentThread().isInterrupted())) {
                 quietly(() -> delay(null, error.getClass().getName())); // its text may hold secrets
-                said.compareAndSet(HELD, SETTLING); // if that failed it lapses
+                said.compareAndSet(HELD, Settled.SETTLED_DELAYED); // if that failed it lapses
             }
             throw error;
         } finally {
@@ -125,7 +125,7 @@ public final class Lease implements AutoCloseable {
     public synchronized void close() {
         boolean wasInterrupted = Thread.interrupted();
         quietly(() -> delay(DelayRequest.newBuilder().setDelay(Headway.wire(Duration.ZERO)).setKeepAttempt(true)));
-        said.compareAndSet(HELD, SETTLING); // for ever
+        said.compareAndSet(HELD, Settled.SETTLED_RELEASED); // likewise
         extending.cancel(false);
         if (wasInterrupted) {
             Thread.currentThread().interrupt();
@@ -146,10 +146,10 @@ public final class Lease implements AutoCloseable {
     /**
      * Makes a call on a lease that is held, and notes what the service says; throws if that, or what it said before, is
      * that the lease is lost. {@code meanwhile}: HELD, so others may go beside it; or SETTLING, so what an Extend is
-     * told does not count: an Ack that overtakes it makes the lease look lost.
+     * told meanwhile does not count: an Ack that overtakes it makes the lease look lost.
      */
     private void settle(Settled meanwhile, boolean isAck, Supplier<SettleResult> call) {
-        if (said.compareAndSet(HELD, meanwhile)) {
+        if (said.compareAndSet(HELD, meanwhile) || meanwhile == HELD && said.get() == SETTLING) {
             try {
                 var told = call.get().getSettled();
                 said.compareAndSet(meanwhile, isAck && told == Settled.SETTLED_DEAD ? Settled.SETTLED_STALE : told);
@@ -164,7 +164,7 @@ public final class Lease implements AutoCloseable {
 
     private void quietly(Runnable call) {
         try {
-            if (said.get() == HELD) {
+            if (!isLost()) {
                 call.run();
             }
         } catch (HeadwayException error) {

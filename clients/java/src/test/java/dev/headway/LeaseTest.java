@@ -187,6 +187,27 @@ class LeaseTest extends WithService {
     }
 
     @Test
+    @Timeout(120)
+    void isExtendedWhileItsAckIsBeingTriedAndNotLostByWhatThatIsTold() throws Exception {
+        service.areAcksAnswered = false;
+        service.extendSays = Settled.SETTLED_GONE; // as it is where the Ack overtakes it
+        try (var lease = lease(Duration.ofMillis(1500))) {
+            var acking = new Thread(() -> assertThrows(HeadwayException.class, () -> lease.ack(null)));
+            acking.start();
+            service.next(AckRequest.class);
+            service.next(ExtendRequest.class);
+            service.next(ExtendRequest.class); // the first is answered
+            assertFalse(lease.isLost());
+            service.extendSays = Settled.SETTLED_EXTENDED;
+            service.next(ExtendRequest.class);
+            service.next(ExtendRequest.class); // what comes to no Ack any more does not say that it is lost
+            acking.interrupt();
+            acking.join();
+            assertFalse(lease.isLost());
+        }
+    }
+
+    @Test
     void onceItIsSettledLaterCallsDoNothing() throws Exception {
         var acked = lease(LONG);
         acked.run(lease -> {
