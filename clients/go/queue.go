@@ -37,7 +37,7 @@ type Options struct {
 	// Concurrency is for Work: how many messages are handled at a time. 0: one.
 	Concurrency int
 	// Stop is for Work: when this context ends, for example one of signal.NotifyContext, it leases no more, finishes
-	// what it holds, and returns.
+	// what it holds, gives back what was just sent, which takes 5 s at most, and returns.
 	Stop context.Context
 	// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
 	Attended bool
@@ -72,18 +72,23 @@ type Lease struct {
 // See [Handler] for what becomes of the message.
 //
 // The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
-// LEASE_GONE.
+// LEASE_GONE. If ctx ends while it waits, what was leased in that moment is given back, which takes 5 s at most.
 func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
 	tries, request := 0, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
-	if request.Wait = durationpb.New(o.Wait); o.Lease > 0 {
+	if o.idle, request.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease > 0 {
 		request.Lease = durationpb.New(o.Lease)
 	}
-	response, err := q.client.Queues.Get(cmp.Or(o.idle, ctx), request, grpc.OnFinish(func(error) { tries++ }))
+	response, err := q.client.Queues.Get(o.idle, request, grpc.OnFinish(func(error) { tries++ }))
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	if err != nil && o.idle.Err() != nil { // it may have been answered in that moment: what it leased goes back
+		lasting, stop = context.WithTimeout(lasting, 5*time.Second)
+		ctx, request.Wait, handle = o.idle, nil, func(context.Context, *Lease) ([]byte, error) { return nil, err }
+		response, _ = q.client.Queues.Get(lasting, request)
+	}
+	defer stop()
 	if len(response.GetDeliveries()) == 0 {
 		return false, err
 	}
-	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}

@@ -484,3 +484,38 @@ func TestWorkThatIsCutOffGivesBackWhatItHolds(t *testing.T) {
 		t.Errorf("asked %v", asked)
 	}
 }
+
+func TestWhatAGetThatWasCancelledLeasedGoesBackForFree(t *testing.T) {
+	for _, isWorker := range []bool{true, false} {
+		s := settles(acked, delayed, extended)
+		ctx, cancel := context.WithCancel(t.Context())
+		give := s.get
+		s.get = func(asking context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+			if len(requests[*headwaypb.GetRequest](s)) == 1 {
+				cancel() // the moment in which it is answered
+				<-asking.Done()
+				return nil, asking.Err()
+			}
+			return give(asking, request)
+		}
+		handle := func(context.Context, *Lease) ([]byte, error) {
+			t.Error("it was handled")
+			return nil, nil
+		}
+		queue := connect(t, s).Queue("q")
+		if isWorker {
+			if err := queue.Work(t.Context(), handle, Options{Stop: ctx}); err != nil {
+				t.Error("ended with", err)
+			}
+		} else if _, err := queue.Lease(ctx, handle, Options{Wait: time.Hour}); !canceled(err) {
+			t.Error("failed with", err)
+		}
+		asked, back := requests[*headwaypb.GetRequest](s), requests[*headwaypb.DelayRequest](s)
+		if len(asked) != 2 || asked[0].AttemptId != asked[1].AttemptId || asked[1].Wait.AsDuration() != 0 {
+			t.Errorf("asked %v", asked)
+		}
+		if len(back) != 1 || back[0].GetDelay() == nil || !back[0].KeepAttempt || back[0].Leases[0] != "token" {
+			t.Errorf("gave back %v", back)
+		}
+	}
+}
