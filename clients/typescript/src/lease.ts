@@ -7,6 +7,9 @@ import { pause, span, warn } from "./timing.js";
 import { contextOf, type TraceContext } from "./trace.js";
 import { type Delivery, ErrorReason, type Message, type Progress, Settled, type SettleResult } from "./v1.js";
 
+const GONE: [Code, ErrorReason] = [Code.NotFound, ErrorReason.LEASE_GONE];
+const STALE: [Code, ErrorReason] = [Code.FailedPrecondition, ErrorReason.LEASE_STALE];
+
 /** How a message is given back: `delayMs` unset: by the queue's backoff; `keepAttempt`: it spends no attempt. */
 export type DelayOptions = { delayMs?: number; reason?: string; keepAttempt?: boolean };
 
@@ -103,10 +106,8 @@ export class Lease {
     const result = results[0] as SettleResult; // always sent
     void (result.settled === Settled.EXTENDED || this.#over.abort());
     if ([Settled.STALE, Settled.GONE, tooLate].includes(result.settled)) {
-      const isGone = result.settled === Settled.GONE;
-      const code = isGone ? Code.NotFound : Code.FailedPrecondition;
-      const reason = isGone ? ErrorReason.LEASE_GONE : ErrorReason.LEASE_STALE;
-      const error = new HeadwayError("too late: the lease has no say", code, reason, { queue: this.queue.name });
+      const told = result.settled === Settled.GONE ? GONE : STALE;
+      const error = new HeadwayError("too late: the lease has no say", ...told, { queue: this.queue.name });
       this.#lost.abort(error);
       throw error;
     }

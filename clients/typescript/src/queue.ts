@@ -1,6 +1,6 @@
 /** A queue by its name: puts, leases, works and watches. */
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { createLinkedAbortController } from "@connectrpc/connect/protocol";
+import { createDeadlineSignal, createLinkedAbortController } from "@connectrpc/connect/protocol";
 import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import { type Handler, Lease } from "./lease.js";
@@ -99,32 +99,33 @@ export class Queue {
   }
 
   /**
-   * Yields what is told of messages until each has ended, and asks anew wherever a stream breaks: then where those
-   * that are left stand is told once more. Throws QUEUE_NOT_FOUND.
+   * Yields what is told of messages until each has ended, and asks anew wherever a stream breaks, or brings no answer
+   * within the call timeout: then where those that are left stand is told once more. Throws QUEUE_NOT_FOUND.
    */
   async *watch(ids: readonly string[], { attended, signal }: WatchOptions = {}): AsyncGenerator<WatchPositionResponse> {
     const [queues, left] = [this.client.queues, new Set(ids)];
-    const ending = createLinkedAbortController(this.client.closing.signal, signal);
-    try {
-      for (let [failures, retryAfterMs] = [0, 0]; left.size > 0; failures++) {
-        try {
-          await (failures > 0 && pause(backoffMs(failures, retryAfterMs), ending.signal));
-          const subject = { case: "messages" as const, value: { ids: [...left], attended } };
-          for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending.signal })) {
-            failures = 0;
-            yield answer;
-            void (answer.event.case === "finished" && left.delete(answer.event.value.id));
-          }
-        } catch (caught) {
-          const error = HeadwayError.from(caught, ending.signal);
-          if (!error.isPassing) {
-            throw error;
-          }
-          retryAfterMs = error.retryAfterMs ?? 0;
+    for (let [failures, delayMs] = [0, 0]; left.size > 0; delayMs = backoffMs(++failures, delayMs)) {
+      const patience = createDeadlineSignal(delayMs + this.client.callTimeoutMs); // the first answer comes at once
+      const ending = createLinkedAbortController(this.client.closing.signal, signal, patience.signal);
+      try {
+        await (failures > 0 && pause(delayMs, ending.signal));
+        const subject = { case: "messages" as const, value: { ids: [...left], attended } };
+        for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending.signal })) {
+          patience.cleanup();
+          [failures, delayMs] = [0, 0];
+          yield answer;
+          void (answer.event.case === "finished" && left.delete(answer.event.value.id));
         }
+      } catch (caught) {
+        const error = HeadwayError.from(caught, ending.signal);
+        if (!error.isPassing) {
+          throw error;
+        }
+        delayMs = error.retryAfterMs ?? 0;
+      } finally {
+        patience.cleanup();
+        ending.abort(); // Connect does not end a stream whose loop is left
       }
-    } finally {
-      ending.abort(); // Connect does not end a stream whose loop is left
     }
   }
 }

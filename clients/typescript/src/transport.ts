@@ -68,9 +68,7 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
   };
 }
 
-type Streamed<T> = { message: AsyncIterable<T>; trailer: Headers };
-
-async function* typed<T>({ message, trailer }: Streamed<T>, signal?: AbortSignal): AsyncGenerator<T> {
+async function* typed<T>({ message, trailer }: { message: AsyncIterable<T>; trailer: Headers }, signal?: AbortSignal) {
   try {
     yield* message;
   } catch (error) {

@@ -57,6 +57,25 @@ test("a watch goes on where its stream broke, with those that have not ended", a
   assert.deepEqual(asked, [["a", "b"], ["a"], ["a"], ["a"]]);
 });
 
+test("a watch whose stream says nothing asks anew when the call timeout is over", async () => {
+  let asked = 0;
+  const client = clientOf(
+    {
+      watchPosition: async function* (_, { signal }) {
+        await (asked++ === 0 && new Promise((resolve) => signal.addEventListener("abort", resolve)));
+        yield at("a", 1n, 1n);
+        await pass(2_000); // of a later answer nobody knows when it comes
+        yield end("a", 3n);
+      },
+    },
+    1_000,
+  );
+  const seen = told(client.queue("q").watch(["a"]));
+  await pass(2_000);
+  assert.deepEqual(await seen, ["position 1", "finished"]);
+  assert.equal(asked, 2);
+});
+
 test("a watch of a queue that is not there fails at once", async () => {
   const { client } = scripted([refusal(Code.NotFound, ErrorReason.QUEUE_NOT_FOUND)]);
   await assert.rejects(told(client.queue("q").watch(["a"])), (error: HeadwayError) =>
