@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import cast
 
 import pytest
@@ -12,27 +11,31 @@ from harness import eventually
 from headwayd.domain.errors import QueueNotFound, StoreUnavailable
 from headwayd.engine import absence
 from headwayd.engine.absence import Absence
-from headwayd.engine.ports import Store
+from headwayd.engine.ports import OwnNames, Store
 from headwayd.engine.tasks import Tasks
 
 HERE = "headway/here/1"
 
 
 class FakeStore:
-    """Two queues, of which one is waited on here. `fails`: how many of the next lists and drops do."""
+    """Two queues, of which one is waited on here. `fails`: how many of the next lists and drops do; `told`: what a list
+    that fails has found all the same."""
 
     def __init__(self) -> None:
         self.fails = {"list": 0, "waited on": 0, "other": 0}
+        self.told: list[str] = []
         self.dropped: list[str] = []
 
     async def processes(self, *, budget_s: float) -> frozenset[str]:
         del budget_s
         return frozenset({HERE})
 
-    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames:
         del budget_s
-        self._fail("list")
-        return ["waited on", "other", "gone"]
+        if self.fails["list"]:
+            self.fails["list"] -= 1
+            return OwnNames(self.told, StoreUnavailable("away"))
+        return OwnNames(["waited on", "other", "gone"], None)
 
     async def drop_absent(self, queue: str, *, spared: frozenset[str], budget_s: float) -> None:
         del spared, budget_s
@@ -61,6 +64,21 @@ async def test_what_failed_is_tidied_again_until_it_is_done(
     looking.stop()
     await tasks.drain(5)
     assert sorted(store.dropped) == ["other", "waited on"]  # each once; of one that is no more nothing is asked again
+
+
+async def test_what_a_list_has_found_is_tidied_though_the_rest_of_it_is_missing(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absence, "GONE_AFTER_S", 0.0)
+    store = FakeStore()
+    store.fails["list"] = 10_000
+    store.told = ["other"]
+    looking = Absence(cast(Store, store), tasks.spawn, process=HERE, waited_on=lambda: ["waited on"])
+    tasks.spawn(looking.run(), "looking")
+    await eventually(lambda: store.dropped == ["waited on", "other"])
+    looking.stop()
+    async with asyncio.timeout(5):
+        await tasks.drain(60)
 
 
 async def test_a_stop_ends_it_while_the_store_is_away(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:

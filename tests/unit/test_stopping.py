@@ -12,7 +12,7 @@ from headwayd.domain.limits import Limits
 from headwayd.domain.model import Delivery, GetOrder, Settlement, StoreFacts
 from headwayd.domain.standing import Waiter
 from headwayd.engine.engine import Engine
-from headwayd.engine.ports import GetStep, Store
+from headwayd.engine.ports import GetStep, OwnNames, Store
 
 DELIVERY = Delivery(
     id="one",
@@ -53,8 +53,8 @@ class SlowStore:
 
     async def stop_standing(self, queue: str, waiter: str, *, keeps_leases: bool = False, budget_s: float) -> None: ...
 
-    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
-        return []
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames:
+        return OwnNames((), None)
 
     async def arm(self, queue: str, *, until_drained: bool) -> bool:
         return True

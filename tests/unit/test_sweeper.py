@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
 
 from headwayd.domain.errors import NewerLayout, StoreUnavailable
-from headwayd.engine.ports import Store
+from headwayd.engine.ports import OwnNames, Store
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
 
@@ -26,9 +26,9 @@ class Overdue:
         self.tell: Callable[[str, float], None] = lambda _queue, _delay_s: None
         self.is_done = asyncio.Event()
 
-    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames:
         del budget_s
-        return []
+        return OwnNames((), None)
 
     async def sweep(self, queue: str, *, budget_s: float) -> bool:
         del budget_s
@@ -95,11 +95,11 @@ async def test_a_queue_that_a_newer_version_keeps_is_not_visited_again(
 async def test_visits_go_on_while_the_queues_are_listed(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = asyncio.Event()
 
-    async def never(*, budget_s: float) -> Sequence[str]:
+    async def never(*, budget_s: float) -> OwnNames:
         del budget_s
         listing.set()
         await asyncio.Event().wait()
-        return []
+        return OwnNames((), None)
 
     store = Overdue(3)
     monkeypatch.setattr(store, "names_with_own_keys", never)
@@ -111,17 +111,30 @@ async def test_visits_go_on_while_the_queues_are_listed(tasks: Tasks, monkeypatc
     await asyncio.wait_for(tasks.drain(60), 5)
 
 
+async def test_what_a_list_has_found_is_visited_though_the_rest_of_it_is_missing(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def some(*, budget_s: float) -> OwnNames:
+        del budget_s
+        return OwnNames([QUEUE], StoreUnavailable("away"))
+
+    store = Overdue(1)
+    monkeypatch.setattr(store, "names_with_own_keys", some)
+    sweeping(store, tasks.spawn)
+    await asyncio.wait_for(store.is_done.wait(), 5)
+
+
 async def test_a_list_that_fails_is_made_again_ever_more_seldom(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwayd.engine.sweeper._RETRY_S", 0.01)
     loop, at, made = asyncio.get_running_loop(), list[float](), asyncio.Event()
 
-    async def fail(*, budget_s: float) -> Sequence[str]:
+    async def fail(*, budget_s: float) -> OwnNames:
         del budget_s
         at.append(loop.time())
         if len(at) < 6:
-            raise StoreUnavailable("too many keys")
+            return OwnNames((), StoreUnavailable("too many keys"))
         made.set()
-        return [QUEUE]
+        return OwnNames([QUEUE], None)
 
     store = Overdue(1)
     monkeypatch.setattr(store, "names_with_own_keys", fail)

@@ -73,20 +73,19 @@ class Absence:
 
     async def _tidy(self, *, is_first: bool) -> None:
         """Until it is done: who has gone is told of once."""
-        waited_on = set(self._waited_on())
-        left = await self._drop_absent(waited_on)
-        pauses = _pauses()
-        if is_first:
-            names: Iterable[str] | None = None
-            while names is None and not self._stopped.is_set():
-                try:
-                    names = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
-                except HeadwayError as error:
-                    log.info("absence.not_listed", reason=error.reason.name)
-                    await self._pause(next(pauses))
-            left |= await self._drop_absent(set(names or ()) - waited_on)
-        while left and not self._stopped.is_set():
-            await self._pause(next(pauses))
+        known = set(self._waited_on())
+        left = await self._drop_absent(known)
+        is_listed = not is_first
+        for pause_s in _pauses():
+            if not is_listed:
+                names, missing = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
+                left |= await self._drop_absent(set(names) - known)
+                known.update(names)
+                if not (is_listed := missing is None):
+                    log.info("absence.not_listed", reason=missing.reason.name)
+            if self._stopped.is_set() or (is_listed and not left):
+                return
+            await self._pause(pause_s)
             left = await self._drop_absent(left)
 
     async def _drop_absent(self, queues: set[str]) -> set[str]:

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
-from headwayd.domain.errors import QueueDrained
+from headwayd.domain.errors import HeadwayError, QueueDrained
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import (
     Checked,
@@ -99,6 +99,13 @@ class RoleStep:
     generation: str = ""
 
 
+class OwnNames(NamedTuple):
+    """Qualified names of queues, and why those on some server are missing; None: they are all."""
+
+    names: Sequence[str]
+    missing: HeadwayError | None
+
+
 class RedriveBounds(NamedTuple):
     """What all steps of one redrive have in common. The first one finds it out."""
 
@@ -152,7 +159,7 @@ class Store(Protocol):
 
     async def weigh(self, queues: Sequence[str], *, budget_s: float) -> int: ...
 
-    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]: ...
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames: ...
 
     async def update(
         self,

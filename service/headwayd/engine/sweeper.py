@@ -105,16 +105,16 @@ class Sweeper:
 
     async def _list(self) -> None:
         """Beside the visits: it may take long where the store has very many keys, also of others."""
-        try:
-            for queue in await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S):
-                self.note(queue, 0.0)
+        names, missing = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
+        for queue in names:
+            self.note(queue, 0.0)
+        if missing is None:
             self._list_retry_s = _RETRY_S
-        except HeadwayError as error:
-            log.info("sweeper.list_failed", reason=error.reason.name, again_s=self._list_retry_s)
+        else:
+            log.info("sweeper.list_failed", reason=missing.reason.name, again_s=self._list_retry_s)
             asyncio.get_running_loop().call_later(self._list_retry_s, self.list_anew)
             self._list_retry_s = min(2 * self._list_retry_s, _LONGEST_RETRY_S)
-        finally:
-            self._changed.set()
+        self._changed.set()
 
     async def _visit(self, queue: str) -> None:
         """One bounded step; more of the same queue waits its turn behind other queues."""

@@ -26,6 +26,9 @@ _ASK_EVERY_S = 1.0
 _ASK_AGAIN_S = 0.1
 # How long a doubt lasts: the nodes themselves learn of a failover later than the first call that fails.
 _DOUBT_S = 2.0
+# One that was away for a while tells of a past that it takes for the present, until it hears of the others, or of none.
+# Where for so long nobody told anything later, the past is over: the cluster was made anew.
+_PAST_S = 30.0
 # A call whose slot is being moved is tried again after the first of these, then after longer ones up to the second.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.05
 log = structlog.get_logger(__name__)
@@ -48,6 +51,7 @@ class Cluster:
         self._home_of: dict[int, Host] = {}
         self._rows: object = None  # the map as it was told last
         self._epoch = -1
+        self._past_since: float | None = None  # when a node told of the past; None: later another one of the present
         self._is_doubted = asyncio.Event()
         self._is_known = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -178,8 +182,7 @@ class Cluster:
             rows = await link.command("CLUSTER", "SLOTS")
         state = dict(line.partition(":")[::2] for line in told.splitlines())
         epoch = int(state.get("cluster_current_epoch", 0))
-        # One that was away for a while tells of a past that it takes for the present.
-        if epoch < self._epoch or state.get("cluster_state") != "ok":
+        if state.get("cluster_state") != "ok" or not self._is_present(epoch):
             raise StoreUnavailable("the cluster is down", metadata={"cause": "CLUSTERDOWN"})
         self._epoch = epoch
         if rows == self._rows:
@@ -190,6 +193,20 @@ class Cluster:
             home_of.update(dict.fromkeys(range(int(first), int(last) + 1), node))
         self._take(home_of)
         self._rows = rows
+
+    def _is_present(self, epoch: int) -> bool:
+        """Whether what a node tells is not of the past."""
+        if epoch >= self._epoch:
+            self._past_since = None
+            return True
+        now = asyncio.get_running_loop().time()
+        if self._past_since is None:
+            self._past_since = now
+        if now < self._past_since + _PAST_S:
+            return False
+        log.warning("cluster.made_anew", epoch=epoch, before=self._epoch)
+        self._past_since = None
+        return True
 
     def _take(self, home_of: dict[int, Host]) -> None:
         if home_of == self._home_of:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from headwayd.domain.errors import (
+    HeadwayError,
     NewerLayout,
     QueueDeleted,
     RoleInUse,
@@ -21,7 +22,7 @@ from headwayd.domain.model import (
 )
 from headwayd.domain.names import refusal_of
 from headwayd.domain.namespaces import DEFAULT, split
-from headwayd.engine.ports import RoleStep
+from headwayd.engine.ports import OwnNames, RoleStep
 from headwayd.store import keys, replies
 from headwayd.store.asking import Asking
 from headwayd.store.link import Link
@@ -105,21 +106,33 @@ class QueueSteps(Asking):
     async def names(self, namespace: str | None = DEFAULT, *, budget_s: float) -> Sequence[str]:
         """The qualified names of a namespace's queues (None: of all), foreign ones too, in byte order. Cost grows with
         the number of keys in the store."""
-        return await self._scan(keys.bound_pattern(self._prefix, namespace), keys.PRESSURE["bound"], budget_s)
+        names, missing = await self._scan(keys.bound_pattern(self._prefix, namespace), keys.PRESSURE["bound"], budget_s)
+        if missing is not None:
+            raise missing
+        return names
 
-    async def names_with_own_keys(self, *, budget_s: float) -> Sequence[str]:
-        """The qualified names of all queues that Headway has worked on, in whatever namespace."""
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames:
+        """The qualified names of all queues that Headway has worked on, in whatever namespace. Those of a server that
+        does not answer are missing."""
         return await self._scan(keys.meta_pattern(self._prefix), keys.OWN["meta"], budget_s)
 
-    async def _scan(self, pattern: str, suffix: str, budget_s: float) -> list[str]:
+    async def _scan(self, pattern: str, suffix: str, budget_s: float) -> OwnNames:
         found: set[str] = set()
-        async with _within(budget_s):
-            for link in self._servers.links:
+
+        async def scan(link: Link) -> None:
+            async with _within(budget_s):
                 async for key in _keys_on(link, pattern):
                     name = keys.queue_of_key(self._prefix, key, suffix, is_cluster=self._servers.is_cluster)
                     if name is not None and refusal_of(split(name)[1]) is None:
                         found.add(name)
-        return sorted(found, key=str.encode)
+
+        missing: HeadwayError | None = None
+        for result in await asyncio.gather(*map(scan, self._servers.links), return_exceptions=True):
+            if isinstance(result, HeadwayError):
+                missing = result
+            elif result is not None:
+                raise result
+        return OwnNames(sorted(found, key=str.encode), missing)
 
     async def update(
         self,

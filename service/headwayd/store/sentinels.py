@@ -126,7 +126,8 @@ class SentinelSource(ConnectionSource):
             await asyncio.gather(*asked, return_exceptions=True)
         if not told:
             raise last
-        latest = max(told, key=lambda one: one.epoch)
+        # That it is gone is the view of one, whose own way to it may be at fault. If it is, it will not answer.
+        latest = max(told, key=lambda one: (one.epoch, one.is_sound))
         if not latest.is_sound:
             raise redis_errors.ConnectionError("the Sentinels take the primary for gone, and have named no other yet")
         return latest.primary

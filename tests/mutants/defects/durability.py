@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 _FIRST_LOOK = "tests/unit/test_first_look.py::"
+_SOME_SERVERS = "tests/unit/test_some_servers.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -47,5 +48,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if before not in (None, self._opened):",
         new="if False:",
         test=_FIRST_LOOK + "test_who_opens_a_connection_to_another_primary_tells_that_it_is_another",
+    ),
+    Mutant(
+        name="gone-for-one-sentinel",
+        defect="One Sentinel that alone takes the primary for gone is believed, if it answers first.",
+        file="store/sentinels.py",
+        old="(one.epoch, one.is_sound)",
+        new="one.epoch",
+        test=_SOME_SERVERS + "test_one_sentinel_that_alone_takes_the_primary_for_gone_is_not_believed",
+    ),
+    Mutant(
+        name="past-for-ever",
+        defect="A cluster that was made anew is taken for one of the past for as long as the process runs.",
+        file="store/cluster.py",
+        old="if now < self._past_since + _PAST_S:",
+        new="if now >= self._past_since:",
+        test=_SOME_SERVERS + "test_a_cluster_made_anew_is_mapped_when_nobody_tells_of_the_old_one_any_more",
+    ),
+    Mutant(
+        name="past-counted-through",
+        defect="What tells of the past is believed in time though others tell of the present.",
+        file="store/cluster.py",
+        old="""            self._past_since = None
+            return True""",
+        new="""            return True""",
+        test=_SOME_SERVERS + "test_who_tells_of_the_past_is_not_believed_while_others_tell_of_the_present",
+    ),
+    Mutant(
+        name="all-names-or-none",
+        defect="While one server is away, what is due on the others, and what the dead held there, is left.",
+        file="store/queue_steps.py",
+        old="missing = result",
+        new="raise result",
+        test=_SOME_SERVERS + "test_names_on_servers_that_answer_are_told_though_one_does_not",
     ),
 )

@@ -1,0 +1,135 @@
+"""What is asked of several servers, and of Sentinels and nodes that do not agree."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.store import cluster
+from headwayd.store.address import parse_address
+from headwayd.store.cluster import Cluster
+from headwayd.store.durability import AUTO, Demand
+from headwayd.store.redis_store import RedisStore
+from headwayd.store.sentinels import SentinelSource
+
+BUDGET_S = 5.0
+HERE = ("127.0.0.1", 1)
+
+
+class Node:
+    """A server that tells its keys, and what it takes for the state of its cluster."""
+
+    def __init__(self, *keys: str, epoch: int = 1, state: str = "ok") -> None:
+        self.keys = [key.encode() for key in keys]
+        self.epoch, self.state = epoch, state
+        self.is_away = False
+
+    async def command(self, *words: object) -> Any:
+        if self.is_away:
+            raise StoreUnavailable("away", metadata={"cause": "REFUSED"})
+        if words[0] == "SCAN":
+            return b"0", self.keys
+        if words[1] == "INFO":
+            return f"cluster_state:{self.state}\r\ncluster_current_epoch:{self.epoch}\r\n".encode()
+        return []
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[RedisStore]:
+    made = RedisStore(
+        "redis://127.0.0.1:1/0",
+        prefix="p",
+        process="headway/test/1/0",
+        embedded=False,
+        call_timeout=timedelta(seconds=2),
+        demand=Demand(AUTO),
+    )
+    yield made
+    await made.close()
+
+
+async def test_names_on_servers_that_answer_are_told_though_one_does_not(
+    store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, there = Node("p:lost:x:meta"), Node("p:mail:x:meta", "p:jobs:x:meta")
+    monkeypatch.setattr(store, "_servers", SimpleNamespace(links=[away, there], is_cluster=False))
+    assert await store.names_with_own_keys(budget_s=BUDGET_S) == (["jobs", "lost", "mail"], None)
+    away.is_away = True
+    names, missing = await store.names_with_own_keys(budget_s=BUDGET_S)
+    assert names == ["jobs", "mail"]
+    assert isinstance(missing, StoreUnavailable)
+    with pytest.raises(StoreUnavailable):  # a list that some are missing from would be taken for the whole
+        await store.names(budget_s=BUDGET_S)
+
+
+def a_sentinel(*, epoch: int, is_down: bool = False, port: int = 7000) -> Any:
+    """What one says of the primary."""
+    state = {"ip": "127.0.0.1", "port": port, "config-epoch": epoch, "is_master": True, "num-other-sentinels": 2}
+    state |= {"is_sdown": is_down, "is_odown": False, "is_disconnected": is_down}
+
+    async def masters() -> dict[str, Any]:
+        return {"queues": state}
+
+    async def address(*_: object) -> list[bytes]:
+        return [b"127.0.0.1", str(port).encode()]
+
+    return SimpleNamespace(sentinel_masters=masters, execute_command=address)
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["first", "second", "last"])
+async def test_one_sentinel_that_alone_takes_the_primary_for_gone_is_not_believed(at: int) -> None:
+    source = SentinelSource(parse_address("redis+sentinel://127.0.0.1:1/queues/0"), {}, call_timeout_s=1)
+    told = [a_sentinel(epoch=3), a_sentinel(epoch=3)]
+    told.insert(at, a_sentinel(epoch=3, is_down=True))
+    source._sentinels.sentinels = told
+    assert await source._primary() == ("127.0.0.1", 7000)
+    # One that knows a later primary is, whatever the others say of the one before.
+    told[at] = a_sentinel(epoch=4, port=7001)
+    assert await source._primary() == ("127.0.0.1", 7001)
+    told[:] = [a_sentinel(epoch=3, is_down=True)] * 3
+    with pytest.raises(Exception, match="take the primary for gone"):
+        await source._primary()
+
+
+@pytest.fixture
+async def nodes(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """A cluster whose map was told at epoch 23. The past lasts."""
+    monkeypatch.setattr(cluster, "_PAST_S", 3600.0)
+    address = parse_address("redis+cluster://127.0.0.1:1")
+    made = Cluster(address, call_timeout_s=2, min_replicas=0, password_file=None)
+    await made._ask_map(HERE, Node(epoch=23))  # type: ignore[arg-type]
+    return made
+
+
+async def ask(nodes: Cluster, node: Node) -> bool:
+    """Whether what the node tells is taken for the present."""
+    try:
+        await nodes._ask_map(HERE, node)  # type: ignore[arg-type]
+    except StoreUnavailable as error:
+        assert error.metadata == {"cause": "CLUSTERDOWN"}
+        return False
+    return True
+
+
+async def test_a_cluster_made_anew_is_mapped_when_nobody_tells_of_the_old_one_any_more(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not await ask(nodes, Node(epoch=3))
+    monkeypatch.setattr(cluster, "_PAST_S", 0.0)
+    assert not await ask(nodes, Node(epoch=3, state="fail"))
+    assert await ask(nodes, Node(epoch=3))
+    assert await ask(nodes, Node(epoch=3))
+    assert await ask(nodes, Node(epoch=4))
+
+
+async def test_who_tells_of_the_past_is_not_believed_while_others_tell_of_the_present(nodes: Cluster) -> None:
+    for _ in range(2):
+        assert not await ask(nodes, Node(epoch=22))
+        assert nodes._past_since is not None
+        assert await ask(nodes, Node(epoch=23))
+        assert nodes._past_since is None
