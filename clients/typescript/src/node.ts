@@ -23,17 +23,15 @@ export type SecureOptions = { tls?: SecureContextOptions; interceptors?: Interce
  * Calls go to all addresses in turn; those that cannot be reached are passed over.
  */
 export function connect({ addresses, callTimeoutMs, tls, interceptors }: ConnectOptions = {}): Client {
-  const given = addresses ?? (process.env.HEADWAY_ADDRESS || "127.0.0.1:7420").split(",");
-  const hosts = given.map((each) => {
+  const hosts = (addresses ?? (process.env.HEADWAY_ADDRESS || "127.0.0.1:7420").split(",")).map((each) => {
     const baseUrl = each.includes("://") ? each.trim() : `${tls ? "https" : "http"}://${each.trim()}`;
-    const sessionManager = new Sessions(baseUrl, KEEPALIVE, { ...SESSION, ...tls }); // connects when it is used
-    return { manager: sessionManager, transport: createGrpcTransport({ baseUrl, sessionManager, interceptors }) };
+    // Connects when it is used. The service allows pings every 10 s and more.
+    const manager = new Sessions(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, { ...SESSION, ...tls });
+    return { manager, transport: createGrpcTransport({ baseUrl, sessionManager: manager, interceptors }) };
   });
   return new Client(new Hosts(hosts), callTimeoutMs);
 }
 
-// The service allows pings every 10 s and more.
-const KEEPALIVE = { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 };
 const SESSION = { settings: { initialWindowSize: 1024 * 1024 }, maxSessionMemory: 64 }; // batches of megabytes
 
 /** Its own kind leaves sessions behind whose late error would end the process (connect-es, issue 1768). */

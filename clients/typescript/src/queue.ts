@@ -15,8 +15,11 @@ import { ErrorReason, type MessageSchema, type PutResult, type WatchPositionResp
  */
 export type CallOptions = { waitMs?: number; signal?: AbortSignal };
 
-/** How long a lease lasts when nothing extends it, in milliseconds (unset: the queue's policy). */
-export type LeaseOptions = CallOptions & { leaseMs?: number };
+/**
+ * How long a lease lasts when nothing extends it, in milliseconds (unset: the queue's policy), and the name of the Get
+ * (unset: a new one): under the same name a lease that still lives comes once more.
+ */
+export type LeaseOptions = CallOptions & { leaseMs?: number; attemptId?: string };
 
 /** How many messages are worked on at once (unset: 1), and what stops that: what is held is finished first. */
 export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: AbortSignal };
@@ -24,7 +27,8 @@ export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: Abort
 /** How messages are watched: whoever leaves while `attended` withdraws those that still wait or are delayed. */
 export type WatchOptions = { attended?: boolean; signal?: AbortSignal };
 
-const IDLE_WAIT_MS = 30_000; // one waiting Get of a worker; longer saves calls, shorter notices a lost service sooner
+/** A name that no other Get has, also on pages that came without TLS. */
+const unique = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 /** One queue; made by `Client.queue`, at no cost. */
 export class Queue {
@@ -42,11 +46,15 @@ export class Queue {
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay` or `giveBack`. */
-  async lease({ waitMs, leaseMs, signal }: LeaseOptions = {}): Promise<Lease | undefined> {
-    const attemptId = crypto.getRandomValues(new Uint32Array(4)).join("-"); // also on pages that came without TLS
+  async lease({ waitMs, leaseMs, signal, attemptId = unique() }: LeaseOptions = {}): Promise<Lease | undefined> {
     const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
     const call = createLinkedAbortController(this.client.closing.signal, signal); // of `any` Node 20 keeps something
-    const { deliveries } = await this.client.queues.get(request, { signal: call.signal }).finally(() => call.abort());
+    const asked = this.client.queues.get(request, { signal: call.signal }).finally(() => call.abort());
+    const { deliveries } = await asked.catch(async (error) => {
+      // It may have been answered in that moment: what it leased is asked for by its name, and goes back.
+      await (signal?.aborted && this.withLease((it) => it.giveBack(), { attemptId }).catch(() => undefined));
+      throw error;
+    });
     const lease = deliveries[0] && new Lease(this, deliveries[0], repeated.has(request), leaseMs);
     await (this.client.closing.signal.aborted && lease?.giveBack()); // it came all the same
     this.client.closing.signal.throwIfAborted();
@@ -80,7 +88,8 @@ export class Queue {
     const slot = async () => {
       for (let failures = 0; !signal.aborted; ) {
         try {
-          const lease = await this.lease({ waitMs: IDLE_WAIT_MS, leaseMs, signal });
+          // A longer wait saves calls, a shorter one notices a lost service sooner.
+          const lease = await this.lease({ waitMs: 30_000, leaseMs, signal });
           failures = 0;
           await lease?.handle(handler).catch(warn);
         } catch (caught) {

@@ -1,5 +1,5 @@
 /** Waiting: for a span, and for how long before something is tried again. */
-import { type Duration, durationFromMs } from "@bufbuild/protobuf/wkt";
+import { durationFromMs } from "@bufbuild/protobuf/wkt";
 
 /** Waits; false if the signal ended it. */
 export function pause(ms: number, signal?: AbortSignal): Promise<boolean> {
@@ -22,5 +22,4 @@ export const backoffMs = (failures: number, retryAfterMs = 0): number =>
 export const warn = (error: unknown) => console.warn("headway: behind the scenes:", error);
 
 /** Milliseconds as the wire has them, rounded up to whole ones; the service judges ranges. */
-export const span = (ms: number | undefined): Duration | undefined =>
-  ms === undefined ? undefined : durationFromMs(Math.ceil(ms));
+export const span = (ms?: number) => (ms === undefined ? undefined : durationFromMs(Math.ceil(ms)));

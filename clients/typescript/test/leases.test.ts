@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
 import { Code, type ServiceImpl } from "@connectrpc/connect";
 import { Client, ErrorReason, type HeadwayError, type Lease } from "@headway/client";
-import { type DelayRequest, type ExtendRequest, type QueueService, Settled } from "@headway/client/v1";
+import { type DelayRequest, type ExtendRequest, type GetRequest, type QueueService, Settled } from "@headway/client/v1";
 import { broken, DELIVERY, pass, refusal, settle, transportOf } from "./service.js";
 
 const warn = mock.method(console, "warn", () => undefined);
@@ -22,9 +22,9 @@ function serviceOf(more: Calls = {}) {
   const extensions: ExtendRequest[] = [];
   let isLeased = false;
   const calls: Calls = {
-    get: async (_, { signal }) => {
+    get: async ({ wait }, { signal }) => {
       if (isLeased) {
-        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        await (wait && new Promise((resolve) => signal.addEventListener("abort", resolve)));
         return {};
       }
       isLeased = true;
@@ -407,6 +407,32 @@ test("a worker finishes what it holds when it is stopped", async () => {
   finish?.();
   await worker;
   assert.deepEqual(acks, [""]);
+});
+
+test("what a get leased that was cancelled while it was answered goes back for free", async () => {
+  const asked: GetRequest[] = [];
+  const { client, delays } = serviceOf({
+    get: async (request, { signal }) => {
+      asked.push(request);
+      await (request.wait && new Promise((resolve) => signal.addEventListener("abort", resolve)));
+      return { deliveries: [DELIVERY] };
+    },
+  });
+  const [queue, stop, cancel] = [client.queue("q"), new AbortController(), new AbortController()];
+  const handler = mock.fn(async () => undefined);
+  const worker = queue.work(handler, { stop: stop.signal });
+  await settle();
+  stop.abort();
+  await worker;
+  const isCancelled = (error: HeadwayError) => error.code === Code.Canceled;
+  const waiting = assert.rejects(queue.withLease(handler, { waitMs: 60_000, signal: cancel.signal }), isCancelled);
+  await settle();
+  cancel.abort();
+  await waiting;
+  const [one, again, other, otherAgain] = asked.map(({ attemptId }) => attemptId);
+  assert.deepEqual([asked.length, again, otherAgain], [4, one, other]);
+  assert.deepEqual([handler.mock.callCount(), delays.length], [0, 2]);
+  assert.ok(delays.every(({ keepAttempt, available }) => keepAttempt && available.case === "delay"));
 });
 
 test("a worker acks when the service is back, and ends when the queue is drained", async () => {
