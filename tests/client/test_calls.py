@@ -1,6 +1,6 @@
 """What the calls send, what they repeat, and how many messages become batches."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import grpc
 import pytest
@@ -39,6 +39,8 @@ def test_what_is_no_span_or_instant_is_refused_at_once() -> None:
         exact(3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="time zone"):
         instant(datetime(2030, 1, 1))  # noqa: DTZ001
+    with pytest.raises(ValueError, match="outside of the years"):
+        instant(datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14))))
     assert instant(datetime(2030, 1, 1, tzinfo=UTC)).ToSeconds() == 1893456000
 
 

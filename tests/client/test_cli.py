@@ -243,6 +243,7 @@ EXITS = [
     (("postpone", "q", "a", "--delay", "1s", "--until", "2030-01-01T00:00:00Z"), None, 2),
     (("postpone", "q", "a", "--until", "2030-01-01"), None, 2),
     (("postpone", "q", "a", "--until", "tomorrow"), None, 2),
+    (("postpone", "q", "a", "--until", "0001-01-01T00:00:00+14:00"), None, 2),
     (("dead", "q"), None, 7),
     (("dead", "none"), None, 3),
     (("redrive", "q"), None, 2),

@@ -18,13 +18,16 @@ def exact(given: timedelta) -> Duration:
 
 
 def instant(moment: datetime) -> Timestamp:
-    """The instant. Raises TypeError if it is not a datetime, ValueError if it has no time zone."""
+    """The instant. Raises TypeError if it is not a datetime, ValueError if it has no time zone or no year in UTC."""
     if not isinstance(moment, datetime):
         raise TypeError(f"an instant is a datetime.datetime, not {type(moment).__name__}")
     if moment.tzinfo is None:
         raise ValueError("an instant needs a time zone, for example datetime.now(UTC)")
     wire = Timestamp()
-    wire.FromDatetime(moment)
+    try:
+        wire.FromDatetime(moment)
+    except OverflowError:
+        raise ValueError(f"in UTC {moment.isoformat()} is outside of the years 1 to 9999") from None
     return wire
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from headway._spans import instant
+
 _SPAN = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
 _UNITS = {
     "ms": timedelta(milliseconds=1),
@@ -35,6 +37,10 @@ def parse_instant(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is not an instant such as 2030-01-31T08:00:00Z") from None
     if moment.tzinfo is None:
         raise typer.BadParameter(f"{text!r} needs a time zone, such as 2030-01-31T08:00:00Z or …T09:00:00+01:00")
+    try:
+        instant(moment)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     return moment
 
 
