@@ -71,6 +71,18 @@ async def test_what_get_could_not_write_goes_back_at_no_cost(
     assert not made.acked
 
 
+async def test_what_get_has_no_disk_for_goes_back(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"1", b"2"])
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await command_line.start("get", "q", "-n", "2", stdout=full)
+    os.close(full)
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.err) == (1, "headway: [Errno 28] No space left on device\n")
+    assert sorted((held.message.payload, held.attempt) for held in made.line) == [(b"1", 1), (b"2", 1)]
+
+
 async def test_ack_of_a_message_that_is_dead_is_refused(
     service: FakeService, queue: headway.Queue, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def get(
     """Lease messages and write their payloads: one as its bytes are, several as lines.
 
     Without --ack the leases stand on standard error, or in the JSON; settle them with `headway ack`. What could not be
-    written, because nobody reads it, goes back; with --ack all of it.
+    written, be it that nobody reads it, goes back; with --ack all of it.
     """
 
     async def action(client: Client, output: Output) -> ExitCode | None:
@@ -47,7 +47,7 @@ def get(
                 if not ack and not output.as_json:
                     until = delivery.lease_expires_at.ToDatetime().isoformat(timespec="seconds")
                     output.notice(f"leased until {until}Z; then: headway ack {shlex.quote(queue)} -- {delivery.lease}")
-        except BrokenPipeError:  # nobody reads any more: what nobody is going to settle goes back
+        except OSError:  # nobody reads any more, or a disk is full: what nobody is going to settle goes back
             left = [each.lease for each in response.deliveries if ack or each.lease not in told]
             await handle.delay(left, timedelta(0), keep_attempt=True)
             raise
