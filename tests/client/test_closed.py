@@ -95,3 +95,33 @@ async def test_whatever_lasts_is_refused_behind_the_close(
     await queue.client.close()
     with pytest.raises(headway.ClientClosed):
         await lasting(queue)
+
+
+@pytest.mark.parametrize("by", ["lease", "run"])
+async def test_what_is_held_by_calls_goes_back_at_no_cost(service: FakeService, made: FakeQueue, by: str) -> None:
+    holds, may_end = asyncio.Event(), asyncio.Event()
+    client = headway.connect(service.address)
+    queue = client.queue("q")
+
+    async def hold(lease: headway.Lease | None) -> None:
+        assert lease is not None
+        holds.set()
+        await may_end.wait()
+        assert lease.is_lost
+
+    async def in_a_block() -> None:
+        async with queue.lease() as lease:
+            await hold(lease)
+
+    await queue.put(b"1")
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        task = asyncio.create_task(in_a_block() if by == "lease" else queue.run(hold, by="calls"))
+        await holds.wait()
+        await client.close()
+        assert not made.leased
+        assert [held.attempt for held in made.line] == [1]
+        may_end.set()
+        with pytest.raises(headway.ClientClosed):
+            await task
+    assert not made.acked
+    assert not client.held

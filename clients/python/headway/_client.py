@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 import grpc
 
+from headway._lease import Lease
 from headway._queue import Queue
 from headway._spans import exact
 from headway._tokens import Token, WithToken
@@ -61,6 +63,7 @@ class Client:
         self.connection = connection
         self._limits: admin_pb.Limits | None = None
         self._left_behind: set[asyncio.Task[None]] = set()
+        self.held: set[Lease] = set()  # by calls, by blocks and handlers that go on: no stream's end gives them back
 
     def queue(self, name: str) -> Queue:
         """A handle on the queue of this name; calls nothing, and the queue need not exist."""
@@ -104,13 +107,21 @@ class Client:
 
     async def close(self) -> None:
         """Ends the connection: calls that are under way or made later fail with ClientClosed, and so do workers and all
-        that lasts; what they leased is given back. As a block it can be used once more.
+        that lasts; what they hold is given back, which takes 5 s at most. What a Get brings just then lapses by
+        itself. As a block it can be used once more.
         """
         for task in self._left_behind:
             task.cancel()
         if self._left_behind:
             await asyncio.wait(self._left_behind)
+        held = list(self.held)
         await self.connection.close()
+        left = [lease for lease in held if not lease.is_settled]
+        if (
+            left
+        ):  # by a connection of its own: to this one's Gets, which would wait until it closes, they would come back
+            async with replace(self.connection) as last:
+                await asyncio.gather(*(lease.give_up(last) for lease in left))
 
     async def leave_behind(self, work: Coroutine[None, None, None]) -> None:
         """Lets something go on that nobody waits for, until it ends or the client is closed."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headway._spans import available
 from headway.core import leasing
-from headway.core.connecting import log, span
-from headway.core.errors import LeaseGone, LeaseStale
+from headway.core.connecting import Connection, log, span
+from headway.core.errors import ClientClosed, LeaseGone, LeaseStale
 from headway.core.trace import context_of
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Message, Progress, SettleResult
@@ -216,14 +216,28 @@ class Lease(leasing.Lease):
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[Self]:
         """Extends the lease while the block runs and does not settle it. A lease found lost sets `is_lost`."""
+        self._note_held()
         keeper = asyncio.create_task(self.keep_alive())
         try:
             yield self
         finally:
+            self.queue.client.held.discard(self)
             keeper.cancel()
             await asyncio.wait([keeper])
 
+    async def give_up(self, connection: Connection) -> None:
+        """Gives the message back by another connection, for its own is closed; whoever holds it raises ClientClosed."""
+        self.connection = connection
+        await self.give_back(failed_with=None)
+        self.is_lost, self._loss = True, ClientClosed("the connection was closed")
+        self.end()
+
+    def _note_held(self) -> None:
+        if self._link is None:
+            self.queue.client.held.add(self)
+
     async def __aenter__(self) -> Self:
+        self._note_held()
         self._holding = self.held()
         await self._holding.__aenter__()
         return self
@@ -231,8 +245,11 @@ class Lease(leasing.Lease):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._holding is not None:
-            await self._holding.__aexit__(kind, error, trace)
+        try:
+            if self._holding is not None:
+                await self._holding.__aexit__(kind, error, trace)
+        finally:
+            self.queue.client.held.discard(self)
 
 
 def _clock() -> float:
