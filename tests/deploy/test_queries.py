@@ -11,7 +11,7 @@ import yaml
 
 from deploy.charts import CHART, of_kind, rendered, the
 from deploy.queries import labels_left, texts_in
-from headwayd.engine.counting.counts import Counts
+from headwayd.engine.counting.counts import DEFECT, Counts
 from headwayd.telemetry import metric_names
 
 RULES = yaml.safe_load((CHART / "alerts.yaml").read_text())["rules"]
@@ -74,6 +74,15 @@ def test_an_alert_of_a_quantile_can_fire(rule: dict[str, Any]) -> None:
             "store_seconds": counts.store[""].bounds,
         }
         assert float(asked[2]) < bounds[asked[1]][-1]
+
+
+def test_an_alert_of_defects_fires_for_a_single_burst() -> None:
+    """An increase is seen for as long as its window, less what lies between two scrapes."""
+    (rule,) = (rule for rule in RULES if rule["alert"] == "HeadwayCallsFail")
+    asked = re.search(r'increase\(headway_calls_total\{code="(\w+)"\}\[(\d+)m\]\)+ > 0$', rule["expr"])
+    assert asked is not None
+    assert asked[1] == DEFECT
+    assert int(rule["for"].removesuffix("m")) + 2 <= int(asked[2])
 
 
 def test_alerts_can_be_told_apart_and_are_told_in_the_runbook() -> None:

@@ -17,6 +17,7 @@ from harness.scraping import Scraped, scrape
 from harness.stores import free_port
 from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from headwayd.engine.counting.counts import OTHERS
+from headwayd.rpc.server import ADMIN_SERVICE, QUEUE_SERVICE
 from headwayd.telemetry import metric_names
 from wire.calls import GONE, RESOURCE_EXHAUSTED, Line, leases, line_at, span
 from wire.flows import Consuming, Producing
@@ -74,7 +75,7 @@ async def test_every_message_is_counted_as_what_became_of_it(watched: ServicePro
     assert told.value("queues") == 1
     calls = {method: told.value("calls_total", method=method, code="OK") for method in ("Put", "Get", "Ack", "Delay")}
     assert calls == {"Put": 4, "Get": 1, "Ack": 2, "Delay": 1}
-    assert told.by("code", "calls_total", method="Put") == {"OK": 4, "ALREADY_EXISTS": 1}
+    assert told.by("code", "calls_total", method="Put") == {"OK": 4, "ALREADY_EXISTS": 1, "INTERNAL": 0}
     assert told.value("call_seconds_count", method="Put") == 5
     assert told.value("store_seconds_count", script="put") == 5
     assert told.value("store_together_sum") == told.value("store_together_count") > 0  # nobody came at the same time
@@ -151,7 +152,7 @@ async def test_who_waits_and_who_watches_is_told(watched: ServiceProcess, jobs: 
 
     async def a_consumer_waits() -> bool:
         told = await scrape(watched)
-        assert told.by("code", "calls_total", method="WatchPosition") == {"CANCELLED": 1}
+        assert told.by("code", "calls_total", method="WatchPosition") == {"CANCELLED": 1, "INTERNAL": 0}
         seen = told.value("watchers"), told.value("streams")
         return seen == (0, 0) and told.by("line", "queue_waiters", queue="jobs") == {"consumers": 1, "producers": 0}
 
@@ -304,6 +305,11 @@ async def test_without_the_store_the_process_tells_of_itself_and_that_the_store_
             await eventually(is_back, within=20)
 
 
+async def test_defects_are_told_of_every_method_before_there_is_one(watched: ServiceProcess) -> None:
+    methods = {method.name for service in (QUEUE_SERVICE, ADMIN_SERVICE) for method in service.methods}
+    assert (await scrape(watched)).by("method", "calls_total", code="INTERNAL") == dict.fromkeys(methods, 0)
+
+
 async def test_a_process_that_knows_no_queue_tells_that_the_store_is_away(make_service: MakeService) -> None:
     told = await scrape(make_service(HEADWAY_REDIS_URL=f"redis://127.0.0.1:{free_port()}/0", **HTTP))
     assert told.value("store_reachable") == 0
@@ -320,7 +326,7 @@ async def test_a_refusal_for_want_of_room_is_counted_once_for_a_call_that_is_ref
     assert refused.value.code() is RESOURCE_EXHAUSTED
     told = await scrape(watched)
     assert told.by("reason", "puts_refused_total", queue="jobs") == {"QUEUE_FULL": 2}
-    assert told.by("code", "calls_total", method="Put") == {"OK": 1, "RESOURCE_EXHAUSTED": 1}
+    assert told.by("code", "calls_total", method="Put") == {"OK": 1, "RESOURCE_EXHAUSTED": 1, "INTERNAL": 0}
 
 
 async def test_what_streams_do_counts_like_any_other(watched: ServiceProcess, jobs: Line) -> None:
@@ -362,4 +368,4 @@ async def test_calls_by_the_http_port_are_counted_like_those_by_grpc(watched: Se
             answer = await client.post("/headway.v1.QueueService/Describe", json={"queue": queue})
             assert answer.status_code == status, answer.text
     told = await scrape(watched)
-    assert told.by("code", "calls_total", method="Describe") == {"OK": 1, "NOT_FOUND": 1}
+    assert told.by("code", "calls_total", method="Describe") == {"OK": 1, "NOT_FOUND": 1, "INTERNAL": 0}

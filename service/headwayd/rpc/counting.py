@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from headwayd.engine.counting.counts import Counts
+from headwayd.engine.counting.counts import DEFECT, Counts
 from headwayd.rpc.edge import Context, Handlers
 from headwayd.rpc.status import OK, code_name
 
@@ -25,6 +25,7 @@ def counted(handlers: Handlers, counts: Counts) -> Handlers:
 
 
 def _counted(handler: grpc.RpcMethodHandler[Any, Any], method: str, counts: Counts) -> grpc.RpcMethodHandler[Any, Any]:
+    counts.calls[method, DEFECT] = 0
     coders = {
         "request_deserializer": handler.request_deserializer,
         "response_serializer": handler.response_serializer,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from headwayd.domain.histograms import Histogram
 from headwayd.domain.namespaces import split
 from headwayd.engine.counting.census import Seen
-from headwayd.engine.counting.counts import OTHERS, Counts, QueueCounts
+from headwayd.engine.counting.counts import DEFECT, OTHERS, Counts, QueueCounts
 from headwayd.telemetry import metric_names as names
 from headwayd.telemetry.metric_names import Kind, Metric, Together
 
@@ -65,7 +65,7 @@ def of_counts(counts: Counts) -> Reading:
         names.STORE_SECONDS.name: _histograms(((script,), one) for script, one in counts.store.items()),
         names.STORE_TOGETHER.name: {(): Buckets.of(counts.together)},
         names.LOOP_LAG.name: {(): Buckets.of(counts.loop_lag)},
-        names.CALLS.name: {key: number for key, number in counts.calls.items() if number},
+        names.CALLS.name: {key: number for key, number in counts.calls.items() if number or key[1] == DEFECT},
         names.CALL_SECONDS.name: _histograms(((method,), one) for method, one in counts.call_seconds.items()),
         names.STREAMS.name: {(): counts.stream_count},
     }

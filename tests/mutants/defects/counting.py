@@ -66,6 +66,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_COUNTED + "test_a_process_that_knows_no_queue_tells_that_the_store_is_away",
     ),
     Mutant(
+        name="first-defects-unseen",
+        defect="The first defects of a method make its series, and so are no increase to an alert.",
+        file="telemetry/reading.py",
+        old="if number or key[1] == DEFECT}",
+        new="if number}",
+        test=_COUNTED + "test_defects_are_told_of_every_method_before_there_is_one",
+    ),
+    Mutant(
         name="label-not-escaped",
         defect="A queue whose name has a quote in it makes the whole text unreadable.",
         file="telemetry/exposition.py",

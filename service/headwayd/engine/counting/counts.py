@@ -14,6 +14,9 @@ from headwayd.domain.histograms import Histogram
 
 # What stands for all queues without numbers of their own. A queue of this very name never has any.
 OTHERS = "(others)"
+# The code of calls that met a defect. How many there are is told from the start: a series that is born by the first
+# ones has not risen to whoever looks at its increase.
+DEFECT = "INTERNAL"
 
 # In seconds, but for the last two.
 SPAN_BOUNDS = (0.01, 0.05, 0.25, 1.0, 5.0, 15.0, 60.0, 300.0, 1_800.0, 7_200.0)
