@@ -322,6 +322,19 @@ async def test_of_calls_that_were_given_up_nothing_is_kept_while_the_store_is_si
     await asyncio.gather(*calls)
 
 
+async def test_the_error_of_a_call_is_free_as_soon_as_it_was_dealt_with(link: Link) -> None:
+    gc.disable()  # no cycles either
+    try:
+        try:
+            await link.call(ScriptOrder(SCRIPT, "base", "channels", ["late"], is_long=False), budget_s=0)
+        except StoreUnavailable as error:
+            kept = weakref.ref(error)
+        await settled()
+        assert kept() is None
+    finally:
+        gc.enable()
+
+
 async def test_long_calls_that_were_given_up_before_a_connection_is_free_hold_up_no_other(
     store: FakeStore, link: Link
 ) -> None:

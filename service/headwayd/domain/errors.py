@@ -87,6 +87,19 @@ class HeadwayError(Exception):
         self.retry_after_ms = self.default_retry_after_ms if retry_after_ms is None else retry_after_ms
 
 
+def forget_way(error: BaseException) -> None:
+    """Forgets where it, and what it came of, were raised; to be called when it has been told and, if need be, logged.
+
+    That way leads through the calls that waited for it, and some of those still know what they waited for, and by that
+    the error. Such a ring only the garbage collector frees, and it comes seldom to what is as old as calls are that
+    fail because the store is silent.
+    """
+    at: BaseException | None = error
+    while at is not None and at.__traceback__ is not None:  # one that has none was here before
+        at.__traceback__ = None
+        at = at.__cause__ or at.__context__
+
+
 class InvalidInput(HeadwayError):
     """The request is wrong in itself; the same again fails again."""
 

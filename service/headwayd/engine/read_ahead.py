@@ -30,7 +30,7 @@ class ReadAhead(Generic[ItemT]):
         self._undone: deque[ItemT] = deque()
         self._size = 0
         self._has_news, self._has_room = asyncio.Event(), asyncio.Event()
-        self._reading = asyncio.create_task(self._read(items), name="read ahead")
+        self._reading: asyncio.Task[None] | None = asyncio.create_task(self._read(items), name="read ahead")
         self._reading.add_done_callback(self._ended)
 
     async def _read(self, items: AsyncIterator[ItemT]) -> None:
@@ -54,14 +54,14 @@ class ReadAhead(Generic[ItemT]):
     @property
     def is_read(self) -> bool:
         """Whether nothing more will come; some of what came may be left."""
-        return self._reading.done()
+        return self._reading is None or self._reading.done()
 
     @property
     def is_over(self) -> bool:
         """Whether all is done, and there will be no more. Raises what the reading ended with."""
-        if self._undone or not self._reading.done():
+        if self._undone or not self.is_read:
             return False
-        if not self._reading.cancelled():
+        if self._reading is not None and not self._reading.cancelled():
             self._reading.result()
         return True
 
@@ -87,4 +87,6 @@ class ReadAhead(Generic[ItemT]):
 
     def close(self) -> None:
         """Reads no more."""
-        self._reading.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None  # by the error that ends it, it knows this: see `forget_way` of domain/errors.py

@@ -10,7 +10,7 @@ import grpc.aio
 import structlog
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import HeadwayError, InternalError, Reason
+from headwayd.domain.errors import HeadwayError, InternalError, Reason, forget_way
 from headwayd.rpc.status import abort
 
 log: Any = structlog.get_logger(__name__)
@@ -18,10 +18,10 @@ log: Any = structlog.get_logger(__name__)
 
 async def fail(context: ServicerContext[Any, Any], error: Exception, method: str) -> NoReturn:
     """Ends the call. Never returns."""
-    if not isinstance(error, HeadwayError) or error.reason is Reason.INTERNAL:
-        error = incident(error, method)
+    told = incident(error, method) if not isinstance(error, HeadwayError) or error.reason is Reason.INTERNAL else error
+    forget_way(error)
     try:
-        await abort(context, error)
+        await abort(context, told)
     except grpc.aio.InternalError as lost:  # the caller has gone, or does not read what was written before
         raise asyncio.CancelledError from lost
 

@@ -127,6 +127,7 @@ class Link:
             return await call.done
         finally:
             timer.cancel()
+            del call  # which knows its error, which knows this frame: see `forget_way` of domain/errors.py
 
     def _flush(self) -> None:
         self._is_flushing = False

@@ -7,6 +7,7 @@ from mutants.mutant import ENDS, INCLUDE, LOST, LUA, WIRE, Mutant
 # Over the wire it is a matter of chance who comes first.
 LINE_MODEL = "tests/stateful/test_consumer_line.py::test_the_consumer_line_does_what_the_model_says"
 FOLLOWER = "tests/unit/test_follower.py::"
+FAILED = "tests/integration/test_failed_calls.py::test_nothing_is_left_of_"
 ROUNDS_TEST = "tests/integration/test_lost_hints.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -63,6 +64,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            self._drop_unwanted()  # else",
         new="            # else",
         test="tests/unit/test_link.py::test_of_calls_that_were_given_up_nothing_is_kept_while_the_store_is_silent",
+    ),
+    Mutant(
+        name="failed-calls-kept",
+        defect="What a failed call has used is kept until the garbage collector comes to it.",
+        file="rpc/incidents.py",
+        old="    forget_way(error)\n",
+        new="",
+        test=FAILED + "calls_that_failed_at_a_silent_store",
+    ),
+    Mutant(
+        name="failed-steps-kept",
+        defect="The same of what this process asks the store for itself.",
+        file="store/link.py",
+        old="            del call  #",
+        new="            #",
+        test="tests/unit/test_link.py::test_the_error_of_a_call_is_free_as_soon_as_it_was_dealt_with",
+    ),
+    Mutant(
+        name="ended-streams-kept",
+        defect="The same of what is read ahead of a stream.",
+        file="engine/read_ahead.py",
+        old="            self._reading = None  #",
+        new="            #",
+        test=FAILED + "calls_that_failed_at_a_silent_store",
     ),
     Mutant(
         name="dropped-connection-kept",
