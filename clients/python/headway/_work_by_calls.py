@@ -34,8 +34,7 @@ async def work(
         try:
             if span is None:
                 span = await queue.policy_lease()
-            wait = await longest_wait(queue)
-            fetched = await attempt.fetch(wait=wait, lease=span, consumer=consumer, on_end=changed.set)
+            fetched = await attempt.fetch(wait=_IDLE_WAIT, lease=span, consumer=consumer, on_end=changed.set)
         except QueueDrained:
             return
         except HeadwayError as error:
@@ -47,11 +46,6 @@ async def work(
         for handle in fetched.leases:
             held.add(handle)
             yield handle
-
-
-async def longest_wait(queue: "Queue") -> timedelta:
-    """How long one Get may wait. A service that lets none wait refuses, rather than be asked without a pause."""
-    return await queue.client.longest_wait(_IDLE_WAIT) or _IDLE_WAIT
 
 
 async def until_room(held: set[Lease], concurrency: int, changed: asyncio.Event) -> None:
@@ -98,7 +92,7 @@ class CallRunner(Runner):
 
     async def _next(self, attempt: Attempt) -> Lease | None:
         """Waits for a message; None if there was none, or if the stop came first."""
-        wait = _DRAIN_WAIT if self.is_draining else await longest_wait(self.queue)
+        wait = _DRAIN_WAIT if self.is_draining else _IDLE_WAIT
 
         async def first() -> Lease | None:
             fetched = await self._fetch(attempt, wait=wait)
