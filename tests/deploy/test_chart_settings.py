@@ -83,6 +83,9 @@ def secret_file(folder: Path, path: str, key: str) -> Path:
         (f"{ROUTE},settings.http_calls=false,httpRoute.paths={{/healthz,/queues/mails}}", "lets /queues/mails through"),
         ("httpRoute.dashboard=yes", "/httpRoute/dashboard"),
         ("ingress.enabled=true", "ingress.hosts is empty"),
+        ("env[0].name=HEADWAY_MAX_WAIT", "env names HEADWAY_MAX_WAIT"),
+        ("env[0].name=REDIS_PORT", "env names REDIS_PORT"),
+        ("env[0].value=1", "/env/0"),
         ("store.url=", "say where queues are kept, once"),
         ("valkey.enabled=true", "say where queues are kept, once"),
         ("store.existingSecret.name=other", "say where queues are kept, once"),
@@ -99,8 +102,20 @@ def test_what_cannot_work_is_refused_with_its_reason(setting: str, complaint: st
 
 def test_every_variable_is_a_setting_of_the_service(objects: list[Object]) -> None:
     known = {variable_of(name) for name in Settings.model_fields}
-    assert variables_of(objects) <= known
+    assert {name for name in variables_of(objects) if not name.startswith("OTEL_")} <= known
     assert {"HEADWAY_LISTEN", "HEADWAY_REDIS_URL", "HEADWAY_INSECURE"} <= variables_of(objects)
+
+
+def test_variables_that_are_no_settings_come_behind_the_charts_own() -> None:
+    (container,) = the(rendered("everything"), "Deployment")["spec"]["template"]["spec"]["containers"]
+    own, named, secret = container["env"]
+    assert own["name"] == "HEADWAY_REDIS_URL"
+    assert named == {"name": "OTEL_SERVICE_NAME", "value": "queues"}
+    assert secret["valueFrom"] == {"secretKeyRef": {"name": "receiver", "key": "headers"}}
+    (alone,) = the(rendered("valkey", "env[0].name=OTEL_SERVICE_NAME", "env[0].value=queues"), "Deployment")["spec"][
+        "template"
+    ]["spec"]["containers"]
+    assert alone["env"] == [named]
 
 
 def test_a_setting_that_follows_from_another_value_cannot_be_said_beside_it() -> None:

@@ -143,6 +143,11 @@ tcpSocket: {port: grpc}
 {{- if and .Values.tls.clients (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clients needs tls.existingSecret, whose ca.crt they are checked by" -}}
 {{- end -}}
+{{- range .Values.env -}}
+{{- if regexMatch "^(HEADWAY|REDIS|PRESSURE)_" .name -}}
+{{- fail (printf "env names %s: settings are said in settings, and by the values that they follow from" .name) -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.keda.scaledObjects (not .Values.settings.keda) -}}
 {{- fail "keda.scaledObjects needs settings.keda=true" -}}
 {{- end -}}
