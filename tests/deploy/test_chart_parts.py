@@ -287,6 +287,12 @@ def test_whoever_installs_it_is_told_what_guards_it() -> None:
     assert "https://hw-headway:7421/metrics" in guarded
     assert "with a certificate may do everything" in notes("secure", "tls.clients=true", "auth.existingSecret.name=")
     assert "/metrics" not in notes("sentinel")
+    kept_out, way = "keeps out what comes from outside", "service.type=LoadBalancer"
+    assert kept_out not in notes("valkey")
+    assert kept_out in notes("valkey", way)
+    assert kept_out in notes("valkey", "ingress.enabled=true", "ingress.hosts={queues.example}")
+    assert kept_out not in notes("valkey", way, "networkPolicy.from[0].podSelector.matchLabels.app=gateway")
+    assert kept_out not in notes("url", way)  # which has no policy
 
 
 # -- where pods run ---------------------------------------------------------------------------------------------------
