@@ -192,6 +192,22 @@ def test_every_command_of_the_page_can_be_given(shell: Shell) -> None:
     assert "PONG" in printed['valkey-cli -u "$HEADWAY_REDIS_URL" ping']
 
 
+@pytest.mark.slow
+def test_the_stores_own_commands_can_be_given_by_the_user_that_is_made_for_them(
+    shell: Shell, environment: dict[str, str], fresh_store_server: StoreServer
+) -> None:
+    line = re.search(r"^    ACL SETUSER keeper on >SECRET (.+)$", TEXT, re.MULTILINE)
+    assert line is not None
+    with fresh_store_server.client() as client:
+        client.acl_setuser("keeper", enabled=True, passwords="+s3cret", commands=line[1].split())
+        environment["HEADWAY_REDIS_URL"] = f"redis://keeper:s3cret@127.0.0.1:{fresh_store_server.port}/0"
+        said = [command for command in commands_of_page() if command.startswith("valkey-cli ")]
+        assert len(said) >= 5
+        for command in said:
+            assert "NOPERM" not in shell.run(command)
+        assert [entry["object"] for entry in client.acl_log()] == []
+
+
 def commands() -> list[str]:
     """Every command of the blocks that are not run."""
     found = [block.text.replace("\\\n", " ") for block in BLOCKS if block.words == ("sh",)]
