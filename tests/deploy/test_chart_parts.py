@@ -53,6 +53,15 @@ def test_nothing_of_others_is_made_unless_asked_for() -> None:
 # -- stores -----------------------------------------------------------------------------------------------------------
 
 
+def test_the_name_of_the_store_leaves_room_for_the_revision_in_a_label_of_its_pods() -> None:
+    made = rendered("valkey", f"fullnameOverride={'n' * 44}-{'n' * 5}")
+    name = f"{'n' * 44}-valkey"
+    assert len(name) + len("-0123456789") <= 63
+    assert the(made, "StatefulSet")["metadata"]["name"] == the(made, "StatefulSet")["spec"]["serviceName"] == name
+    assert name in {each["metadata"]["name"] for each in of_kind(made, "Service")}
+    assert settings_of(made)["HEADWAY_REDIS_URL"] == f"redis://{name}:6379/0"
+
+
 def test_sentinels_and_clusters_are_named_in_a_url_and_the_password_is_a_file() -> None:
     sentinel, cluster = rendered("sentinel"), rendered("secure")
     addresses = "sentinel-0.redis:26379,sentinel-1.redis:26379,[fd00::3]:26379"

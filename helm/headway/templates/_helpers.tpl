@@ -21,6 +21,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: service
 {{- end -}}
 
+{{- /* At most 52 characters: the pods' label of the revision has 11 more, of 63. */ -}}
+{{- define "headway.valkeyName" -}}
+{{- printf "%s-valkey" (include "headway.fullname" . | trunc 45 | trimSuffix "-") -}}
+{{- end -}}
+
 {{- define "headway.valkeySelector" -}}
 {{ include "headway.selector" . }}
 app.kubernetes.io/component: valkey
@@ -80,7 +85,7 @@ says NOT_SERVING and goes on serving, which is what such a hook would wait for.
 {{- printf "%s+cluster://%s" $scheme (join "," .Values.store.cluster.addresses) -}}
 {{- end -}}
 {{- if .Values.valkey.enabled -}}
-{{- printf "redis://%s-valkey:6379/0" (include "headway.fullname" .) -}}
+{{- printf "redis://%s:6379/0" (include "headway.valkeyName" .) -}}
 {{- end -}}
 {{- end -}}
 
