@@ -8,6 +8,7 @@ from mutants.mutant import ENDS, INCLUDE, LOST, LUA, WIRE, Mutant
 LINE_MODEL = "tests/stateful/test_consumer_line.py::test_the_consumer_line_does_what_the_model_says"
 FOLLOWER = "tests/unit/test_follower.py::"
 FAILED = "tests/integration/test_failed_calls.py::test_nothing_is_left_of_"
+BACK = "tests/integration/test_clock_back.py::"
 ROUNDS_TEST = "tests/integration/test_lost_hints.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -88,6 +89,46 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            self._reading = None  #",
         new="            #",
         test=FAILED + "calls_that_failed_at_a_silent_store",
+    ),
+    Mutant(
+        name="polls-too-soon-by-an-old-clock",
+        defect="When the clock has gone back polls are too soon, and a place is waited for, for as much longer.",
+        file=INCLUDE + "consumers.lua",
+        old="    if min_at - S.now > longest then\n      min_at, max_at",
+        new="    if false then\n      min_at, max_at",
+        test=BACK + "test_a_poll_in_time_is_not_too_soon",
+    ),
+    Mutant(
+        name="place-kept-by-an-old-clock",
+        defect="When the clock has gone back a place is taken for due, but is told to lapse as late as before.",
+        file=INCLUDE + "consumers.lua",
+        old="      redis.call('ZADD', K.place_at, max_at + 1, place)\n",
+        new="",
+        test=BACK + "test_a_poller_that_does_not_come_again_loses_its_place",
+    ),
+    Mutant(
+        name="rarest-polls-taken-for-an-old-clock",
+        defect="A poll_min that is longer than the window behind it is taken for a clock that went back.",
+        file=INCLUDE + "consumers.lua",
+        old="    if 2 * policy_of(S, 'poll_max_ms') > LONGEST_POLL_MS then longest = LONGEST_POLL_MS - longest end\n",
+        new="",
+        test=BACK + "test_a_poll_in_time_is_not_too_soon",
+    ),
+    Mutant(
+        name="turn-kept-by-an-old-clock",
+        defect="When the clock has gone back a consumer that lets its turn pass is waited for as much longer.",
+        file=INCLUDE + "consumers.lua",
+        old="    if S.turn_at > S.now then",
+        new="    if false then",
+        test=BACK + "test_a_consumer_that_lets_its_turn_pass_is_passed_over",
+    ),
+    Mutant(
+        name="offer-kept-by-an-old-clock",
+        defect="The same of a producer.",
+        file=INCLUDE + "queue.lua",
+        old="    if S.offer_at > S.now then",
+        new="    if false then",
+        test=BACK + "test_a_producer_that_lets_its_turn_pass_is_passed_over",
     ),
     Mutant(
         name="dropped-connection-kept",

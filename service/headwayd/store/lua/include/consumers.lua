@@ -17,11 +17,31 @@ local function is_heard(S, process, calls)
   end
   return S[known][process]
 end
+-- When the next poll for a kept place may come, until when it is waited for, and its strikes. The time until the next
+-- poll is no longer than the window behind it, or, where the policy's are longest, than what that leaves of the longest
+-- of all (domain/hints.py). If more of it is left the clock has gone back: then the poll is due, and the window runs anew.
+local LEAST_WINDOW_MS, LONGEST_POLL_MS = 10000, 607000
+local function times_of(S, place, kept)
+  local min_at, max_at, strikes = string.match(kept, '^(%d+) (%d+) (%d+)$')
+  min_at, max_at = tonumber(min_at), tonumber(max_at)
+  local longest = math.max(max_at - min_at, LEAST_WINDOW_MS)
+  if min_at - S.now > longest then
+    if 2 * policy_of(S, 'poll_max_ms') > LONGEST_POLL_MS then longest = LONGEST_POLL_MS - longest end
+    if min_at - S.now > longest then
+      min_at, max_at = S.now, S.now + math.min(longest + max_at - min_at, LONGEST_POLL_MS)
+      redis.call('HSET', K.places, place, text_of(min_at) .. ' ' .. text_of(max_at) .. ' ' .. strikes)
+      S.extras = 1
+      redis.call('ZADD', K.place_at, max_at + 1, place)
+    end
+  end
+  return min_at, max_at, tonumber(strikes)
+end
 local function presence_of(S, waiter, calls)
   if is_kept_place(waiter) then
     local kept = redis.call('HGET', K.places, waiter)
     if not kept then return GONE end
-    return tonumber(string.match(kept, '^%d+ (%d+)')) >= S.now and PRESENT or ABSENT
+    local _, max_at = times_of(S, waiter, kept)
+    return max_at >= S.now and PRESENT or ABSENT
   end
   return is_heard(S, process_of(waiter), calls) and PRESENT or GONE
 end
@@ -73,6 +93,7 @@ local function call_consumers(S)
   local units = math.min(units_of(S), CALLED_AT_ONCE)
   local first = ''
   if units > 0 then
+    if S.turn_at > S.now then set(S, 'turn_at', S.now) end   -- the clock has gone back: its time begins anew
     if S.turn_to ~= '' and S.now - S.turn_at >= OFFER_MS and redis.call('ZREM', K.consumers, S.turn_to) == 1 then
       S.called = { [process_of(S.turn_to)] = false }
     end

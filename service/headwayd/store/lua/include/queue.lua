@@ -306,6 +306,7 @@ local function first_producer(S, me, offers)
       return me
     end
     local channel = ARGV[2] .. WAKE_CHANNEL .. (string.match(first, '^(.*)#%d+$') or first)
+    if S.offer_at > S.now then set(S, 'offer_at', S.now) end   -- the clock has gone back: its time begins anew
     local is_overdue = offers and S.offer_to == first and S.now - S.offer_at > OFFER_MS
     if not is_overdue then
       if not offers then

@@ -50,8 +50,8 @@ end
 -- early. Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early, nor is
 -- who does not poll. O(log n).
 local function come_back(S, place, kept, units)
-  local min_at, max_at, strikes = string.match(kept, '^(%d+) (%d+) (%d+)$')
-  min_at, strikes = tonumber(min_at), tonumber(strikes)
+  local min_at, max_at, strikes = times_of(S, place, kept)
+  max_at = text_of(max_at)
   local early = min_at - policy_of(S, 'poll_tolerance_ms') - S.now
   if early > 0 and units and (units == 0 or count_ahead(S, place, units) >= units) then
     strikes = strikes + 1
