@@ -89,3 +89,29 @@ async def test_however_it_ends_nobody_owns_it_any_more(desk: Desk, held: list[st
     assert (await desk.counts()).leased == 0
     assert not desk.raw.exists(desk.key("owners"), desk.key("held"))
     assert await desk.is_sound()
+
+
+async def released(desk: Desk, leases: Sequence[str], *, owner: str) -> list[str]:
+    """What is told of each that goes back if this stream owns it."""
+    results = await desk.store.release(desk.name, leases, owned=True, owner=owner, budget_s=BUDGET_S)
+    assert await desk.is_sound()
+    return [one.settled.name for one in results]
+
+
+async def test_named_at_the_end_of_a_stream_only_what_it_owns_goes_back(desk: Desk, held: list[str]) -> None:
+    await extended(desk, held[:1], owner=STREAM)
+    await extended(desk, held[1:2])
+    assert await released(desk, held, owner=OTHER) == ["STALE"] * 3
+    assert owned(desk) == {STREAM: 2}
+    assert await released(desk, held, owner=STREAM) == ["RELEASED", "STALE", "RELEASED"]
+    assert (await desk.counts()).leased == 1
+    assert not desk.raw.exists(desk.key("owners"), desk.key("held"))
+    assert await desk.ack(held[1]) == ["ACKED"]
+
+
+async def test_named_at_the_end_of_a_stream_what_has_lapsed_may_still_be_taken_up_or_acked(
+    desk: Desk, held: list[str]
+) -> None:
+    assert await released(desk, held[:2], owner=STREAM) == ["STALE", "STALE"]
+    await extended(desk, held[:1])
+    assert await desk.ack(held[1]) == ["ACKED"]

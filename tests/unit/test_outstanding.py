@@ -151,8 +151,10 @@ def test_a_lease_of_somebody_else_never_counts() -> None:
 def test_what_lapsed_long_ago_is_forgotten() -> None:
     held = Outstanding(Credit(1))
     for number in range(20_001):
+        assert held.has_forgotten == (number > 10_000)  # so its owner knows that it cannot name all
         held.add([delivery(str(number))], float(number))
         held.lapse(float(number))
+    assert held.lapsed == [str(number) for number in range(10_001, 20_001)]
     held.extend("0", 1e9)
     assert held.leases == []
     held.extend("20000", 1e9)

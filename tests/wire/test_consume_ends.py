@@ -122,6 +122,27 @@ async def test_what_a_call_extended_goes_back_though_the_stream_takes_it_for_lap
     assert [(one.message.payload, one.attempt) for one in await line.take(2)] == [(b"1", 1), (b"2", 1)]
 
 
+async def test_what_a_call_extended_is_not_searched_for_among_all_leases_when_the_stream_ends(
+    line: Line, store_server: StoreServer
+) -> None:
+    await line.create()
+    await line.put(b"1", b"2")
+    with store_server.client() as client, client.monitor() as monitor:
+        async with Consuming(line, 1, lease_ms=HOUR_MS) as stream:
+            [token] = await stream.tokens(1)
+            await stream.extend(token, lease_ms=1_500)
+            await stream.results(1)
+            await line.extend(token, lease_ms=HOUR_MS)
+            await stream.taken(2)
+        await eventually(lambda: leased(line, 0), within=5)
+        client.echo(line.name + " is over")
+        given: list[str] = []
+        while not given or not given[-1].startswith("ECHO"):
+            given.append(monitor.next_command()["command"])
+    assert len(given) > 5
+    assert [one for one in given if one.upper().startswith("HGETALL") and line.name in one and "lease" in one] == []
+
+
 async def test_a_deadline_that_passes_gives_back(line: Line) -> None:
     await line.create()
     await line.put(b"1")

@@ -368,22 +368,29 @@ class Consumers:
         """Releases, in the background, what was given to one who has gone."""
         self.give_up(consumer, leases_of(step.deliveries), has_left=not consumer.waiter.owns_leases)
 
-    def give_up(self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False) -> asyncio.Event:
-        """Ends, in the background, all that it stands for: its place in line, unless it `has_left`, and its leases. A
-        place without leases is kept under its name for as long as the policy's grace says. What is returned is set when
-        all of that is done."""
+    def give_up(
+        self, consumer: Consumer, leases: Sequence[str] = (), *, has_left: bool = False, lapsed: Sequence[str] = ()
+    ) -> asyncio.Event:
+        """Ends, in the background, all that it stands for: its place in line, unless it `has_left`, and its leases; of
+        those that it takes for `lapsed` what runs on and is its own. A place without leases is kept under its name for
+        as long as the policy's grace says. What is returned is set when all of that is done."""
         has_left = has_left or not consumer.waiter.name
         is_done = asyncio.Event()
-        if has_left and not leases:
+        if has_left and not leases and not lapsed:
             is_done.set()
         else:
-            self._spawn(self._give_up(consumer, leases, has_left, is_done), f"leave:{consumer.order.queue}")
+            giving_up = self._give_up(consumer, leases, has_left, lapsed, is_done)
+            self._spawn(giving_up, f"leave:{consumer.order.queue}")
         return is_done
 
-    async def _give_up(self, consumer: Consumer, leases: Sequence[str], has_left: bool, is_done: asyncio.Event) -> None:
+    async def _give_up(
+        self, consumer: Consumer, leases: Sequence[str], has_left: bool, lapsed: Sequence[str], is_done: asyncio.Event
+    ) -> None:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
-        # The leases first: whatever the store then still knows of this waiter is what nobody here was told of.
+        # The leases first: whatever the store then still knows of this waiter is what nobody here was told of, and is
+        # searched for among all leases of the queue.
         await self._releases.release(queue, leases, owned=waiter.owns_leases)
+        await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:
             hints = consumer.away_hints
             await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))

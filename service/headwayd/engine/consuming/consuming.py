@@ -392,7 +392,7 @@ class Consuming:
         """Ends, in the background, all that it stands for; after the step under way, which may be settling."""
         self._inbox.close()
         consumer, leases = self._consumer, self._held.leases
-        given, may_own_more = consumer.given, self._may_own_more or self._held.has_lapsed
+        given, may_own_more = consumer.given, self._may_own_more or self._held.has_forgotten
         has_left = self._line is None and not may_own_more
         if self._line is not None:
             if given.done() and not given.cancelled() and given.exception() is None:
@@ -405,7 +405,7 @@ class Consuming:
             self._consumers.leave(consumer)
         under_way = self._under_way  # it may be done, and its answer not taken yet
         if under_way is None:
-            self._consumers.give_up(consumer, leases, has_left=has_left)
+            self._consumers.give_up(consumer, leases, has_left=has_left, lapsed=self._held.lapsed)
         else:
             self._spawn(self._give_up_late(under_way, leases), f"late:{self._queue}")
 
@@ -416,4 +416,4 @@ class Consuming:
             self._consumers.leave(self._consumer)
         elif under_way.exception() is None and isinstance(under_way.result(), GetStep):
             late = leases_of(under_way.result().deliveries)
-        self._consumers.give_up(self._consumer, [*leases, *late])
+        self._consumers.give_up(self._consumer, [*leases, *late], lapsed=self._held.lapsed)

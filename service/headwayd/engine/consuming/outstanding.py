@@ -83,7 +83,7 @@ class Outstanding:
         self._numbers = itertools.count()
         self.freed = 0
         self.taken_up_count = 0  # leases that had lapsed
-        self.has_lapsed = False  # something has, as far as is known here
+        self.has_forgotten = False  # some of those that have lapsed as far as is known here
 
     def __len__(self) -> int:
         return len(self._held) + self._count
@@ -92,6 +92,11 @@ class Outstanding:
     def leases(self) -> list[str]:
         """All of them."""
         return [*self._held, *itertools.chain.from_iterable(texts(one.run) for one in self._runs.values())]
+
+    @property
+    def lapsed(self) -> list[str]:
+        """Those that have lapsed as far as is known here, but for those that are forgotten."""
+        return list(self._lapsed)
 
     @property
     def lapses_at(self) -> float:
@@ -255,6 +260,6 @@ class Outstanding:
                     size = self._held[lease]
                     self.end(lease)
                     self._lapsed[lease] = size
-                    self.has_lapsed = True
         while len(self._lapsed) > _MOST_LAPSED:
             del self._lapsed[next(iter(self._lapsed))]
+            self.has_forgotten = True

@@ -2,8 +2,9 @@
 -- Gives leased messages back, and postpones waiting and delayed ones.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
--- ARGV[4] '1': no attempt is spent; 'o': neither, and their holder's turns are over; 'u': neither, and leases of an
---         attempt that was asked again stay
+-- ARGV[4] '1': no attempt is spent; 'o': neither, and their holder's turns are over; 'o' + waiter: the same, and only
+--         those go back that this one's stream owns; 'u': no attempt is spent, and leases of an attempt that was asked
+--         again stay
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then the leases (see include/settle)
@@ -16,6 +17,7 @@ local S, status = open()
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] ~= '0', ARGV[5]
+local owner = string.match(ARGV[4], '^o(.+)')
 local id_count = tonumber(ARGV[6])
 local lease_count = tonumber(ARGV[7 + id_count])
 
@@ -54,6 +56,10 @@ each_lease(S, 8 + id_count, lease_count, function(i, ticket, packed)
     results[i] = { T.STALE, record.failures, '0' }
     return false
   end
+  if owner and not is_owned_by(owner, owned_as(packed, ticket)) then
+    results[i] = { T.STALE, record.failures, '0' }
+    return false
+  end
   local element = redis.call('HGET', K.body, ticket)
   dropped[#dropped + 1] = ticket
   if reason ~= '' then record.error = reason end
@@ -79,7 +85,8 @@ each_lease(S, 8 + id_count, lease_count, function(i, ticket, packed)
   end
   return true
 end, function(i, ticket, outcome, record, is_of_this_life)
-  if outcome ~= T.LAPSED then
+  if owner or outcome ~= T.LAPSED then
+    if outcome == T.LAPSED then outcome = T.STALE end   -- it is nobody's, and may be taken up again
     if outcome == T.ALREADY_ACKED then outcome = T.GONE end
     if released[ticket] and is_of_this_life then outcome = T.STALE end   -- named twice
     results[i] = { outcome, record and record.failures or 0, '0' }
@@ -97,7 +104,7 @@ end, function(i, ticket, outcome, record, is_of_this_life)
     results[i] = { T.RELEASED, record.failures, '0' }
   end
 end)
-drop_leases(S, dropped, ARGV[4] ~= 'o')
+drop_leases(S, dropped, string.sub(ARGV[4], 1, 1) ~= 'o')
 return_to_head(S, back)
 
 -- By id: what waits is taken out of the line, what is delayed gets another time.

@@ -47,6 +47,12 @@ local function owner_of(kept)
   return tonumber(count), waiter
 end
 
+-- Whether this waiter's stream owns what was leased in a step. O(1).
+local function is_owned_by(waiter, step)
+  local kept = redis.call('HGET', K.owners, step)
+  return kept and select(2, owner_of(kept)) == waiter
+end
+
 local function own_leases(waiter, step, count, keeps_standing)
   redis.call('HSET', K.owners, step, owned_by(count, waiter))
   redis.call('HINCRBY', K.held, waiter, count)
