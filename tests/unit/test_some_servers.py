@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from headwayd.domain.errors import StoreUnavailable
-from headwayd.store import cluster
+from headwayd.store import cluster, sentinels
 from headwayd.store.address import parse_address
 from headwayd.store.cluster import Cluster
 from headwayd.store.durability import AUTO, Demand
@@ -67,12 +68,14 @@ async def test_names_on_servers_that_answer_are_told_though_one_does_not(
         await store.names(budget_s=BUDGET_S)
 
 
-def a_sentinel(*, epoch: int, is_down: bool = False, port: int = 7000) -> Any:
-    """What one says of the primary."""
+def a_sentinel(*, epoch: int, is_down: bool = False, port: int = 7000, is_far: bool = False) -> Any:
+    """What one says of the primary; a far one when the others have answered long ago."""
     state = {"ip": "127.0.0.1", "port": port, "config-epoch": epoch, "is_master": True, "num-other-sentinels": 2}
     state |= {"is_sdown": is_down, "is_odown": False, "is_disconnected": is_down}
 
     async def masters() -> dict[str, Any]:
+        for _ in range(20 if is_far else 0):
+            await asyncio.sleep(0)
         return {"queues": state}
 
     async def address(*_: object) -> list[bytes]:
@@ -94,6 +97,18 @@ async def test_one_sentinel_that_alone_takes_the_primary_for_gone_is_not_believe
     told[:] = [a_sentinel(epoch=3, is_down=True)] * 3
     with pytest.raises(Exception, match="take the primary for gone"):
         await source._primary()
+
+
+async def test_others_are_waited_for_while_the_primary_is_gone_for_all_who_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sentinels, "_OTHERS_S", 0.0)
+    source = SentinelSource(parse_address("redis+sentinel://127.0.0.1:1/queues/0"), {}, call_timeout_s=1)
+    source._sentinels.sentinels = [a_sentinel(epoch=3, is_down=True), *[a_sentinel(epoch=3, is_far=True)] * 2]
+    assert await source._primary() == ("127.0.0.1", 7000)
+    # Where one has named a primary that lives, nobody far away is.
+    source._sentinels.sentinels = [a_sentinel(epoch=3), a_sentinel(epoch=4, port=7001, is_far=True)]
+    assert await source._primary() == ("127.0.0.1", 7000)
 
 
 @pytest.fixture

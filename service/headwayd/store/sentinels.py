@@ -26,7 +26,7 @@ _SWITCH = b"+switch-master"
 _PRIMARY = b"master"
 # One Sentinel that is silent must not cost a whole call.
 _ANSWER_S = 0.3
-# How long the others are waited for when one has answered.
+# How long the others are waited for when one has named a primary that it does not take for gone.
 _OTHERS_S = 0.05
 _PAUSE_S = 0.2
 _LOOK_EVERY_S = 0.05
@@ -110,9 +110,8 @@ class SentinelSource(ConnectionSource):
         try:
             waiting = set(asked)
             while waiting:
-                done, waiting = await asyncio.wait(
-                    waiting, timeout=_OTHERS_S if told else None, return_when=asyncio.FIRST_COMPLETED
-                )
+                others_s = _OTHERS_S if any(one.is_sound for one in told) else None
+                done, waiting = await asyncio.wait(waiting, timeout=others_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 for answer in done:

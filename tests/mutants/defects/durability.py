@@ -58,6 +58,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_SOME_SERVERS + "test_one_sentinel_that_alone_takes_the_primary_for_gone_is_not_believed",
     ),
     Mutant(
+        name="gone-for-the-nearest-sentinel",
+        defect="Sentinels that are slow are not waited for when one near by takes the primary for gone.",
+        file="store/sentinels.py",
+        old="_OTHERS_S if any(one.is_sound for one in told) else None",
+        new="_OTHERS_S if told else None",
+        test=_SOME_SERVERS + "test_others_are_waited_for_while_the_primary_is_gone_for_all_who_answered",
+    ),
+    Mutant(
         name="past-for-ever",
         defect="A cluster that was made anew is taken for one of the past for as long as the process runs.",
         file="store/cluster.py",
