@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 import pytest
 
-from headwayd.domain.model import DelayOrder
+from headwayd.domain.model import DelayOrder, Policy
 from integration.desk import BUDGET_S, START_MS, Desk
 
 TICK_MS = 100  # as lua/include/put_times.lua has it
 ENTRIES, OF_ENTRY, PART = 12_000, 2, 1_000
+AT_ONCE = 500  # that one step buries
 
 
 def put_at_ms(ticket: int) -> int:
@@ -61,6 +65,42 @@ async def test_what_is_postponed_from_deep_in_the_line_keeps_it(long: Desk) -> N
     await long.sweep()
     [(_, known)] = await peek(long, ENTRIES * OF_ENTRY, 1)
     assert known == put_at_ms(20_001)
+
+
+async def expiring(desk: Desk, tickets: Sequence[int]) -> None:
+    """The time of these is over, and they go to the dead."""
+    await desk.store.update(desk.name, Policy(dead_letter_expired=True), ["dead_letter_expired"], budget_s=BUDGET_S)
+    await desk.put(b"x", time_to_live_ms=2)  # so it is looked then; it is the last of them
+    desk.raw.zadd(desk.key("expiry"), {str(ticket): desk.now_ms + 1 for ticket in tickets})
+    desk.at(desk.now_ms - START_MS + 2)
+
+
+async def test_those_that_are_buried_together_are_looked_up_together(long: Desk) -> None:
+    await expiring(long, random.Random(1).sample(range(1_000, ENTRIES * OF_ENTRY), AT_ONCE))
+    looks = long.raw.info("commandstats").get("cmdstat_lindex", {"calls": 0})["calls"]
+    await long.sweep()
+    assert (await long.counts()).dead == AT_ONCE
+    assert (
+        long.raw.info("commandstats")["cmdstat_lindex"]["calls"] - looks <= 2 * AT_ONCE
+    )  # one each is for something else
+    page = await long.store.list_dead(long.name, page_size=AT_ONCE, page_token="", max_bytes=10**7, budget_s=BUDGET_S)
+    assert len(page.messages) == AT_ONCE
+    assert all(one.put_at_ms == put_at_ms(int(one.id.split("-")[1])) for one in page.messages)
+
+
+async def test_fewer_are_buried_at_once_where_the_list_of_times_is_long(long: Desk) -> None:
+    """Which is walked through for each: 250,000 entries, where up to 100,000 are none too many."""
+    await expiring(long, range(1_001, 1_001 + AT_ONCE))
+    entries = [f"{1 + n // 100}:{START_MS}" for n in range(250_000)]
+    long.raw.delete(long.key("times"))
+    for start in range(0, len(entries), 10 * PART):
+        long.raw.rpush(long.key("times"), *entries[start : start + 10 * PART])
+    dead: list[int] = []
+    while not dead or dead[-1] < AT_ONCE:
+        await long.sweep()
+        dead.append((await long.counts()).dead)
+        assert len(dead) < 9
+    assert dead[:2] == [200, 400]
 
 
 async def test_they_are_noted_on_by_a_clock_that_has_gone_back(desk: Desk) -> None:

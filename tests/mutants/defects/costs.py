@@ -162,6 +162,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=PUT_TIMES + "test_all_that_the_head_has_passed_go_in_one_command",
     ),
     Mutant(
+        name="put-times-searched-one-by-one",
+        defect="Each of many that expire together searches all put times anew, in one step.",
+        file=INCLUDE + "put_times.lua",
+        old="    S.begins = begins\n",
+        new="",
+        test=PUT_TIMES + "test_those_that_are_buried_together_are_looked_up_together",
+    ),
+    Mutant(
+        name="as-many-buried-however-long-it-takes",
+        defect="A step that buries what has expired takes the longer the more put times are kept.",
+        file=INCLUDE + "due.lua",
+        old="most = times_at_once(most)",
+        new="most = most",
+        test=PUT_TIMES + "test_fewer_are_buried_at_once_where_the_list_of_times_is_long",
+    ),
+    Mutant(
         name="whole-line-searched",
         defect="Every step that writes walks through all messages that wait.",
         file=INCLUDE + "commit.lua",

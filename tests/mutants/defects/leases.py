@@ -303,8 +303,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="expiry-left-to-nobody",
         defect="The time to live of a waiting message is not looked at.",
         file=INCLUDE + "due.lua",
-        old="if S.expiring == 0 then return 0 end",
-        new="if true then return 0 end",
+        old="if S.expiring == 0 then return false end",
+        new="if true then return false end",
         test=WIRE + "test_time_to_live.py::test_a_waiting_message_expires_though_nobody_touches_the_queue",
     ),
     Mutant(

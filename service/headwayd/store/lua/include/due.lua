@@ -62,13 +62,16 @@ local function lapse(S, most)
   return #tickets
 end
 
--- Messages that wait or are delayed and whose time is over. O(k log n + NEAR).
-local function expire_old(S, most)
-  if S.expiring == 0 then return 0 end
+-- Messages that wait or are delayed and whose time is over. Fewer go to the dead at once where it takes long to find out
+-- when they were put. Returns whether there may be more. O(k log n + NEAR).
+local function expire_old(S)
+  if S.expiring == 0 then return false end
+  local most = DUE_AT_ONCE
+  if policy_of(S, 'dead_letter_expired') == 1 then most = times_at_once(most) end
   local refs = redis.call('ZRANGEBYSCORE', K.expiry, '-inf', S.now, 'LIMIT', 0, most)
   if #refs == 0 then
     if redis.call('EXISTS', K.expiry) == 0 then set(S, 'expiring', 0) end
-    return 0
+    return false
   end
   local tickets, seqs = {}, {}
   for _, ref in ipairs(refs) do
@@ -87,7 +90,7 @@ local function expire_old(S, most)
     local elements, records = take_delayed(S, seqs)
     for i, seq in ipairs(seqs) do expire(S, 'd' .. seq, elements[i], records[i]) end
   end
-  return #refs
+  return #refs == most
 end
 
 -- Delayed messages that are due join the tail, in due order, ties in put order. May overfill the line. O(k log n).
@@ -113,9 +116,9 @@ local function do_what_is_due(S)
   keep_keys()
   local most = lapsing(S)
   local lapsed = most > 0 and lapse(S, most) or 0
-  local expired = expire_old(S, DUE_AT_ONCE)
+  local is_expiring = expire_old(S)
   local joined = promote(S, DUE_AT_ONCE)
   lose_places(S)
   tidy(S)
-  return lapsed > 0 and lapsed == most or expired == DUE_AT_ONCE or joined == DUE_AT_ONCE or S.aged < S.tail
+  return lapsed > 0 and lapsed == most or is_expiring or joined == DUE_AT_ONCE or S.aged < S.tail
 end
