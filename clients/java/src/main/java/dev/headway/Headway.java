@@ -1,15 +1,12 @@
 package dev.headway;
 
-import static io.grpc.ConnectivityState.TRANSIENT_FAILURE;
-
 import dev.headway.v1.*;
 import io.grpc.*;
 import io.grpc.Status.Code;
 import io.grpc.stub.ClientCalls;
 import java.time.Duration;
 import java.util.*;
-import java.util.concurrent.ScheduledThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
@@ -23,7 +20,7 @@ import java.util.stream.Stream;
  * wait; streams have none, for nobody knows how long the work takes: pings find out if the other side is gone.
  *
  * <p>Calls block their thread. Interrupting it, or the end of its gRPC context, cancels the call, which then fails with
- * the code {@code CANCELLED}.
+ * the code {@code CANCELLED}. What a lease brought in that moment is given back, which takes 5 s at most.
  */
 public final class Headway extends Channel implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("dev.headway");
@@ -107,10 +104,25 @@ public final class Headway extends Channel implements AutoCloseable {
      */
     public Optional<Lease> lease(String queue, Duration wait, Duration span) {
         var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
-        var named = get.setAttemptId(UUID.randomUUID().toString()).build(); // a repeat gives what a lost answer gave
+        return lease(get.setAttemptId(UUID.randomUUID().toString()).build(), span);
+    }
+
+    /** Of a Get that has a name: a repeat gives what a lost answer gave. */
+    private Optional<Lease> lease(GetRequest get, Duration span) {
         var failures = new AtomicInteger();
-        var told = call(QueueServiceGrpc.getGetMethod(), named, named, callTimeout, failures).getDeliveriesList();
-        return told.stream().findFirst().map(each -> new Lease(this, queue, each, span, failures.get() > 0));
+        try {
+            var told = call(QueueServiceGrpc.getGetMethod(), get, get, callTimeout, failures).getDeliveriesList();
+            return told.stream().findFirst().map(it -> new Lease(this, get.getQueue(), it, span, failures.get() > 0));
+        } catch (HeadwayException error) {
+            if (Thread.currentThread().isInterrupted() || Context.current().isCancelled()) {
+                // It may have been answered in that moment: what it leased comes by its name, and goes back. That is a
+                // thread's of its own, whose calls nothing cancels.
+                Runnable giveBack = () -> lease(get.toBuilder().clearWait().build(), span).ifPresent(Lease::close);
+                var done = CompletableFuture.runAsync(giveBack, work -> new Thread(work).start());
+                done.exceptionally(failed -> null).completeOnTimeout(null, 5, TimeUnit.SECONDS).join();
+            }
+            throw error;
+        }
     }
 
     /**
@@ -192,7 +204,7 @@ public final class Headway extends Channel implements AutoCloseable {
     public <Q, R> ClientCall<Q, R> newCall(MethodDescriptor<Q, R> rpc, CallOptions told) {
         boolean needsDeadline = told.getDeadline() == null && rpc.getType() == MethodDescriptor.MethodType.UNARY;
         var options = needsDeadline ? told.withDeadlineAfter(callTimeout) : told;
-        var able = channels.stream().filter(each -> each.getState(true) != TRANSIENT_FAILURE).toList();
+        var able = channels.stream().filter(it -> it.getState(true) != ConnectivityState.TRANSIENT_FAILURE).toList();
         var among = able.isEmpty() ? channels : able;
         return among.get(Math.floorMod(turn.getAndIncrement(), among.size())).newCall(rpc, options);
     }

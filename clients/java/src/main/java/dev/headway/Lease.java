@@ -3,10 +3,8 @@ package dev.headway;
 import com.google.protobuf.ByteString;
 import dev.headway.v1.*;
 import java.time.Duration;
-import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
-import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.*;
+import java.util.concurrent.atomic.*;
 import java.util.function.Supplier;
 
 /**
@@ -162,14 +160,19 @@ public final class Lease implements AutoCloseable {
         }
     }
 
-    private void quietly(Runnable call) {
+    /** Whatever fails, a call or the work, is this message's failure: it is told in the log, and the caller goes on. */
+    void quietly(Deed deed) {
         try {
             if (!isLost()) {
-                call.run();
+                deed.run();
             }
-        } catch (HeadwayException error) {
+        } catch (Throwable error) {
             Headway.LOG.log(System.Logger.Level.WARNING, "message " + delivery.getMessage().getId(), error);
         }
+    }
+
+    interface Deed {
+        void run() throws Exception;
     }
 
     /** The work on a message. */

@@ -1,14 +1,9 @@
 package dev.headway;
 
-import static dev.headway.v1.QueueServiceGrpc.newBlockingStub;
-
-import dev.headway.v1.WatchPositionRequest;
-import dev.headway.v1.WatchPositionResponse;
-import io.grpc.Context;
-import io.grpc.StatusRuntimeException;
+import dev.headway.v1.*;
+import io.grpc.*;
 import java.util.*;
-import java.util.concurrent.Future;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.*;
 
 /**
  * Where messages are, at once and then whenever that changes, until the last is finished.
@@ -56,7 +51,7 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
                     var open = context.withCancellation();
                     long most = headway.callTimeout.toMillis();
                     patience = headway.extenders.schedule(() -> open.cancel(null), most, TimeUnit.MILLISECONDS);
-                    open.run(() -> stream = newBlockingStub(headway).watchPosition(request.build()));
+                    open.run(() -> stream = QueueServiceGrpc.newBlockingStub(headway).watchPosition(request.build()));
                 } else {
                     patience.cancel(false);
                     ready = stream.next();

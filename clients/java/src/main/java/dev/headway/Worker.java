@@ -48,7 +48,10 @@ public final class Worker implements AutoCloseable {
         return done.copy();
     }
 
-    /** Leases no more, and lets the handlers finish what they hold. Returns at once; see {@link #done}. */
+    /**
+     * Leases no more, gives back what was just sent, which takes 5 s at most, and lets the handlers finish what they
+     * hold. Returns at once; see {@link #done}.
+     */
     public void stop() {
         idle.cancel(null);
     }
@@ -66,7 +69,8 @@ public final class Worker implements AutoCloseable {
         idle.addListener(ended -> LockSupport.unpark(me), Runnable::run); // a stop ends a pause, too
         for (int failures = 0; !idle.isCancelled(); ) {
             try {
-                headway.lease(queue, IDLE_WAIT, span).ifPresent(held -> Context.ROOT.run(() -> work(held, handler)));
+                var leased = headway.lease(queue, IDLE_WAIT, span);
+                leased.ifPresent(held -> Context.ROOT.run(() -> held.quietly(() -> held.run(handler))));
                 failures = 0;
             } catch (HeadwayException error) {
                 if (idle.isCancelled() || error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
@@ -75,14 +79,6 @@ public final class Worker implements AutoCloseable {
                 Thread.interrupted(); // one that a handler left: `close` stops before it interrupts
                 headway.pause(Long.MAX_VALUE, failures++, error, null); // what stays ends each slot by its own Get
             }
-        }
-    }
-
-    private static void work(Lease lease, Lease.Handler handler) {
-        try {
-            lease.run(handler);
-        } catch (Throwable error) { // what a handler throws is its message's failure, and not the worker's
-            Headway.LOG.log(System.Logger.Level.WARNING, "message " + lease.delivery().getMessage().getId(), error);
         }
     }
 }

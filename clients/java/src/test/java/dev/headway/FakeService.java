@@ -46,6 +46,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     final BlockingQueue<Deadline> deadlines = new LinkedBlockingQueue<>();
     final Deque<Object> puts = new ArrayDeque<>(); // each a response or a Throwable; the last one stays
     final Deque<Object> gets = new ArrayDeque<>(); // likewise, but at the end a Get waits until it is cancelled
+    volatile GetResponse inThatMoment = GetResponse.getDefaultInstance(); // what a Get without wait has leased
     final Deque<Object> acks = new ArrayDeque<>(); // likewise, but at the end an Ack is answered as ackSays has it
     final Deque<List<Object>> watches = new ArrayDeque<>(); // of each stream, what it tells
     volatile Settled ackSays = Settled.SETTLED_ACKED;
@@ -98,7 +99,7 @@ final class FakeService extends QueueServiceImplBase implements AutoCloseable {
     @Override
     public void get(GetRequest request, StreamObserver<GetResponse> answer) {
         note(request);
-        var told = gets.poll();
+        var told = request.hasWait() ? gets.poll() : inThatMoment;
         if (told != null && told != SILENCE) {
             say(told, answer);
         }

@@ -262,4 +262,15 @@ class LeaseTest extends WithService {
         assertTrue(Thread.interrupted());
         assertTrue(service.next(DelayRequest.class).getKeepAttempt());
     }
+
+    @Test
+    void whatAGetLeasedThatWasInterruptedGoesBackForFreeAndTheThreadStaysInterrupted() throws Exception {
+        service.gets.clear();
+        service.inThatMoment = FakeService.delivery("a");
+        Thread.currentThread().interrupt();
+        var error = assertThrows(HeadwayException.class, () -> lease(LONG));
+        assertTrue(Thread.interrupted());
+        assertEquals(Status.Code.CANCELLED, error.code());
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
 }

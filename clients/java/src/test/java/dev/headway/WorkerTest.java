@@ -82,6 +82,27 @@ class WorkerTest extends WithService {
     }
 
     @Test
+    void whatAGetLeasedThatWasCancelledByAStopOrACloseGoesBackForFree() throws Exception {
+        service.inThatMoment = FakeService.delivery("a");
+        for (boolean isClose : new boolean[] {false, true}) {
+            var worker = work(lease -> {
+                throw new AssertionError("it was worked on");
+            });
+            var name = service.next(GetRequest.class).getAttemptId();
+            if (isClose) {
+                worker.close();
+            } else {
+                worker.stop();
+            }
+            worker.done().join();
+            assertEquals(name, service.next(GetRequest.class).getAttemptId());
+            var back = service.next(DelayRequest.class);
+            assertEquals("lease-of-a", back.getLeases(0));
+            assertTrue(back.getKeepAttempt() && back.hasDelay());
+        }
+    }
+
+    @Test
     void aStopEndsAPause() throws Exception {
         var busy = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("OVERLOADED").build();
         var later = RetryInfo.newBuilder().setRetryDelay(Headway.wire(Duration.ofHours(1))).build();
