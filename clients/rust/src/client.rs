@@ -10,7 +10,6 @@ use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::
 use crate::{error::Error, queue::Queue, v1::Call};
 
 const MAX_RECEIVE_BYTES: usize = 64 * 1024 * 1024;
-const KEEPALIVE: Duration = Duration::from_secs(20); // the service allows pings every 10 s and more
 const SLOWEST: Duration = Duration::from_secs(2); // the service answers within so long after the wait
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10); // to connect, with a ping, and with a call beyond its wait
 pub(crate) const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); // longer than anything the service accepts
@@ -82,7 +81,8 @@ fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) 
         let endpoint = Endpoint::from_shared(format!("{scheme}://{}", address.trim())).ok();
         let endpoint = endpoint.filter(|each| each.uri().port().is_some()).and_then(|each| secured(each).ok());
         let endpoint = endpoint.ok_or_else(|| Status::invalid_argument(format!("{address:?} is no host:port")))?;
-        Ok(endpoint.http2_keep_alive_interval(KEEPALIVE).keep_alive_timeout(PATIENCE).connect_timeout(PATIENCE))
+        // The service allows pings every 10 s and more.
+        Ok(endpoint.http2_keep_alive_interval(2 * PATIENCE).keep_alive_timeout(PATIENCE).connect_timeout(PATIENCE))
     };
     let endpoints = told.split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
     let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());

@@ -11,7 +11,6 @@ use crate::{client::span, error::DOMAIN, error::Error, queue::Queue, v1::delay_r
 const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
 const STALE: (Code, &str) = (Code::FailedPrecondition, "LEASE_STALE");
 const GONE: (Code, &str) = (Code::NotFound, "LEASE_GONE");
-const LONGEST_REASON: usize = 256; // in letters; 1024 bytes at most
 
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
 ///
@@ -100,7 +99,7 @@ impl Lease {
 impl Held {
     fn giving_back(&self, delay: Option<Duration>, reason: &str, keep_attempt: bool) -> DelayRequest {
         let ((queue, leases), available) = (self.named.clone(), delay.map(span).map(Available::Delay));
-        let reason = reason.chars().take(LONGEST_REASON).collect();
+        let reason = reason.chars().take(256).collect(); // letters, of at most 1024 bytes
         DelayRequest { queue, leases, available, reason, keep_attempt, ..Default::default() }
     }
 

@@ -3,13 +3,11 @@
 use std::{fmt::Display, panic::AssertUnwindSafe, panic::catch_unwind, pin::Pin, pin::pin, sync::Arc, time::Duration};
 
 use tokio::{select, task::JoinSet, time::sleep, time::timeout};
-use {async_stream::try_stream, tokio_stream::Stream, tonic::Status, tracing::warn};
+use {async_stream::try_stream, scopeguard::ScopeGuard, tokio_stream::Stream, tonic::Status, tracing::warn};
 
 use crate::client::{Client, LONGEST_SPAN, PATIENCE, backoff, random, span};
 use crate::v1::{watch_position_request::Subject, watch_position_response::Event, *};
 use crate::{error::Error, lease::Lease};
-
-const IDLE_WAIT: Duration = Duration::from_secs(30); // one waiting Get; shorter notices a lost service sooner
 
 /// What a watch tells, one answer of the service after the other; dropping it ends the watch.
 pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchPositionResponse, Error>> + Send>>;
@@ -40,14 +38,23 @@ impl Queue {
     }
 
     /// Leases one message; `None` if none came within `wait`. `lasts`: how long the lease lasts if nothing extends it,
-    /// as when this process dies; `None`: as the queue's policy says. Dropping the call gives back what it leased.
+    /// as when this process dies; `None`: as the queue's policy says. Dropping the call gives back what it leased, by a
+    /// task that [`Client::settled`] waits for.
     ///
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED, ROLE_IN_USE.
     pub async fn lease(&self, wait: Duration, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
-        let (wait, lease) = (Some(span(wait)), lasts.map(span));
-        let attempt_id = format!("{:016x}{:016x}", random(), random()); // no other Get has it
+        // No other Get has its name.
+        let (wait, lease, attempt_id) = (Some(span(wait)), lasts.map(span), format!("{:x}-{:x}", random(), random()));
         let request = GetRequest { queue: self.name.clone(), wait, lease, attempt_id, ..Default::default() };
+        // Dropped, it may have been answered in that moment: what it leased comes by its name, and goes back.
+        let (queue, client, now) = (self.clone(), &self.client, GetRequest { wait: None, ..request.clone() });
+        let again = async move { drop(queue.get(now, lasts).await) };
+        let asked = scopeguard::guard(again, |it| drop(client.left_behind.spawn_on(it, &client.runtime)));
+        (self.get(request, lasts).await, ScopeGuard::into_inner(asked)).0
+    }
+
+    async fn get(&self, request: GetRequest, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
         let mut is_old = false;
         let again = Some(|_: &mut GetRequest| is_old = true); // it may bring what the first try leased
         let delivery = self.client.repeat(request, again).await?.deliveries.pop();
@@ -78,7 +85,8 @@ impl Queue {
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
                 () = sleep(pause), if is_free && !pause.is_zero() => { pause = Duration::ZERO; continue }
-                leased = self.lease(IDLE_WAIT, lasts), if is_free && pause.is_zero() => leased,
+                // A waiting Get lasts half a minute; a shorter one would notice a lost service sooner.
+                leased = self.lease(Duration::from_secs(30), lasts), if is_free && pause.is_zero() => leased,
                 _ = handlers.join_next(), if !is_free => continue,
                 () = &mut stop => break Ok(()),
             };

@@ -160,3 +160,33 @@ async fn a_handler_that_panics_before_there_is_a_future_gives_its_message_to_the
     let delays = asked.lock().unwrap().iter().filter(|name| *name == "Delay").count();
     assert_eq!(delays, 2);
 }
+
+/// A service where the first Get is answered in the very moment in which it is cancelled, which its client never hears.
+fn answered_too_late() -> impl FnMut(&str) -> Said + Send + 'static {
+    let mut gets = 0;
+    move |name| {
+        gets += u32::from(name == "Get");
+        if name == "Get" && gets == 1 { Said::Silence } else { said(name, Settled::Released, Settled::Extended) }
+    }
+}
+
+#[tokio::test]
+async fn what_a_get_leased_that_was_dropped_goes_back() {
+    let (client, asked) = client_of(answered_too_late()).await;
+    let queue = client.queue("q");
+    tokio::select! {
+        leased = queue.lease(Duration::from_secs(60), None) => panic!("{leased:?}"),
+        () = came(&asked, &["Get"]) => {}
+    }
+    client.settled().await;
+    assert_eq!(*asked.lock().unwrap(), ["Get", "Get", "Delay"]);
+}
+
+#[tokio::test]
+async fn what_a_worker_was_sent_when_it_stopped_goes_back() {
+    let (client, asked) = client_of(answered_too_late()).await;
+    let handler = |_: Arc<Lease>| async { panic!("it was worked on") as Result<Vec<u8>, Error> };
+    client.queue("q").work(1, None, came(&asked, &["Get"]), handler).await.unwrap();
+    client.settled().await;
+    assert_eq!(*asked.lock().unwrap(), ["Get", "Get", "Delay"]);
+}
