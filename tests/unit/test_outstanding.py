@@ -219,6 +219,22 @@ def test_leases_of_a_run_that_are_settled_twice_free_their_room_once() -> None:
     assert (len(held), held.leases, held.lapses_at) == (0, [], float("inf"))
 
 
+def test_one_lease_of_a_run_that_is_extended_outlives_the_others() -> None:
+    held, leases = holding_a_run()
+    held.extend(leases[4], 200.0)
+    held.lapse(100.0)
+    assert held.leases == [leases[4]]
+    held.lapse(200.0)
+    assert held.leases == []
+
+
+def test_a_run_that_is_told_again_takes_its_room_once() -> None:
+    held, leases = holding_a_run()
+    held.add(step(0, 0, 12), 200.0)
+    assert (held.leases, len(held)) == (list(leases), 12)
+    assert held.room() == Room(8, 79, is_strict=True)
+
+
 BIASED = st.sampled_from([True, True, True, False])
 
 

@@ -389,7 +389,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="""        self._take_apart([lease])
         size = self._held[lease] if""",
         new="""        size = self._held[lease] if""",
-        test=OUTSTANDING + "test_whatever_befalls_leases_of_runs_they_count_as_any",
+        test=OUTSTANDING + "test_one_lease_of_a_run_that_is_extended_outlives_the_others",
     ),
     Mutant(
         name="run-told-again-counts-twice",
@@ -397,6 +397,6 @@ MUTANTS: tuple[Mutant, ...] = (
         file="engine/consuming/outstanding.py",
         old="or any(run.step in self._runs for run in leases.runs):",
         new="or False:",
-        test=OUTSTANDING + "test_whatever_befalls_leases_of_runs_they_count_as_any",
+        test=OUTSTANDING + "test_a_run_that_is_told_again_takes_its_room_once",
     ),
 )

@@ -63,7 +63,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="store/stand_replies.py",
         old="wait = Wait.NOTHING if given else own.wait",
         new="wait = Wait.NOTHING if given or order.ack else own.wait",
-        test=TOGETHER + "test_who_settles_and_finds_nothing_waits_on_though_others_with_it_were_served",
+        test=ASKING + "test_what_one_has_earned_by_settling_goes_to_nobody_else",
     ),
     Mutant(
         name="places-of-the-gone",
