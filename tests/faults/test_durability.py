@@ -89,6 +89,24 @@ async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_
     assert payloads(await line.take(2)) == [b"before", b"again"]
 
 
+async def test_a_store_that_comes_back_with_other_settings_is_not_written_to_before_it_has_said_what_it_keeps(
+    make_store_server: MakeStore, serve: Serve, open_line: Open
+) -> None:
+    store = store_that(make_store_server, "everysec")
+    line = await open_line(await serve(store.url, HEADWAY_DURABILITY="everysec"), "jobs")
+    await line.create()
+    await line.put(b"before")
+    store.options = ("--appendfsync", "no")
+    store.restart()
+    async with asyncio.timeout(5):
+        while await reason_of_put(line) != "NOT_DURABLE":
+            assert (await line.describe()).counts.accepted == 1
+    store.options = ("--appendfsync", "always")
+    store.restart()
+    await eventually(lambda: is_put(line), within=10)
+    assert payloads(await line.take(2)) == [b"before", b"again"]
+
+
 async def test_a_store_that_was_away_at_the_start_is_not_written_to_before_it_has_said_what_it_keeps(
     make_store_server: MakeStore, serve: Serve, open_line: Open
 ) -> None:
@@ -128,21 +146,22 @@ async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_out
     assert (await line.describe()).counts.accepted == 51  # reading waits for no replica
 
     async def is_refused() -> bool:
-        try:
-            await line.put(b"perhaps")
-        except grpc.aio.AioRpcError as error:
-            return error_of(error).reason == "NOT_DURABLE"
-        return False
+        return await reason_of_put(line) == "NOT_DURABLE"
 
     await eventually(is_refused, within=10)  # the primary has noticed
     replica.resume()
     await eventually(lambda: is_put(line), within=20)
 
 
-async def is_put(line: Line) -> bool:
-    """Whether a Put is accepted."""
+async def reason_of_put(line: Line) -> str:
+    """Why a Put is refused; "" if it is not."""
     try:
         await line.put(b"again")
-    except grpc.aio.AioRpcError:
-        return False
-    return True
+    except grpc.aio.AioRpcError as error:
+        return error_of(error).reason
+    return ""
+
+
+async def is_put(line: Line) -> bool:
+    """Whether a Put is accepted."""
+    return not await reason_of_put(line)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,10 +13,11 @@ from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.domain.model import StoreFacts
 from headwayd.store import asking, sentinels
 from headwayd.store.address import parse_address
-from headwayd.store.durability import ALWAYS, AUTO, MEMORY, Demand
+from headwayd.store.durability import ALWAYS, AUTO, MEMORY
 from headwayd.store.redis_store import RedisStore
 from headwayd.store.sentinels import SentinelSource
 from headwayd.store.trouble import Unlooked
+from unit.stores import store_of_nobody
 
 BUDGET_S = 5.0
 
@@ -54,14 +54,7 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[str],
     made: list[RedisStore] = []
 
     def make_one(profile: str) -> Asked:
-        store = RedisStore(
-            "redis://127.0.0.1:1/0",
-            prefix="p",
-            process="headway/test/1/0",
-            embedded=False,
-            call_timeout=timedelta(seconds=2),
-            demand=Demand(profile),
-        )
+        store = store_of_nobody(profile)
         made.append(store)
         return Asked(store, monkeypatch)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from headwayd.store.durability import ALWAYS, Demand
 from headwayd.store.link import Link
 from headwayd.store.redis_store import RedisStore
 from headwayd.store.trouble import Unlooked
+from unit.stores import store_of_nobody
 
 BUDGET_S = 5.0
 ONE, OTHER, NEXT = ("127.0.0.1", 1), ("127.0.0.1", 2), ("127.0.0.1", 3)
@@ -62,14 +62,7 @@ class Nodes:
 
 @pytest.fixture
 async def nodes(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Nodes]:
-    store = RedisStore(
-        "redis+cluster://127.0.0.1:1",
-        prefix="p",
-        process="headway/test/1/0",
-        embedded=False,
-        call_timeout=timedelta(seconds=0.2),
-        demand=Demand(ALWAYS),
-    )
+    store = store_of_nobody(ALWAYS, scheme="redis+cluster", call_timeout_s=0.2)
     made = Nodes(store)
 
     async def call(link: Link, _order: Any, *, budget_s: float) -> list[Any]:

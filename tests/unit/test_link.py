@@ -29,6 +29,7 @@ class FakeStore:
         self.under_way: dict[str, asyncio.Future[None]] = {}
         self.pieces: list[list[str]] = []  # what came together
         self.connections: list[FakeConnection] = []
+        self.run = "one"  # which process it is
 
     async def open(self) -> FakeConnection:
         """A connection."""
@@ -51,14 +52,20 @@ class FakeConnection:
         self._due: list[tuple[bytes, asyncio.Future[None]]] = []
         self.protocol: asyncio.Protocol | None = None
         self.is_closed = False
+        self._said: list[bytes] = []
 
     async def send_packed_command(self, packed: Sequence[bytes], check_health: bool) -> None:
-        """What a connection is asked when it is new: whether transactions are permitted."""
-        assert (b"".join(packed), check_health) == (b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n", False)
+        """What a connection is asked when it is new: whether transactions are permitted, and which process it is."""
+        asked = {
+            b"*1\r\n$5\r\nMULTI\r\n*1\r\n$4\r\nEXEC\r\n": [b"OK", b"*0"],
+            b"*2\r\n$4\r\nINFO\r\n$6\r\nserver\r\n": [b"# Server\r\nrun_id:%s\r\n" % self._store.run.encode()],
+        }
+        assert not check_health
+        self._said += asked[b"".join(packed)]
 
-    async def read_response(self) -> str:
-        """They are."""
-        return "OK"
+    async def read_response(self) -> bytes:
+        """They are, and this one."""
+        return self._said.pop(0)
 
     def set_protocol(self, protocol: asyncio.Protocol) -> None:
         """Who hears of what comes."""
@@ -375,4 +382,42 @@ async def test_what_would_be_written_is_not_sent_on_a_connection_that_may_not(st
     await settled()
     store.answer("c")
     await writing
+    await link.close()
+
+
+async def test_what_a_server_has_said_counts_on_no_connection_to_another_one(store: FakeStore) -> None:
+    """Though nobody tells that it is another one: its address is the same."""
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60, may_write=lambda link: link.refusal == "")
+    link.note("", run="one")
+    before = call(link, "a", is_long=False)
+    await settled()
+    store.run = "other"
+    with pytest.raises(Unlooked):
+        await call(link, "b", is_long=False, budget_s=2)
+    store.answer("a")
+    await before
+    assert store.connections[0].is_closed
+    link.note("", run="one")  # which comes late
+    with pytest.raises(Unlooked):
+        await call(link, "c", is_long=False, budget_s=2)
+    link.note("", run="other")
+    writing = call(link, "d", is_long=False)
+    await settled()
+    store.answer("d")
+    await writing
+    assert len(store.connections) == 2
+    await link.close()
+
+
+async def test_where_it_does_not_matter_which_server_it_is_none_is_asked(store: FakeStore) -> None:
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60)
+    link.note("", run="")
+    for name in "ab":
+        writing = call(link, name, is_long=False)
+        await settled()
+        store.answer(name)
+        await writing
+        store.connections[-1].abort()
+        store.run = "other"
+    assert (link.refusal, len(store.connections)) == ("", 2)
     await link.close()

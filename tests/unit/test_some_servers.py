@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +13,9 @@ from headwayd.domain.errors import StoreUnavailable
 from headwayd.store import cluster, sentinels
 from headwayd.store.address import parse_address
 from headwayd.store.cluster import Cluster
-from headwayd.store.durability import AUTO, Demand
 from headwayd.store.redis_store import RedisStore
 from headwayd.store.sentinels import SentinelSource
+from unit.stores import store_of_nobody
 
 BUDGET_S = 5.0
 HERE = ("127.0.0.1", 1)
@@ -42,14 +41,7 @@ class Node:
 
 @pytest.fixture
 async def store() -> AsyncIterator[RedisStore]:
-    made = RedisStore(
-        "redis://127.0.0.1:1/0",
-        prefix="p",
-        process="headway/test/1/0",
-        embedded=False,
-        call_timeout=timedelta(seconds=2),
-        demand=Demand(AUTO),
-    )
+    made = store_of_nobody()
     yield made
     await made.close()
 

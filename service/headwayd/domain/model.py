@@ -353,7 +353,7 @@ class Repaired:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreFacts:
     """What the store really is and promises, as found by asking it. `refusal`: why it does not keep the durability that
-    was asked for; "" if it does."""
+    was asked for; "" if it does. `run`: which process of a server's said so."""
 
     kind: str = ""
     version: str = ""
@@ -363,6 +363,7 @@ class StoreFacts:
     warnings: Sequence[str] = field(default_factory=tuple)
     prefix: str = ""
     refusal: str = ""
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

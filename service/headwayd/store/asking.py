@@ -194,7 +194,7 @@ class Asking:
 
         def note(link: Link, facts: StoreFacts) -> None:
             if changes == self._changes:  # else it is not known whose word that is
-                link.refusal = facts.refusal
+                link.note(facts.refusal, run=facts.run if self._unlooked else "")
 
         try:
             self._facts = await ask_facts(

@@ -22,6 +22,7 @@ from headwayd.store.address import Host, StoreAddress
 from headwayd.store.packing import pack
 
 CONNECT_TIMEOUT_S = 1.0
+RUN = "run_id"  # the field of INFO that no two processes of servers have in common
 
 
 def network_options(call_timeout_s: float) -> dict[str, Any]:
@@ -95,3 +96,17 @@ async def ask(connection: AbstractConnection, *command: str | bytes | int) -> An
     """One command, one reply."""
     await send(connection, [command])
     return await connection.read_response()
+
+
+def info_of(text: bytes) -> dict[str, str]:
+    """The fields of an answer to INFO."""
+    pairs = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
+    return {key: value for key, _, value in pairs}
+
+
+async def run_of(connection: AbstractConnection) -> str:
+    """Which process of a server's it leads to; "" where that may not be asked."""
+    try:
+        return info_of(await ask(connection, "INFO", "server")).get(RUN, "")
+    except redis_errors.ResponseError:
+        return ""

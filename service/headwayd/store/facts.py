@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from headwayd.domain.errors import InternalError, StoreUnavailable
 from headwayd.domain.model import StoreFacts
+from headwayd.store.connections import RUN, info_of
 from headwayd.store.durability import MEMORY, ORDER, REPLICATED, Demand, found_in, refusal_of
 from headwayd.store.link import Link
 from headwayd.store.several import ask_each
@@ -15,11 +16,6 @@ from headwayd.store.several import ask_each
 # The oldest releases without known defects that concern queues, per line of Valkey.
 _VALKEY_FLOOR = {(9, 1): (9, 1, 1), (9, 0): (9, 0, 5), (8, 1): (8, 1, 9)}
 _REDIS_FLOOR = (7, 0, 0)
-
-
-def _info(text: bytes) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines() if ":" in line)
-    return {key: value for key, _, value in pairs}
 
 
 def _numbers(version: str) -> tuple[int, int, int]:
@@ -75,7 +71,7 @@ async def ask_facts(
 async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
     info: dict[str, str] = {}
     for section in ("server", "memory", "persistence", "replication"):
-        info |= _info(await link.command("INFO", section))
+        info |= info_of(await link.command("INFO", section))
     config = await _config(link)
     kind = "valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis"
     version = info.get("valkey_version") or info.get("redis_version", "")
@@ -97,6 +93,7 @@ async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
         durability=REPLICATED if demand.profile == REPLICATED and refusal is None else found,
         warnings=tuple(warning for warning in warnings if warning),
         refusal=refusal or "",
+        run=info.get(RUN, ""),
     )
 
 

@@ -23,7 +23,7 @@ import structlog
 from redis import exceptions as redis_errors
 
 from headwayd.store import trouble
-from headwayd.store.connections import ConnectionSource
+from headwayd.store.connections import ConnectionSource, run_of
 from headwayd.store.gates import Gate, may_transact
 from headwayd.store.keys import keys_of_call
 from headwayd.store.packing import Argument, Command
@@ -58,7 +58,7 @@ class Link:
     `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
     the right one any more: it refused to write, or an answer was lost. `may_write` is asked at the moment when a call
     that writes would go out, of this link; if it may not, that fails with Unlooked. `is_cluster`: the server is a node
-    of one. `refusal` is for its owner: why nothing is written to the server, None until it has said what it keeps.
+    of one. `refusal`: why nothing is written to the server, None until it has said what it keeps (see `note`).
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class Link:
         self._on_doubt = on_doubt
         self._may_write = may_write
         self.refusal: str | None = None
+        self._run = ""  # which process of a server's has said so; "" where that does not matter
         self._is_cluster = is_cluster
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
@@ -169,6 +170,9 @@ class Link:
         try:
             connection = await self._source.open()
             transacts = await may_transact(connection)
+            if self._run and (run := await run_of(connection)) != self._run:
+                self._forget_server(run)
+                generation = self._generation
         except (redis_errors.RedisError, OSError, TimeoutError) as error:
             pipeline.unreachable(error)
             self._end(pipeline)
@@ -222,6 +226,17 @@ class Link:
         idle, self._idle = self._idle, []
         for wire in idle:
             wire.close()
+
+    def note(self, refusal: str, *, run: str) -> None:
+        """What the server said of itself, as this process of it: why nothing is written to it, or "". If another one is
+        there by now, that is not its word. `run` "": whichever is there."""
+        if self._run in ("", run):
+            self._run, self.refusal = run, refusal
+
+    def _forget_server(self, run: str) -> None:
+        """The address leads to another process now, which has said nothing so far."""
+        self._run, self.refusal = run, None
+        self.drop_connections()
 
     def is_enough(self, replicas: Any) -> bool:
         """Whether so many replicas have what was written, by the reply to `wait_command`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 _FIRST_LOOK = "tests/unit/test_first_look.py::"
+_LINK = "tests/unit/test_link.py::"
 _SOME_SERVERS = "tests/unit/test_some_servers.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -39,7 +40,31 @@ MUTANTS: tuple[Mutant, ...] = (
         file="store/pipelines.py",
         old="if not self._link.may_write():",
         new="if False:",
-        test="tests/unit/test_link.py::test_what_would_be_written_is_not_sent_on_a_connection_that_may_not",
+        test=_LINK + "test_what_would_be_written_is_not_sent_on_a_connection_that_may_not",
+    ),
+    Mutant(
+        name="restart-seen-by-nobody",
+        defect="A server that comes back at its address with other settings is written to on what it said before.",
+        file="store/link.py",
+        old="self._run, self.refusal = run, None",
+        new="self._run = run",
+        test=_LINK + "test_what_a_server_has_said_counts_on_no_connection_to_another_one",
+    ),
+    Mutant(
+        name="connections-to-both",
+        defect="What another server has said of itself counts on connections that still lead to the one before.",
+        file="store/link.py",
+        old="self._run, self.refusal = run, None\n        self.drop_connections()",
+        new="self._run, self.refusal = run, None",
+        test=_LINK + "test_what_a_server_has_said_counts_on_no_connection_to_another_one",
+    ),
+    Mutant(
+        name="late-word-of-a-process",
+        defect="What a server still said before it went is taken for the word of the one that is there now.",
+        file="store/link.py",
+        old='if self._run in ("", run):',
+        new="if True:",
+        test=_LINK + "test_what_a_server_has_said_counts_on_no_connection_to_another_one",
     ),
     Mutant(
         name="switch-seen-by-nobody",
