@@ -253,6 +253,19 @@ class Keys:
         base = self[""]
         return {key[len(base) + 1 :] for key in self.all() if not key.startswith(f"{base}:x:")}
 
+    def create(self, *payloads: bytes) -> None:
+        """Makes the queue, with these messages, as a foreign client does."""
+        self.client.set(self["bound"], 0)
+        for token in ("producer_free", "consumer_free", "not_full"):
+            self.client.lpush(self[token], 0)
+        for payload in payloads:
+            self.put(payload)
+
+    def put(self, payload: bytes) -> None:
+        """Puts a message as a foreign client does."""
+        self.client.lpush(self[""], payload)
+        self.client.incr(self["stats:produced_messages"])
+
     def connections(self) -> int:
         """How many connections the store has."""
         return len(self.client.client_list())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from harness import eventually, refused
-from headway.v1 import queue_pb2
+from headway.v1 import queue_pb2, queue_service_pb2
 from wire.calls import NOT_FOUND, Keys, Line, leases, message, now_ms, span
 from wire.conditions import consumers_wait, producers_wait
 
@@ -14,6 +14,17 @@ async def test_an_unknown_queue_is_not_found(line: Line) -> None:
     with refused("QUEUE_NOT_FOUND", NOT_FOUND) as said:
         await line.describe()
     assert said.metadata == {"queue": line.name}
+
+
+async def test_a_foreign_queue_has_no_generation_before_something_is_written_to_it(line: Line, keys: Keys) -> None:
+    keys.create(b"theirs")
+    listed = await line.stub.List(queue_service_pb2.ListRequest(prefix=line.name), timeout=5)
+    looks = [await line.describe(), await line.describe(), *listed.queues]
+    assert [told.generation for told in looks] == ["", "", ""]
+    await line.put(b"ours")
+    begun, again = await line.describe(), await line.describe()
+    assert begun.generation
+    assert (again.generation, again.created_at) == (begun.generation, begun.created_at)
 
 
 async def test_each_message_is_counted_in_the_one_state_it_is_in(line: Line) -> None:

@@ -151,3 +151,16 @@ async def test_a_closed_and_a_paused_queue_can_be_looked_at(line: Line) -> None:
     await line.put(b"one")
     await line.close()
     assert [one.message.payload for one in await line.peek()] == [b"one"]
+
+
+async def test_messages_of_a_foreign_queue_have_no_ids_before_something_is_written_to_it(
+    line: Line, keys: Keys
+) -> None:
+    keys.create(b"theirs")
+    [seen] = await line.peek()
+    assert (seen.message.id, seen.message.payload, seen.ticket, seen.position) == ("", b"theirs", 1, 1)
+    await line.put(b"ours")
+    [seen] = await line.peek()
+    assert seen.message.id
+    [withdrawn] = await line.withdraw(seen.message.id)
+    assert not withdrawn.HasField("error")

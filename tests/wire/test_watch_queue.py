@@ -101,9 +101,23 @@ async def test_what_foreign_clients_do_is_told(line: Line, keys: Keys) -> None:
     await line.create()
     async with watching_queue(line, interval_ms=100) as watched:
         await watched.next(has(0))
-        keys.client.lpush(keys[""], b"foreign")
-        keys.client.incr(keys["stats:produced_messages"])
+        keys.put(b"foreign")
         await watched.next(has(1))
+
+
+async def test_a_foreign_queue_is_watched_to_its_end(line: Line, keys: Keys) -> None:
+    keys.create(b"first")
+    async with watching_queue(line, interval_ms=100) as watched:
+        begun = (await watched.next(has(1))).queue
+        assert begun.generation
+        for length in (2, 3):
+            keys.put(b"more")
+            await watched.next(has(length))
+        await line.delete()
+        with refused("QUEUE_DELETED", NOT_FOUND):
+            await watched.end()
+    lives = {(told.queue.generation, told.queue.created_at.ToMilliseconds()) for told in watched.told}
+    assert lives == {(begun.generation, begun.created_at.ToMilliseconds())}
 
 
 async def test_at_most_one_message_in_an_interval(line: Line) -> None:

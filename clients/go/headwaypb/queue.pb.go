@@ -345,13 +345,14 @@ type Queue struct {
 	Paused bool `protobuf:"varint,4,opt,name=paused,proto3" json:"paused,omitempty"`
 	// How many messages are in which state, and what went through.
 	Counts *Counts `protobuf:"bytes,5,opt,name=counts,proto3" json:"counts,omitempty"`
-	// When Headway made the queue, or first saw it if a foreign client made it.
+	// When Headway made the queue, or first saw it if a foreign client made it: now, while `generation` is empty.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	// Who acts on the queue in pressure's sense.
 	Roles *Roles `protobuf:"bytes,7,opt,name=roles,proto3" json:"roles,omitempty"`
 	// What the store really promises: "memory", "everysec", "always" or "replicated".
 	Durability string `protobuf:"bytes,8,opt,name=durability,proto3" json:"durability,omitempty"`
-	// The queue's life: changes when a queue of the same name is made anew.
+	// The queue's life: changes when a queue of the same name is made anew. Empty while a foreign client has made it and no
+	// call that writes, nor a watch, has come to it.
 	Generation    string `protobuf:"bytes,9,opt,name=generation,proto3" json:"generation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1754,7 +1754,8 @@ func (x *PeekRequest) GetWithoutPayloads() bool {
 // A waiting message, looked at.
 type PeekedMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The message. `available` and `time_to_live` are not sent back.
+	// The message. `available` and `time_to_live` are not sent back. `id` is empty for one without an id of its own while
+	// the queue has no `generation`.
 	Message *Message `protobuf:"bytes,1,opt,name=message,proto3" json:"message,omitempty"`
 	// Its number in the queue.
 	Ticket uint64 `protobuf:"varint,2,opt,name=ticket,proto3" json:"ticket,omitempty"`

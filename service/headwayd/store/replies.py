@@ -322,7 +322,7 @@ def all_gone(leases: Sequence[str], message_ids: Sequence[str] = ()) -> list[Set
 
 
 def peeked(reply: Sequence[Any]) -> list[Peeked]:
-    """The messages of peek.lua's reply, which is given from its status on."""
+    """The messages of peek.lua's reply, which is given from its status on. Without a generation no id can be made."""
     generation = text(reply[1])
     found: list[Peeked] = []
     for at in range(2, len(reply), 7):
@@ -330,7 +330,7 @@ def peeked(reply: Sequence[Any]) -> list[Peeked]:
         element = frames.read(reply[at + 6])
         found.append(
             Peeked(
-                id=element.id or text(reply[at + 4]) or made_id(generation, ticket),
+                id=element.id or text(reply[at + 4]) or (made_id(generation, ticket) if generation else ""),
                 payload=element.payload,
                 headers=element.headers,
                 ticket=ticket,

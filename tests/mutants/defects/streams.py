@@ -305,4 +305,30 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_watch_position.py"
         "::test_a_message_given_back_waits_again_and_those_behind_are_told_that_they_moved_back",
     ),
+    Mutant(
+        name="generation-of-a-look",
+        defect="A queue that nothing of Headway has written to yet has another generation at every look.",
+        file=INCLUDE + "report.lua",
+        old="is_foreign and '' or S.gen",
+        new="S.gen",
+        test=WIRE + "test_describe.py::test_a_foreign_queue_has_no_generation_before_something_is_written_to_it",
+    ),
+    Mutant(
+        name="ids-of-a-look",
+        defect="Messages of a queue that nothing of Headway has written to yet are shown with ids that name nothing.",
+        file=LUA + "peek.lua",
+        old="S.is_new and '' or S.gen",
+        new="S.gen",
+        test=WIRE + "test_peek.py::test_messages_of_a_foreign_queue_have_no_ids_before_something_is_written_to_it",
+    ),
+    Mutant(
+        name="told-before-it-is-booked",
+        defect="Who watches a queue that nothing of Headway has written to yet is first told of no generation.",
+        file="engine/watching/board.py",
+        old="            places = await self._store.places(self._queue, (), with_shape=False, budget_s=budget_s)\n"
+        "            queue = await self._store.describe(self._queue, budget_s=budget_s)\n",
+        new="            queue = await self._store.describe(self._queue, budget_s=budget_s)\n"
+        "            places = await self._store.places(self._queue, (), with_shape=False, budget_s=budget_s)\n",
+        test=WIRE + "test_watch_queue.py::test_a_foreign_queue_is_watched_to_its_end",
+    ),
 )

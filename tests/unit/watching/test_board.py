@@ -112,10 +112,10 @@ def test_a_read_that_began_before_says_nothing_to_who_comes_after_it() -> None:
         rig.replace(None)
         while not old.done():
             await asyncio.sleep(0)
-            if rig.store.queue is None and rig.store.asked["describe"] == 2:  # it is on its way
+            if rig.store.queue is None and rig.store.asked["places"] == 2:  # it is on its way
                 new = asyncio.ensure_future(anext(rig.watch()))
                 await asyncio.sleep(0)
-                rig.store.queue, rig.store.asked["describe"] = FakeQueue("g2"), 0
+                rig.store.queue, rig.store.asked["places"] = FakeQueue("g2"), 0
         assert (await new).queue.generation == "g2"
         await rig.end()
 

@@ -211,7 +211,9 @@ class Queue(google.protobuf.message.Message):
     durability: builtins.str
     """What the store really promises: "memory", "everysec", "always" or "replicated"."""
     generation: builtins.str
-    """The queue's life: changes when a queue of the same name is made anew."""
+    """The queue's life: changes when a queue of the same name is made anew. Empty while a foreign client has made it and no
+    call that writes, nor a watch, has come to it.
+    """
     @property
     def policy(self) -> Global___Policy:
         """The policy in force, every default filled in."""
@@ -222,7 +224,7 @@ class Queue(google.protobuf.message.Message):
 
     @property
     def created_at(self) -> google.protobuf.timestamp_pb2.Timestamp:
-        """When Headway made the queue, or first saw it if a foreign client made it."""
+        """When Headway made the queue, or first saw it if a foreign client made it: now, while `generation` is empty."""
 
     @property
     def roles(self) -> Global___Roles:

@@ -840,7 +840,9 @@ class PeekedMessage(google.protobuf.message.Message):
     """The reason given with the last failure."""
     @property
     def message(self) -> headway.v1.message_pb2.Message:
-        """The message. `available` and `time_to_live` are not sent back."""
+        """The message. `available` and `time_to_live` are not sent back. `id` is empty for one without an id of its own while
+        the queue has no `generation`.
+        """
 
     @property
     def put_at(self) -> google.protobuf.timestamp_pb2.Timestamp:

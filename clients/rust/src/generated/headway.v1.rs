@@ -543,7 +543,7 @@ pub struct Queue {
     /// How many messages are in which state, and what went through.
     #[prost(message, optional, tag = "5")]
     pub counts: ::core::option::Option<Counts>,
-    /// When Headway made the queue, or first saw it if a foreign client made it.
+    /// When Headway made the queue, or first saw it if a foreign client made it: now, while `generation` is empty.
     #[prost(message, optional, tag = "6")]
     pub created_at: ::core::option::Option<::prost_types::Timestamp>,
     /// Who acts on the queue in pressure's sense.
@@ -552,7 +552,8 @@ pub struct Queue {
     /// What the store really promises: "memory", "everysec", "always" or "replicated".
     #[prost(string, tag = "8")]
     pub durability: ::prost::alloc::string::String,
-    /// The queue's life: changes when a queue of the same name is made anew.
+    /// The queue's life: changes when a queue of the same name is made anew. Empty while a foreign client has made it and no
+    /// call that writes, nor a watch, has come to it.
     #[prost(string, tag = "9")]
     pub generation: ::prost::alloc::string::String,
 }
@@ -1618,7 +1619,8 @@ pub struct PeekRequest {
 /// A waiting message, looked at.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PeekedMessage {
-    /// The message. `available` and `time_to_live` are not sent back.
+    /// The message. `available` and `time_to_live` are not sent back. `id` is empty for one without an id of its own while
+    /// the queue has no `generation`.
     #[prost(message, optional, tag = "1")]
     pub message: ::core::option::Option<Message>,
     /// Its number in the queue.

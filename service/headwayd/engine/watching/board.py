@@ -216,8 +216,9 @@ class Board:
         budget_s = max(min([_BUDGET_S, *untils]), _LEAST_BUDGET_S)
         try:
             await self._arm()
-            queue = await self._store.describe(self._queue, budget_s=budget_s)
+            # First what books: before that a queue that a foreign client made has no generation.
             places = await self._store.places(self._queue, (), with_shape=False, budget_s=budget_s)
+            queue = await self._store.describe(self._queue, budget_s=budget_s)
         except HeadwayError as error:
             await self._read_failed(error, came)
             return
@@ -255,7 +256,8 @@ class Board:
         self._latest = told
 
     def _end_others(self, generation: str) -> None:
-        """Whoever was shown another life of the queue has seen its end; "" = there is none now."""
+        """Whoever was shown another life of the queue has seen its end; "" = there is none now, or one
+        that nothing has been booked of."""
         for watch in tuple(self._watches):
             if watch.generation not in ("", generation):
                 self._end(watch, QueueDeleted.of(self._queue))

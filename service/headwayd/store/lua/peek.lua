@@ -3,8 +3,8 @@
 -- KEYS[1] base key; ARGV[1] echo
 -- ARGV[2] prefix of all channels (unused); ARGV[3] first position, from 1; ARGV[4] most messages
 -- ARGV[5] most bytes of elements and last errors in the reply; one message is always given
--- Reply: echo, OK, generation, then for each message: ticket, position, failures, put at, made id, last error, element;
---        or why there is no queue.
+-- Reply: echo, OK, generation ('' = no step has seen this queue yet), then for each message: ticket, position, failures,
+--        put at, made id, last error, element; or why there is no queue.
 -- O(k + first position).
 -- @include report
 local CHUNK_OUT = 64
@@ -73,7 +73,7 @@ local function next_element()
 end
 
 local last = math.min(S.len, from + most - 1)
-local reply, bytes, given = { ARGV[1], T.OK, S.gen }, 0, 0
+local reply, bytes, given = { ARGV[1], T.OK, S.is_new and '' or S.gen }, 0, 0
 while position <= last do
   local part = redis.call('LRANGE', K.q, -(index + CHUNK_OUT), -(index + 1))
   for i = #part, 1, -1 do

@@ -34,7 +34,8 @@ end
 local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
 
 local function report(S)
-  -- What stands in our keys is an old life's if a foreign client made the queue anew and nothing was booked since.
+  -- What stands in our keys is an old life's if a foreign client made the queue anew and nothing was booked since. Nor
+  -- has its life a generation: that begins with the first step that books.
   local is_foreign = S.is_new and not S.is_booked
   local function size_of(key) return is_foreign and 0 or redis.call('ZCARD', key) end
   if not is_foreign then look_past(S) end
@@ -47,7 +48,7 @@ local function report(S)
     end
   end
   local list = {
-    text_of(S.now), S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
+    text_of(S.now), is_foreign and '' or S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
     is_foreign and 0 or leased_count(S), size_of(K.delayed), size_of(K.dead), returned, size_of(K.consumers), size_of(K.producers),
     stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
     text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),

@@ -254,7 +254,7 @@ export type Queue = Message<"headway.v1.Queue"> & {
   counts?: Counts;
 
   /**
-   * When Headway made the queue, or first saw it if a foreign client made it.
+   * When Headway made the queue, or first saw it if a foreign client made it: now, while `generation` is empty.
    *
    * @generated from field: google.protobuf.Timestamp created_at = 6;
    */
@@ -275,7 +275,8 @@ export type Queue = Message<"headway.v1.Queue"> & {
   durability: string;
 
   /**
-   * The queue's life: changes when a queue of the same name is made anew.
+   * The queue's life: changes when a queue of the same name is made anew. Empty while a foreign client has made it and no
+   * call that writes, nor a watch, has come to it.
    *
    * @generated from field: string generation = 9;
    */

@@ -869,7 +869,8 @@ export const PeekRequestSchema: GenMessage<PeekRequest> = /*@__PURE__*/
  */
 export type PeekedMessage = Message<"headway.v1.PeekedMessage"> & {
   /**
-   * The message. `available` and `time_to_live` are not sent back.
+   * The message. `available` and `time_to_live` are not sent back. `id` is empty for one without an id of its own while
+   * the queue has no `generation`.
    *
    * @generated from field: headway.v1.Message message = 1;
    */
