@@ -57,6 +57,19 @@ async def test_a_name_with_braces_is_refused(cluster: ClusterOfSix, serve: Serve
         assert "brace" in said.message
 
 
+async def test_a_foreign_queue_with_further_braces_in_its_name_disturbs_nobody(
+    cluster: ClusterOfSix, serve: Serve, open_line: Open
+) -> None:
+    line = await open_line(await serve(cluster.url), "jobs")
+    await line.create()
+    for name in ("{acme}:{mail}", "{{x}}"):
+        base = f"__pressure__:{name}"
+        with cluster.primary_of(base).client() as client:
+            client.set(f"{base}:bound", 0)
+    listed = await line.stub.List(queue_service_pb2.ListRequest(), timeout=10)
+    assert [queue.name for queue in listed.queues] == ["jobs"]
+
+
 async def test_consumers_and_producers_of_two_processes_wake_each_other(
     cluster: ClusterOfSix, serve: Serve, open_line: Open, figure: Figure
 ) -> None:

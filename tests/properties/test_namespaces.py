@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,13 @@ def test_a_key_that_reads_like_a_qualified_name_is_nobodys(inside: str, is_clust
     """A foreign client may have made it."""
     key = f"{PREFIX}:{{{inside}}}" if is_cluster else f"{PREFIX}:{inside}"
     assert keys.queue_of_base(PREFIX, key.encode(), is_cluster=is_cluster) is None
+
+
+@pytest.mark.parametrize("name", ["{acme}:{mail}", "{{x}}", "{a{b}", "{a}b}"])
+def test_a_key_with_further_braces_is_nobodys_in_a_cluster(name: str) -> None:
+    """A foreign client may have made it, and a queue's name has none there."""
+    assert keys.queue_of_base(PREFIX, f"{PREFIX}:{name}".encode(), is_cluster=True) is None
+    assert keys.queue_of_base(PREFIX, f"{PREFIX}:{name}".encode()) == name
 
 
 @given(QUEUES, QUEUES, st.booleans())

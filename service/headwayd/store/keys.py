@@ -97,7 +97,7 @@ def keys_of_call(base: str, is_cluster: bool) -> tuple[str | int, ...]:
 
 def queue_of_base(prefix: str, base: bytes, *, is_cluster: bool = False) -> str | None:
     """The queue whose own key it is, qualified if it is in a namespace; None if it is none: what a foreign client calls
-    so that it reads like a qualified name is nobody's here."""
+    so that it reads like a qualified name, or in a cluster with braces of its own, is nobody's here."""
     try:
         rest = base.decode()[len(prefix) :]
     except UnicodeDecodeError:
@@ -109,6 +109,8 @@ def queue_of_base(prefix: str, base: bytes, *, is_cluster: bool = False) -> str 
         if name[:1] != "{" or name[-1:] != "}":
             return None
         name = name[1:-1]
+        if "{" in name or "}" in name:
+            return None
     return qualifier(namespace) + name if namespace else name
 
 

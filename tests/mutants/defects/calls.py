@@ -105,4 +105,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="self.loop.call_soon_threadsafe(self._turn)",
         test=CORE + "test_of_a_call_the_handler_knows_what_came_along",
     ),
+    Mutant(
+        name="braces-within-braces",
+        defect="In a cluster a queue that a foreign client named with further braces makes List and the metrics fail.",
+        file="store/keys.py",
+        old='        if "{" in name or "}" in name:\n',
+        new="        if False:\n",
+        test="tests/properties/test_namespaces.py::test_a_key_with_further_braces_is_nobodys_in_a_cluster",
+    ),
 )
