@@ -9,7 +9,8 @@ import grpc
 import pytest
 
 from faults.conftest import Open, Serve
-from harness import FaultProxy, ServiceProcess, StoreServer, error_of, eventually, refused
+from faults.table import LEASE, ask, requests
+from harness import FaultProxy, ServiceProcess, StoreServer, WireError, error_of, eventually, refused
 from headway.v1 import admin_service_pb2
 from wire.calls import UNAVAILABLE, Line, payloads
 
@@ -83,6 +84,7 @@ async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_
         await line.put(b"refused")
     assert said.retry_delay
     assert (await line.describe()).counts.accepted == 1
+    await assert_can_be_looked_at(line)
     with fresh_store_server.client() as client:
         client.config_set("appendonly", "yes")
     await eventually(lambda: is_put(line), within=10)
@@ -144,6 +146,7 @@ async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_out
     assert said.metadata["cause"] == "REPLICAS"
     assert said.retry_delay
     assert (await line.describe()).counts.accepted == 51  # reading waits for no replica
+    await assert_can_be_looked_at(line)
 
     async def is_refused() -> bool:
         return await reason_of_put(line) == "NOT_DURABLE"
@@ -151,6 +154,13 @@ async def test_a_message_that_too_few_replicas_have_is_said_to_be_of_unknown_out
     await eventually(is_refused, within=10)  # the primary has noticed
     replica.resume()
     await eventually(lambda: is_put(line), within=20)
+
+
+async def assert_can_be_looked_at(line: Line) -> None:
+    """What only reads needs nothing of the store but that it answers."""
+    asked = requests(line.name, LEASE)
+    for name in ("Describe", "List", "Peek", "ListLeased", "ListDead", "Check"):
+        assert (await ask(line, name, asked[name], timeout=10)).error == WireError(), name
 
 
 async def reason_of_put(line: Line) -> str:

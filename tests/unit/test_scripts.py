@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from headwayd.store import script_functions, scripts
+from headwayd.store.pipelines import READ_ONLY
 
 _DEFINED = re.compile(r"^local function (\w+)\(", re.MULTILINE)
 _INCLUDES = re.compile(r"^-- @include (.+)$", re.MULTILINE)
 _TOP = re.compile(r"^local (?:function )?", re.MULTILINE)
+_NO_WRITES = b"#!lua flags=no-writes\n"
 # Lua's own limit of local variables in one function, of which loops and blocks need some.
 MOST_LOCALS = 180
 
@@ -120,3 +122,8 @@ def test_whoever_makes_a_key_that_most_queues_do_not_have_says_so() -> None:
                 assert any(SAID in before for before in lines[max(0, at - SAID_WITHIN) : at]), f"{path.name}:{at + 1}"
                 told += 1
     assert told >= len(RARE.split("|"))
+
+
+def test_what_only_reads_is_known_by_name() -> None:
+    reading = {name for name, script in scripts.all_scripts().items() if script.text.startswith(_NO_WRITES)}
+    assert reading == READ_ONLY

@@ -17,7 +17,8 @@ from headwayd.store.packing import Argument, Command, Run, pack
 from headwayd.store.scripts import Script
 from headwayd.store.wire import Wire
 
-READ_ONLY = frozenset({"describe", "peek", "weigh"})
+# The scripts that the store lets write nothing.
+READ_ONLY = frozenset({"describe", "peek", "list_leased", "list_dead", "count_dead", "weigh", "check"})
 
 
 @dataclass(slots=True, eq=False)

@@ -115,4 +115,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="raise result",
         test=_SOME_SERVERS + "test_names_on_servers_that_answer_are_told_though_one_does_not",
     ),
+    Mutant(
+        name="a-look-that-counts-as-a-write",
+        defect="Where the store keeps too little nobody can look at the dead.",
+        file="store/pipelines.py",
+        old='"list_dead", "count_dead",',
+        new='"count_dead",',
+        test="tests/faults/test_durability.py::"
+        "test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_it_again",
+    ),
 )
