@@ -28,7 +28,7 @@ async def repair(line: Line, holder: str = "") -> admin_service_pb2.RepairRespon
     return await line.admin.Repair(request, timeout=10)
 
 
-def lose(keys: Keys, role: str, holder: str = DEAD) -> None:
+def lose(keys: Keys, role: str, holder: str | bytes = DEAD) -> None:
     """A foreign client takes the role and is never heard of again."""
     assert keys.client.rpop(keys[f"{role}_free"]) is not None
     keys.client.set(keys[role], holder)
@@ -244,6 +244,26 @@ async def test_repair_restores_only_the_role_of_the_one_who_died(line: Line, key
     await repair(line, DEAD)
     assert keys.client.llen(keys["producer_free"]) == 1
     assert keys.client.llen(keys["consumer_free"]) == 0
+
+
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+async def test_repair_knows_a_holder_whose_name_is_not_utf8_as_it_is_told(line: Line, keys: Keys, role: str) -> None:
+    await line.create()
+    lose(keys, role, b"\xffdead\xfe")
+    holder = getattr((await line.describe()).roles, role).holder
+    with refused("ROLE_IN_USE", FAILED_PRECONDITION):
+        await repair(line, holder[1:])
+    assert (await repair(line, holder)).repaired
+    assert keys.client.llen(keys[f"{role}_free"]) == 1
+
+
+async def test_repair_of_holders_who_are_told_alike_takes_one_after_the_other(line: Line, keys: Keys) -> None:
+    await line.create()
+    lose(keys, "producer", b"\xff")
+    lose(keys, "consumer", b"\xfe")
+    for free in (1, 2):
+        assert (await repair(line, "\ufffd")).repaired
+        assert keys.client.exists(keys["producer_free"], keys["consumer_free"]) == free
 
 
 async def test_repair_of_a_client_that_left_no_name_needs_its_mark(line: Line, keys: Keys) -> None:

@@ -199,7 +199,9 @@ class QueueSteps(Asking):
     async def repair(self, queue: str, confirm_holder: str, *, budget_s: float) -> Repaired:
         """What a dead foreign client left behind; mended if its name is confirmed. Raises RoleInUse if the name is
         not the holder's."""
-        reply = await self._ask("repair", queue, confirm_holder, budget_s=budget_s)
+        until = asyncio.get_running_loop().time() + budget_s
+        holder = await self._holder_told_as(queue, confirm_holder, budget_s=budget_s)
+        reply = await self._ask("repair", queue, holder, budget_s=until - asyncio.get_running_loop().time())
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         producer = Role(text(reply[2]) == "1", text(reply[3]))
@@ -216,6 +218,16 @@ class QueueSteps(Asking):
             consumer=consumer,
             queue=replies.queue_of(queue, report, self._facts.durability) if report else None,
         )
+
+    async def _holder_told_as(self, queue: str, name: str, *, budget_s: float) -> str | bytes:
+        """The name of the holder that is told by this one: they differ where it is not UTF-8."""
+        if replies.NOT_TEXT not in name:
+            return name
+        reply = await self._ask("repair", queue, "", budget_s=budget_s)
+        if replies.missing(reply[0], queue) is not None:
+            return name
+        holders = [reply[at + 1] for at in (2, 4) if text(reply[at]) == "1"]
+        return next((holder for holder in holders if text(holder) == name), name)
 
     # -- time passing -------------------------------------------------------------------------------------------------
 

@@ -63,6 +63,9 @@ OUTCOMES = {
 }
 
 
+NOT_TEXT = "\ufffd"  # stands in a text for each of what is not UTF-8 in the store
+
+
 def text(value: bytes | int | str) -> str:
     """A reply's element as text."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -113,4 +113,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if False:\n",
         test="tests/properties/test_namespaces.py::test_a_key_with_further_braces_is_nobodys_in_a_cluster",
     ),
+    Mutant(
+        name="holder-not-known-as-it-is-told",
+        defect="A dead client whose name is not UTF-8 keeps its role for ever.",
+        file="store/queue_steps.py",
+        old="        if replies.NOT_TEXT not in name:\n",
+        new="        if True:\n",
+        test="tests/interop/test_roles.py::test_repair_knows_a_holder_whose_name_is_not_utf8_as_it_is_told",
+    ),
 )
