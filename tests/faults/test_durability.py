@@ -70,6 +70,16 @@ def test_a_store_that_keeps_less_is_not_begun_with(
     assert f"durability {demanded!r} is asked for, {said}" in service.log.read_text()
 
 
+def test_a_store_whose_replicas_may_lag_for_ever_is_not_begun_with(
+    make_store_server: MakeStore, make_service: MakeService
+) -> None:
+    store = make_store_server("--min-replicas-to-write", "1", "--min-replicas-max-lag", "0")
+    service = make_service(HEADWAY_REDIS_URL=store.url, HEADWAY_DURABILITY="replicated", start=False)
+    service.launch()
+    assert service.wait() == 1
+    assert "durability 'replicated' is asked for, and min-replicas-max-lag is 0" in service.log.read_text()
+
+
 async def test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_it_again(
     fresh_store_server: StoreServer, serve: Serve, open_line: Open
 ) -> None:

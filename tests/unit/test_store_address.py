@@ -53,6 +53,12 @@ def test_replicated_needs_as_many_replicas_to_write(least: str, wanted: int, is_
     assert (refusal is not None) is is_refused
 
 
+@pytest.mark.parametrize(("lag", "is_refused"), [("0", True), ("1", False)])
+def test_replicated_needs_replicas_that_may_not_lag_for_ever(lag: str, is_refused: bool) -> None:
+    config = {"min-replicas-to-write": "1", "min-replicas-max-lag": lag}
+    assert (refusal_of(Demand("replicated", 1), "everysec", {}, config) is not None) is is_refused
+
+
 def test_without_config_replicated_is_known_by_the_replicas_that_are_counted() -> None:
     demand = Demand("replicated", 1)
     assert refusal_of(demand, "everysec", {"min_slaves_good_slaves": "0"}, None) is None

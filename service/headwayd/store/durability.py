@@ -65,4 +65,6 @@ def _replicas_refusal(wanted: int, info: Mapping[str, str], config: Mapping[str,
     least = int(config.get("min-replicas-to-write", 0))
     if least < wanted:
         return f"durability 'replicated' is asked for, and min-replicas-to-write is {least}: set it to {wanted}"
+    if config.get("min-replicas-max-lag") == "0":  # then the server does not look at all how many there are
+        return "durability 'replicated' is asked for, and min-replicas-max-lag is 0: set it to 10"
     return None

@@ -100,7 +100,7 @@ async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
 async def _config(link: Link) -> dict[str, str] | None:
     """The settings that durability depends on, or None where an operator has taken CONFIG away."""
     try:
-        pairs = await link.command("CONFIG", "GET", "appendfsync", "min-replicas-to-write")
+        pairs = await link.command("CONFIG", "GET", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag")
     except InternalError:  # an unknown command: renamed away
         return None
     except StoreUnavailable as error:

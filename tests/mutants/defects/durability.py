@@ -124,4 +124,12 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/faults/test_durability.py::"
         "test_a_store_that_comes_to_keep_less_is_not_written_to_until_it_keeps_it_again",
     ),
+    Mutant(
+        name="replicas-that-lag-for-ever",
+        defect="A server that writes without any replica is taken for replicated.",
+        file="store/durability.py",
+        old='if config.get("min-replicas-max-lag") == "0":',
+        new="if False:",
+        test="tests/unit/test_store_address.py::test_replicated_needs_replicas_that_may_not_lag_for_ever",
+    ),
 )
