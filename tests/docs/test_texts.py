@@ -22,6 +22,7 @@ from headwayd.store import frames, keys
 from headwayd.telemetry import metric_names
 
 PROTOCOL = (ROOT / "docs/protocol.md").read_text()
+REASONS = (ROOT / "proto/headway/v1/error_reason.proto").read_text()
 STORAGE = (ROOT / "docs/storage.md").read_text()
 DOCUMENTS = sorted(
     [
@@ -121,3 +122,18 @@ def test_the_changelog_knows_the_versions() -> None:
     assert len(versions) == 1
     changelog = (ROOT / "CHANGELOG.md").read_text()
     assert "## [Unreleased]" in changelog or f"## [{versions.pop()}]" in changelog
+
+
+def test_the_schema_promises_the_metadata_of_each_reason_that_the_protocol_does() -> None:
+    in_schema = {
+        reason: set(re.findall(r"`([a-z]+)`", comment.partition("Metadata:")[2]))
+        for comment, reason in re.findall(r"((?:^  // .*\n)+)  ERROR_REASON_([A-Z_]+) = ", REASONS, re.MULTILINE)
+    }
+    for reason, metadata in re.findall(r"^\| ([A-Z_]+) \| [A-Z_]+ \| [^|]* \| ([^|]*) \|", PROTOCOL, re.MULTILINE):
+        assert in_schema[reason] == set(re.findall(r"`([a-z]+)`", metadata)), reason
+
+
+def test_the_schema_knows_every_cause_of_an_unavailable_store() -> None:
+    [sentence] = re.findall(r"`cause` of STORE_UNAVAILABLE is (.*?); of OUTCOME_UNKNOWN", PROTOCOL, re.DOTALL)
+    [causes] = re.findall(r"`cause` \(one word: ([^)]*)\)", REASONS)
+    assert re.findall(r"\b[A-Z]{4,}\b", causes) == re.findall(r"\b[A-Z]{4,}\b", sentence)

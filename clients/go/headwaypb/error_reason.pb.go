@@ -65,10 +65,9 @@ const (
 	ErrorReason_ERROR_REASON_LEASE_STALE ErrorReason = 11
 	// NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`.
 	ErrorReason_ERROR_REASON_LEASE_GONE ErrorReason = 12
-	// RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
-	// `place`.
+	// RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`.
 	ErrorReason_ERROR_REASON_POLL_TOO_SOON ErrorReason = 13
-	// NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`.
+	// NOT_FOUND. The place in line is no longer held. Metadata: `queue`.
 	ErrorReason_ERROR_REASON_PLACE_LOST ErrorReason = 14
 	// INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`.
 	ErrorReason_ERROR_REASON_NAME_REFUSED ErrorReason = 15
@@ -78,14 +77,15 @@ const (
 	// INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`.
 	ErrorReason_ERROR_REASON_TOO_LARGE ErrorReason = 17
 	// UNAVAILABLE. The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING,
-	// READONLY, MISCONF, BUSY, CLUSTERDOWN or STORE).
+	// READONLY, MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
 	ErrorReason_ERROR_REASON_STORE_UNAVAILABLE ErrorReason = 18
 	// RESOURCE_EXHAUSTED. The store is out of memory: nothing new is taken, settling still works. Nothing happened.
 	ErrorReason_ERROR_REASON_STORE_FULL ErrorReason = 19
 	// UNAVAILABLE. The store was asked and its answer was lost: the call may or may not have taken effect. Safe to repeat
 	// with the same ids and leases. Metadata: `cause`.
 	ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN ErrorReason = 20
-	// UNAVAILABLE. The store has too few replicas to promise the durability asked for. Nothing happened.
+	// UNAVAILABLE. The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing
+	// happened.
 	ErrorReason_ERROR_REASON_NOT_DURABLE ErrorReason = 21
 	// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 22

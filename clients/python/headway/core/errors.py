@@ -83,7 +83,7 @@ class LeaseGone(NotFound):
 
 @dataclass(eq=False)
 class PlaceLost(NotFound):
-    """The place in line is no longer held. Metadata: `queue`, `place`."""
+    """The place in line is no longer held. Metadata: `queue`."""
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_PLACE_LOST
 
@@ -203,7 +203,7 @@ class QueueFull(Exhausted):
 
 @dataclass(eq=False)
 class PollTooSoon(Exhausted):
-    """A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`, `place`."""
+    """A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`."""
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_POLL_TOO_SOON
 
@@ -278,7 +278,7 @@ class Unavailable(HeadwayError):
 @dataclass(eq=False)
 class StoreUnavailable(Unavailable):
     """The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING, READONLY,
-    MISCONF, BUSY, CLUSTERDOWN or STORE).
+    MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
     """
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_STORE_UNAVAILABLE
@@ -295,7 +295,7 @@ class OutcomeUnknown(Unavailable):
 
 @dataclass(eq=False)
 class NotDurable(Unavailable):
-    """The store has too few replicas to promise the durability asked for. Nothing happened."""
+    """The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing happened."""
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_NOT_DURABLE
 

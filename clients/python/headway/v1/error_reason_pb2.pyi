@@ -61,11 +61,9 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     ERROR_REASON_LEASE_GONE: _ErrorReason.ValueType  # 12
     """NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`."""
     ERROR_REASON_POLL_TOO_SOON: _ErrorReason.ValueType  # 13
-    """RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
-    `place`.
-    """
+    """RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`."""
     ERROR_REASON_PLACE_LOST: _ErrorReason.ValueType  # 14
-    """NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`."""
+    """NOT_FOUND. The place in line is no longer held. Metadata: `queue`."""
     ERROR_REASON_NAME_REFUSED: _ErrorReason.ValueType  # 15
     """INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`."""
     ERROR_REASON_FIELD_INVALID: _ErrorReason.ValueType  # 16
@@ -76,7 +74,7 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`."""
     ERROR_REASON_STORE_UNAVAILABLE: _ErrorReason.ValueType  # 18
     """UNAVAILABLE. The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING,
-    READONLY, MISCONF, BUSY, CLUSTERDOWN or STORE).
+    READONLY, MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
     """
     ERROR_REASON_STORE_FULL: _ErrorReason.ValueType  # 19
     """RESOURCE_EXHAUSTED. The store is out of memory: nothing new is taken, settling still works. Nothing happened."""
@@ -85,7 +83,9 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     with the same ids and leases. Metadata: `cause`.
     """
     ERROR_REASON_NOT_DURABLE: _ErrorReason.ValueType  # 21
-    """UNAVAILABLE. The store has too few replicas to promise the durability asked for. Nothing happened."""
+    """UNAVAILABLE. The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing
+    happened.
+    """
     ERROR_REASON_SHUTTING_DOWN: _ErrorReason.ValueType  # 22
     """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 23
@@ -167,11 +167,9 @@ ERROR_REASON_LEASE_STALE: ErrorReason.ValueType  # 11
 ERROR_REASON_LEASE_GONE: ErrorReason.ValueType  # 12
 """NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`."""
 ERROR_REASON_POLL_TOO_SOON: ErrorReason.ValueType  # 13
-"""RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
-`place`.
-"""
+"""RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`."""
 ERROR_REASON_PLACE_LOST: ErrorReason.ValueType  # 14
-"""NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`."""
+"""NOT_FOUND. The place in line is no longer held. Metadata: `queue`."""
 ERROR_REASON_NAME_REFUSED: ErrorReason.ValueType  # 15
 """INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`."""
 ERROR_REASON_FIELD_INVALID: ErrorReason.ValueType  # 16
@@ -182,7 +180,7 @@ ERROR_REASON_TOO_LARGE: ErrorReason.ValueType  # 17
 """INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`."""
 ERROR_REASON_STORE_UNAVAILABLE: ErrorReason.ValueType  # 18
 """UNAVAILABLE. The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING,
-READONLY, MISCONF, BUSY, CLUSTERDOWN or STORE).
+READONLY, MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
 """
 ERROR_REASON_STORE_FULL: ErrorReason.ValueType  # 19
 """RESOURCE_EXHAUSTED. The store is out of memory: nothing new is taken, settling still works. Nothing happened."""
@@ -191,7 +189,9 @@ ERROR_REASON_OUTCOME_UNKNOWN: ErrorReason.ValueType  # 20
 with the same ids and leases. Metadata: `cause`.
 """
 ERROR_REASON_NOT_DURABLE: ErrorReason.ValueType  # 21
-"""UNAVAILABLE. The store has too few replicas to promise the durability asked for. Nothing happened."""
+"""UNAVAILABLE. The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing
+happened.
+"""
 ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 22
 """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 23

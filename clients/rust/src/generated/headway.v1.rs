@@ -41,10 +41,9 @@ pub enum ErrorReason {
     LeaseStale = 11,
     /// NOT_FOUND. The lease was never given, or its message or its queue is no more. Metadata: `queue`.
     LeaseGone = 12,
-    /// RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
-    /// `place`.
+    /// RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`.
     PollTooSoon = 13,
-    /// NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`.
+    /// NOT_FOUND. The place in line is no longer held. Metadata: `queue`.
     PlaceLost = 14,
     /// INVALID_ARGUMENT. The queue name is not acceptable; the field violation says why. Metadata: `field`.
     NameRefused = 15,
@@ -54,14 +53,15 @@ pub enum ErrorReason {
     /// INVALID_ARGUMENT. A message, or a batch, is larger than the service accepts. Metadata: `field`, `limit`, `size`.
     TooLarge = 17,
     /// UNAVAILABLE. The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING,
-    /// READONLY, MISCONF, BUSY, CLUSTERDOWN or STORE).
+    /// READONLY, MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
     StoreUnavailable = 18,
     /// RESOURCE_EXHAUSTED. The store is out of memory: nothing new is taken, settling still works. Nothing happened.
     StoreFull = 19,
     /// UNAVAILABLE. The store was asked and its answer was lost: the call may or may not have taken effect. Safe to repeat
     /// with the same ids and leases. Metadata: `cause`.
     OutcomeUnknown = 20,
-    /// UNAVAILABLE. The store has too few replicas to promise the durability asked for. Nothing happened.
+    /// UNAVAILABLE. The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing
+    /// happened.
     NotDurable = 21,
     /// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
     ShuttingDown = 22,

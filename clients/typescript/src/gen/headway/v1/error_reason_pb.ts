@@ -123,15 +123,14 @@ export enum ErrorReason {
   LEASE_GONE = 12,
 
   /**
-   * RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`,
-   * `place`.
+   * RESOURCE_EXHAUSTED. A poll came before poll_min; the place is kept and a strike counted. Metadata: `queue`.
    *
    * @generated from enum value: ERROR_REASON_POLL_TOO_SOON = 13;
    */
   POLL_TOO_SOON = 13,
 
   /**
-   * NOT_FOUND. The place in line is no longer held. Metadata: `queue`, `place`.
+   * NOT_FOUND. The place in line is no longer held. Metadata: `queue`.
    *
    * @generated from enum value: ERROR_REASON_PLACE_LOST = 14;
    */
@@ -161,7 +160,7 @@ export enum ErrorReason {
 
   /**
    * UNAVAILABLE. The store did not do it, and nothing happened. Metadata: `cause` (one word: REFUSED, SILENT, LOADING,
-   * READONLY, MISCONF, BUSY, CLUSTERDOWN or STORE).
+   * READONLY, MISCONF, BUSY, CLUSTERDOWN, LAYOUT or STORE).
    *
    * @generated from enum value: ERROR_REASON_STORE_UNAVAILABLE = 18;
    */
@@ -183,7 +182,8 @@ export enum ErrorReason {
   OUTCOME_UNKNOWN = 20,
 
   /**
-   * UNAVAILABLE. The store has too few replicas to promise the durability asked for. Nothing happened.
+   * UNAVAILABLE. The store has too few replicas to take writes, or keeps less than the service demands of it. Nothing
+   * happened.
    *
    * @generated from enum value: ERROR_REASON_NOT_DURABLE = 21;
    */
