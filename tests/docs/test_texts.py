@@ -137,3 +137,30 @@ def test_the_schema_knows_every_cause_of_an_unavailable_store() -> None:
     [sentence] = re.findall(r"`cause` of STORE_UNAVAILABLE is (.*?); of OUTCOME_UNKNOWN", PROTOCOL, re.DOTALL)
     [causes] = re.findall(r"`cause` \(one word: ([^)]*)\)", REASONS)
     assert re.findall(r"\b[A-Z]{4,}\b", causes) == re.findall(r"\b[A-Z]{4,}\b", sentence)
+
+
+def _comments_of_calls() -> dict[str, str]:
+    schema = "".join((ROOT / f"proto/headway/v1/{name}_service.proto").read_text() for name in ("queue", "admin"))
+    found = re.findall(r"((?:^  // ?.*\n)+)  rpc ([A-Za-z]+)\(", schema, re.MULTILINE)
+    return {name: comment for comment, name in found}
+
+
+def test_each_call_on_a_queue_says_what_it_answers_where_there_is_none() -> None:
+    comments = _comments_of_calls()
+    for method in (*QUEUE_SERVICE.methods, *ADMIN_SERVICE.methods):
+        if "queue" in method.input_type.fields_by_name and method.name != "Create":
+            assert re.search(r"QUEUE_NOT_FOUND|\bGONE\b", comments[method.name]), method.name
+
+
+def test_each_call_names_in_the_schema_the_errors_that_the_protocol_does() -> None:
+    comments = _comments_of_calls()
+    sections = re.findall(r"^### ([A-Z][a-z]+)\n(.*?)(?=^##|\Z)", PROTOCOL, re.MULTILINE | re.DOTALL)
+    told = re.compile(r"^Errors: ([^.]*)\.", re.MULTILINE)
+    errors = {name: match[1] for name, text in sections if (match := told.search(text))}
+    errors["Close"] = "QUEUE_DELETED"  # P-CLOSE-4
+    errors["Purge"] = "QUEUE_DELETED"  # P-PURGE-3
+    errors["WatchPosition"] = "PLACE_LOST"  # P-STAND-6
+    assert {"Put", "Get", "Peek", "Consume"} <= set(errors)
+    for name, reasons in errors.items():
+        for reason in re.findall(r"[A-Z]{4,}(?:_[A-Z]+)+", reasons):
+            assert reason in comments[name], f"{name}: {reason}"

@@ -38,14 +38,19 @@ const (
 //
 // What an operator does to queues and asks of the service.
 type AdminServiceClient interface {
-	// Stops handing out messages of a queue until Resume. Idempotent.
+	// Stops handing out messages of a queue until Resume; puts, settling and leases that run go on.
+	//
+	// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
-	// Hands out messages again. Idempotent.
+	// Hands out messages again, and wakes everybody who waits.
+	//
+	// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
 	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
 	// Removes every message that waits or is delayed, and on request the dead; leased messages stay with their holders.
 	//
 	// Does not block; a large queue is emptied in bounded steps, and messages put meanwhile may be removed too. Errors:
-	// QUEUE_NOT_FOUND, ROLE_IN_USE.
+	// QUEUE_NOT_FOUND, ROLE_IN_USE, QUEUE_DELETED if the queue goes meanwhile; with the last two a part may be removed.
+	// Safe to repeat: it goes on from there.
 	Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error)
 	// Restores what a foreign client left behind that died in the middle of an operation: its role, and the counters and
 	// tokens of the half-done step (the bytes of a message that it took and did not count are lost).
@@ -196,14 +201,19 @@ func (c *adminServiceClient) GetServerInfo(ctx context.Context, in *GetServerInf
 //
 // What an operator does to queues and asks of the service.
 type AdminServiceServer interface {
-	// Stops handing out messages of a queue until Resume. Idempotent.
+	// Stops handing out messages of a queue until Resume; puts, settling and leases that run go on.
+	//
+	// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
 	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
-	// Hands out messages again. Idempotent.
+	// Hands out messages again, and wakes everybody who waits.
+	//
+	// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
 	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
 	// Removes every message that waits or is delayed, and on request the dead; leased messages stay with their holders.
 	//
 	// Does not block; a large queue is emptied in bounded steps, and messages put meanwhile may be removed too. Errors:
-	// QUEUE_NOT_FOUND, ROLE_IN_USE.
+	// QUEUE_NOT_FOUND, ROLE_IN_USE, QUEUE_DELETED if the queue goes meanwhile; with the last two a part may be removed.
+	// Safe to repeat: it goes on from there.
 	Purge(context.Context, *PurgeRequest) (*PurgeResponse, error)
 	// Restores what a foreign client left behind that died in the middle of an operation: its role, and the counters and
 	// tokens of the half-done step (the bytes of a message that it took and did not count are lost).

@@ -47,10 +47,11 @@ const (
 // Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 //
 // Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-// OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-// QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-// gRPC itself, with RESOURCE_EXHAUSTED and no details.
+// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+// STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+// and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+// deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+// beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
 type QueueServiceClient interface {
 	// Makes a queue with a policy.
 	//
@@ -75,7 +76,7 @@ type QueueServiceClient interface {
 	// Closes a queue for good: no more puts; consumers drain what waits, is delayed or leased, then get QUEUE_DRAINED.
 	//
 	// Waits up to `wait` for a foreign producer's role. Not idempotent by pressure's rule: a second Close fails with
-	// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE.
+	// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, QUEUE_DELETED if the queue goes while it waits.
 	Close(ctx context.Context, in *CloseRequest, opts ...grpc.CallOption) (*CloseResponse, error)
 	// Deletes a queue with all its messages: everybody who waits is woken and told, then no key is left behind.
 	//
@@ -92,13 +93,15 @@ type QueueServiceClient interface {
 	Put(ctx context.Context, in *PutRequest, opts ...grpc.CallOption) (*PutResponse, error)
 	// Leases up to `max_messages` messages from the head of the line.
 	//
-	// If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+	// If none can be leased, waits up to `wait` for the first; waiting calls of all service processes are served first
 	// come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
 	// answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
 	// The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
 	// goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
 	// QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
-	// `ack` on a queue that stands answers with `settled` and with none of the last four.
+	// `ack` on a queue that stands answers with `settled` and with none of the last four. With `place` also PLACE_LOST (it
+	// is no longer held) and POLL_TOO_SOON (only if nothing was settled; the place stays). Idempotent with an
+	// `attempt_id`.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
 	// Settles leases for good.
 	//
@@ -151,7 +154,7 @@ type QueueServiceClient interface {
 	// (OUTCOME_DRAINED) or deleted (OUTCOME_DELETED). The rest is as for messages.
 	//
 	// Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every id, and a producer's place, ends
-	// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
+	// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), PLACE_LOST (`stand.place` is no longer held), SHUTTING_DOWN.
 	WatchPosition(ctx context.Context, in *WatchPositionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPositionResponse], error)
 	// Streams a queue's numbers, at most once every `interval`, only when they changed.
 	//
@@ -389,10 +392,11 @@ type QueueService_ConsumeClient = grpc.BidiStreamingClient[ConsumeRequest, Consu
 // Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 //
 // Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-// OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-// QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-// gRPC itself, with RESOURCE_EXHAUSTED and no details.
+// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+// STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+// and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+// deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+// beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
 type QueueServiceServer interface {
 	// Makes a queue with a policy.
 	//
@@ -417,7 +421,7 @@ type QueueServiceServer interface {
 	// Closes a queue for good: no more puts; consumers drain what waits, is delayed or leased, then get QUEUE_DRAINED.
 	//
 	// Waits up to `wait` for a foreign producer's role. Not idempotent by pressure's rule: a second Close fails with
-	// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE.
+	// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, QUEUE_DELETED if the queue goes while it waits.
 	Close(context.Context, *CloseRequest) (*CloseResponse, error)
 	// Deletes a queue with all its messages: everybody who waits is woken and told, then no key is left behind.
 	//
@@ -434,13 +438,15 @@ type QueueServiceServer interface {
 	Put(context.Context, *PutRequest) (*PutResponse, error)
 	// Leases up to `max_messages` messages from the head of the line.
 	//
-	// If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+	// If none can be leased, waits up to `wait` for the first; waiting calls of all service processes are served first
 	// come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
 	// answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
 	// The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
 	// goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
 	// QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
-	// `ack` on a queue that stands answers with `settled` and with none of the last four.
+	// `ack` on a queue that stands answers with `settled` and with none of the last four. With `place` also PLACE_LOST (it
+	// is no longer held) and POLL_TOO_SOON (only if nothing was settled; the place stays). Idempotent with an
+	// `attempt_id`.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
 	// Settles leases for good.
 	//
@@ -493,7 +499,7 @@ type QueueServiceServer interface {
 	// (OUTCOME_DRAINED) or deleted (OUTCOME_DELETED). The rest is as for messages.
 	//
 	// Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every id, and a producer's place, ends
-	// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
+	// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), PLACE_LOST (`stand.place` is no longer held), SHUTTING_DOWN.
 	WatchPosition(*WatchPositionRequest, grpc.ServerStreamingServer[WatchPositionResponse]) error
 	// Streams a queue's numbers, at most once every `interval`, only when they changed.
 	//

@@ -87,14 +87,18 @@ class AdminServiceServicer(object):
     """
 
     def Pause(self, request, context):
-        """Stops handing out messages of a queue until Resume. Idempotent.
+        """Stops handing out messages of a queue until Resume; puts, settling and leases that run go on.
+
+        Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resume(self, request, context):
-        """Hands out messages again. Idempotent.
+        """Hands out messages again, and wakes everybody who waits.
+
+        Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,7 +108,8 @@ class AdminServiceServicer(object):
         """Removes every message that waits or is delayed, and on request the dead; leased messages stay with their holders.
 
         Does not block; a large queue is emptied in bounded steps, and messages put meanwhile may be removed too. Errors:
-        QUEUE_NOT_FOUND, ROLE_IN_USE.
+        QUEUE_NOT_FOUND, ROLE_IN_USE, QUEUE_DELETED if the queue goes meanwhile; with the last two a part may be removed.
+        Safe to repeat: it goes on from there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -29,10 +29,11 @@ class QueueServiceStub(object):
     """Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 
     Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-    OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-    QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-    gRPC itself, with RESOURCE_EXHAUSTED and no details.
+    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+    STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+    and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+    deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+    beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
     """
 
     def __init__(self, channel):
@@ -132,10 +133,11 @@ class QueueServiceServicer(object):
     """Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 
     Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-    OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-    QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-    gRPC itself, with RESOURCE_EXHAUSTED and no details.
+    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+    STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+    and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+    deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+    beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
     """
 
     def Create(self, request, context):
@@ -182,7 +184,7 @@ class QueueServiceServicer(object):
         """Closes a queue for good: no more puts; consumers drain what waits, is delayed or leased, then get QUEUE_DRAINED.
 
         Waits up to `wait` for a foreign producer's role. Not idempotent by pressure's rule: a second Close fails with
-        QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE.
+        QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, QUEUE_DELETED if the queue goes while it waits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -214,13 +216,15 @@ class QueueServiceServicer(object):
     def Get(self, request, context):
         """Leases up to `max_messages` messages from the head of the line.
 
-        If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+        If none can be leased, waits up to `wait` for the first; waiting calls of all service processes are served first
         come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
         answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
         The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
         goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
         QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
-        `ack` on a queue that stands answers with `settled` and with none of the last four.
+        `ack` on a queue that stands answers with `settled` and with none of the last four. With `place` also PLACE_LOST (it
+        is no longer held) and POLL_TOO_SOON (only if nothing was settled; the place stays). Idempotent with an
+        `attempt_id`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -303,7 +307,7 @@ class QueueServiceServicer(object):
         (OUTCOME_DRAINED) or deleted (OUTCOME_DELETED). The rest is as for messages.
 
         Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every id, and a producer's place, ends
-        with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
+        with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), PLACE_LOST (`stand.place` is no longer held), SHUTTING_DOWN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -449,10 +453,11 @@ class QueueService(object):
     """Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
 
     Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-    OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-    QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-    gRPC itself, with RESOURCE_EXHAUSTED and no details.
+    FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+    STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+    and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+    deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+    beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
     """
 
     @staticmethod

@@ -1062,7 +1062,9 @@ pub mod admin_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Stops handing out messages of a queue until Resume. Idempotent.
+        /// Stops handing out messages of a queue until Resume; puts, settling and leases that run go on.
+        ///
+        /// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
         pub async fn pause(
             &mut self,
             request: impl tonic::IntoRequest<super::PauseRequest>,
@@ -1084,7 +1086,9 @@ pub mod admin_service_client {
                 .insert(GrpcMethod::new("headway.v1.AdminService", "Pause"));
             self.inner.unary(req, path, codec).await
         }
-        /// Hands out messages again. Idempotent.
+        /// Hands out messages again, and wakes everybody who waits.
+        ///
+        /// Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
         pub async fn resume(
             &mut self,
             request: impl tonic::IntoRequest<super::ResumeRequest>,
@@ -1109,7 +1113,8 @@ pub mod admin_service_client {
         /// Removes every message that waits or is delayed, and on request the dead; leased messages stay with their holders.
         ///
         /// Does not block; a large queue is emptied in bounded steps, and messages put meanwhile may be removed too. Errors:
-        /// QUEUE_NOT_FOUND, ROLE_IN_USE.
+        /// QUEUE_NOT_FOUND, ROLE_IN_USE, QUEUE_DELETED if the queue goes meanwhile; with the last two a part may be removed.
+        /// Safe to repeat: it goes on from there.
         pub async fn purge(
             &mut self,
             request: impl tonic::IntoRequest<super::PurgeRequest>,
@@ -2055,10 +2060,11 @@ pub mod queue_service_client {
     /// Bounded, blocking, closable FIFO queues with leases, that tell everyone where they stand.
     ///
     /// Every call answers within its deadline. Spans have millisecond resolution; input out of its range is refused with
-    /// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, STORE_UNAVAILABLE,
-    /// OUTCOME_UNKNOWN, SHUTTING_DOWN or OVERLOADED; a call on a queue whose deletion has begun and is held up fails with
-    /// QUEUE_DELETED; the other errors are named at each call. Requests far beyond `Limits.max_request_bytes` are refused by
-    /// gRPC itself, with RESOURCE_EXHAUSTED and no details.
+    /// FIELD_INVALID and is never silently corrected. Any call may fail with NAME_REFUSED, FIELD_INVALID, TOO_LARGE,
+    /// STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, SHUTTING_DOWN, OVERLOADED, INTERNAL or NOT_IMPLEMENTED,
+    /// and where callers are known with UNAUTHENTICATED, PERMISSION_DENIED or QUOTA_EXCEEDED; a call on a queue whose
+    /// deletion has begun and is held up fails with QUEUE_DELETED; the other errors are named at each call. Requests far
+    /// beyond `Limits.max_request_bytes` are refused by gRPC itself, with RESOURCE_EXHAUSTED and no details.
     #[derive(Debug, Clone)]
     pub struct QueueServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2245,7 +2251,7 @@ pub mod queue_service_client {
         /// Closes a queue for good: no more puts; consumers drain what waits, is delayed or leased, then get QUEUE_DRAINED.
         ///
         /// Waits up to `wait` for a foreign producer's role. Not idempotent by pressure's rule: a second Close fails with
-        /// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE.
+        /// QUEUE_CLOSED. Errors: QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, QUEUE_DELETED if the queue goes while it waits.
         pub async fn close(
             &mut self,
             request: impl tonic::IntoRequest<super::CloseRequest>,
@@ -2322,13 +2328,15 @@ pub mod queue_service_client {
         }
         /// Leases up to `max_messages` messages from the head of the line.
         ///
-        /// If none can be leased, waits up to `wait` for the first; waiting calls of one service process are served first
+        /// If none can be leased, waits up to `wait` for the first; waiting calls of all service processes are served first
         /// come, first served, except that a call whose `ack` ends a lease goes on with the next message at once. An empty
         /// answer is a result, not an error. `ack` settles earlier leases in the same atomic step, also if nothing is leased.
         /// The answer carries at most `Limits.max_response_bytes` of messages, but at least one that was leased. If the caller
         /// goes away, its leases are given back at once, at no attempt's cost. Errors: QUEUE_NOT_FOUND, QUEUE_DRAINED,
         /// QUEUE_DELETED, QUEUE_PAUSED (only with `wait` zero: a waiting call waits for the resume), ROLE_IN_USE. A call with
-        /// `ack` on a queue that stands answers with `settled` and with none of the last four.
+        /// `ack` on a queue that stands answers with `settled` and with none of the last four. With `place` also PLACE_LOST (it
+        /// is no longer held) and POLL_TOO_SOON (only if nothing was settled; the place stays). Idempotent with an
+        /// `attempt_id`.
         pub async fn get(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRequest>,
@@ -2504,7 +2512,7 @@ pub mod queue_service_client {
         /// (OUTCOME_DRAINED) or deleted (OUTCOME_DELETED). The rest is as for messages.
         ///
         /// Errors: QUEUE_NOT_FOUND, QUEUE_DELETED (before the first message only; later every id, and a producer's place, ends
-        /// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), SHUTTING_DOWN.
+        /// with OUTCOME_DELETED), STORE_UNAVAILABLE (likewise), PLACE_LOST (`stand.place` is no longer held), SHUTTING_DOWN.
         pub async fn watch_position(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchPositionRequest>,

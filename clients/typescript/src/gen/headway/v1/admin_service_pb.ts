@@ -898,7 +898,9 @@ export const StoreSchema: GenMessage<Store> = /*@__PURE__*/
  */
 export const AdminService: GenService<{
   /**
-   * Stops handing out messages of a queue until Resume. Idempotent.
+   * Stops handing out messages of a queue until Resume; puts, settling and leases that run go on.
+   *
+   * Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
    *
    * @generated from rpc headway.v1.AdminService.Pause
    */
@@ -908,7 +910,9 @@ export const AdminService: GenService<{
     output: typeof PauseResponseSchema;
   },
   /**
-   * Hands out messages again. Idempotent.
+   * Hands out messages again, and wakes everybody who waits.
+   *
+   * Does not block. Idempotent. Errors: QUEUE_NOT_FOUND.
    *
    * @generated from rpc headway.v1.AdminService.Resume
    */
@@ -921,7 +925,8 @@ export const AdminService: GenService<{
    * Removes every message that waits or is delayed, and on request the dead; leased messages stay with their holders.
    *
    * Does not block; a large queue is emptied in bounded steps, and messages put meanwhile may be removed too. Errors:
-   * QUEUE_NOT_FOUND, ROLE_IN_USE.
+   * QUEUE_NOT_FOUND, ROLE_IN_USE, QUEUE_DELETED if the queue goes meanwhile; with the last two a part may be removed.
+   * Safe to repeat: it goes on from there.
    *
    * @generated from rpc headway.v1.AdminService.Purge
    */
