@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
 
+from headwayd.domain.model import GetOrder
+from headwayd.domain.standing import Waiter
 from headwayd.engine.releasing import MOST_AT_ONCE, Releases
 from headwayd.engine.tasks import Tasks
 from integration.desk import HOUR_MS, Desk
@@ -13,6 +16,8 @@ from integration.desk import HOUR_MS, Desk
 PART = 500
 MANY = 4_000
 MOST_COMMANDS = 200  # of one step that looks whether attempts are over
+MOST_FOUND = 2_000  # leases that one step finds: a thousand, and how many more the last bundle has
+GONE, HERE = "headway/gone/1", "headway/here/1"
 
 
 @pytest.fixture
@@ -46,6 +51,48 @@ async def test_those_of_many_holders_come_back_in_order_and_nothing_is_moved_for
     # To put one in the middle, those before it are taken out, and put back.
     assert after.get("cmdstat_rpop") == before.get("cmdstat_rpop")
     assert [delivery.payload for delivery in await desk.take(1_000)] == [b"%d" % number for number in range(1_000)]
+
+
+@pytest.mark.parametrize("kept", ["in bundles", "by themselves"])
+async def test_those_of_a_killed_process_come_back_in_order_and_in_small_steps(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """Two of its streams, and one of another process, have leased them in turns of 500, half of these by 10."""
+    await desk.create(max_attempts=1)
+    names = [b"%04d" % number for number in range(MANY)]
+    streams = [f"{GONE}#1", f"{HERE}#1", f"{GONE}#2"]
+    stays: list[bytes] = []
+    for turn, start in enumerate(range(0, MANY, PART)):
+        part = names[start : start + PART]
+        await desk.put(*part, ids=[name.decode() for name in part] if kept == "by themselves" else ())
+        waiter = Waiter(name=streams[turn % 3], owns_leases=True)
+        if waiter.name.startswith(HERE):
+            stays += part
+        for _ in range(50 if turn % 2 else 1):
+            order = GetOrder(desk.name, max_messages=10 if turn % 2 else PART, lease_ms=HOUR_MS, max_bytes=10**7)
+            await desk.store.get(order, waiter=waiter, budget_s=5)
+    assert (await desk.counts()).leased == MANY
+    back, ask = [0], desk.store._ask
+
+    async def watched(script: str, *arguments: object, **named: object) -> object:
+        answer = await ask(script, *arguments, **named)  # type: ignore[arg-type]
+        assert len(answer) <= MOST_FOUND
+        back.append(int(desk.raw.llen(desk.key("q"))))
+        return answer
+
+    monkeypatch.setattr(desk.store, "_ask", watched)
+    before = desk.raw.info("commandstats")
+    await desk.store.drop_absent(desk.name, spared=[HERE], budget_s=5)
+    after = desk.raw.info("commandstats")
+    monkeypatch.undo()
+    assert max(later - earlier for earlier, later in itertools.pairwise(back)) <= MOST_AT_ONCE
+    for command in ("rpop", "hgetall"):  # nothing is moved for it, and nothing is read as a whole
+        assert after.get(f"cmdstat_{command}") == before.get(f"cmdstat_{command}")
+    assert desk.raw.hgetall(desk.key("held")) == {streams[1].encode(): b"%d" % len(stays)}
+    assert await desk.is_sound()
+    taken = [one for _ in range(MANY // PART) for one in await desk.take(PART)]
+    assert {one.attempt for one in taken} == {1}
+    assert [one.payload for one in taken] == sorted(set(names) - set(stays))
 
 
 async def test_whether_attempts_are_over_is_looked_at_in_small_steps(desk: Desk) -> None:

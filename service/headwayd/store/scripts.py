@@ -233,6 +233,8 @@ NAMES = (
     "stands",
     "blocked",
     "drop_absent",
+    "find_absent",
+    "release_absent",
     "feed",
     "purge",
     "sweep",

@@ -8,10 +8,12 @@ from headwayd.domain.hints import PollHints
 from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies, watch_replies
-from headwayd.store.asking import Asking
+from headwayd.store.asking import DEAR, Asking
 from headwayd.store.packing import Argument
 from headwayd.store.several import ask_each
 
+_FOUND_AT_ONCE = 1_000  # leases that a step looks at
+_RELEASED_AT_ONCE = 200  # some milliseconds of the store
 _NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)
 
 
@@ -68,11 +70,34 @@ class StandSteps(Asking):
         return stand_replies.footings(reply)
 
     async def drop_absent(self, queue: str, *, spared: Collection[str] = (), budget_s: float) -> None:
-        """Ends what processes that are gone left standing in line, and gives back what their streams owned; those that
-        are `spared` are taken for present."""
+        """Ends what processes that are gone left standing in line, and gives back what their streams owned, in steps of
+        bounded size, each within the budget; those that are `spared` are taken for present."""
         reply = await self._ask("drop_absent", queue, *spared, budget_s=budget_s)
-        if replies.missing(reply[0], queue) is None:
-            self._note_due(queue, reply[1], reply[2])
+        if replies.missing(reply[0], queue) is not None:
+            return
+        self._note_due(queue, reply[1], reply[2])
+        if replies.text(reply[3]) == "1":
+            tickets = await self._owned_by_absent(queue, spared, budget_s=budget_s)
+            # The last first: so each step goes to the head before the ones before, and none of these has to be moved.
+            for end in range(len(tickets), 0, -_RELEASED_AT_ONCE):
+                part = tickets[max(end - _RELEASED_AT_ONCE, 0) : end]
+                words: tuple[Argument, ...] = (len(spared), *spared, *part)
+                reply = await self._ask("release_absent", queue, *words, budget_s=budget_s, items=DEAR * len(part))
+                if replies.missing(reply[0], queue) is not None:
+                    return
+                self._note_due(queue, reply[1], reply[2])
+
+    async def _owned_by_absent(self, queue: str, spared: Collection[str], *, budget_s: float) -> Sequence[int]:
+        """The tickets, in order, of what streams of processes own that are gone."""
+        tickets: set[int] = set()
+        cursor: str | None = ""
+        while cursor is not None:
+            reply = await self._ask("find_absent", queue, cursor, *spared, budget_s=budget_s, items=_FOUND_AT_ONCE)
+            if replies.missing(reply[0], queue) is not None:
+                break
+            cursor = replies.text(reply[1]) or None
+            tickets.update(map(int, reply[2:]))
+        return sorted(tickets)
 
     async def processes(self, *, budget_s: float) -> frozenset[str]:
         """The names of all processes that listen to the store now; of several servers, to any of those that answer."""

@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="bundle-stays-with-the-dead",
         defect="What a stream holds in a bundle is not given back when its process is gone.",
         file=INCLUDE + "stands.lua",
-        old="    if bundle then untie(S, bundle) end\n",
+        old="  for _, ticket in ipairs(tickets) do untie_with(S, ticket) end\n",
         new="",
         test="tests/integration/test_bundles.py::test_what_a_stream_of_a_dead_process_had_in_a_bundle_is_given_back",
     ),

@@ -420,4 +420,28 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return wanted",
         test="tests/integration/test_lifecycle.py::test_calls_are_accepted_by_as_many_as_are_set",
     ),
+    Mutant(
+        name="those-of-the-dead-at-once",
+        defect="What the streams of a killed process held goes back in one step, however much it is.",
+        file="store/stand_steps.py",
+        old="_RELEASED_AT_ONCE = 200",
+        new="_RELEASED_AT_ONCE = 200_000",
+        test=MANY_END + "test_those_of_a_killed_process_come_back_in_order_and_in_small_steps",
+    ),
+    Mutant(
+        name="first-of-the-dead-first",
+        defect="Of what the streams of a killed process held each step moves what the ones before have given back.",
+        file="store/stand_steps.py",
+        old="range(len(tickets), 0, -_RELEASED_AT_ONCE)",
+        new="range(len(tickets) % _RELEASED_AT_ONCE, len(tickets) + 1, _RELEASED_AT_ONCE)",
+        test=MANY_END + "test_those_of_a_killed_process_come_back_in_order_and_in_small_steps",
+    ),
+    Mutant(
+        name="looked-for-in-all-at-once",
+        defect="To find what the streams of a killed process held the store looks at all leases in one step.",
+        file=INCLUDE + "stands.lua",
+        old="local FOUND_AT_ONCE = 1000",
+        new="local FOUND_AT_ONCE = 1000000",
+        test=MANY_END + "test_those_of_a_killed_process_come_back_in_order_and_in_small_steps",
+    ),
 )

@@ -1,31 +1,65 @@
 -- @include line
 
--- Gives back, at no attempt's cost, what streams have leased whose waiter is_gone. O(steps with leases out), and O(all
--- leases) if there is something to give back.
-local function release_owned(S, is_gone)
-  local is_theirs, owners = {}, redis.call('HGETALL', K.owners)
-  for i = 1, #owners, 2 do
-    local _, waiter = owner_of(owners[i + 1])
-    if is_gone(waiter) then is_theirs[owners[i]] = true end
+local FOUND_AT_ONCE = 1000
+local FROM_THE_FIRST = 'b0'   -- cursors: 'b' + ticket in front of the bundles to look at; 's' + that of a scan of the rest
+
+-- Tells of a waiter whether its process is gone. Those that ARGV names, from one to another, are taken for present.
+local function absence_of_all_but(S, from, to)
+  S.present = {}
+  for i = from, to do S.present[ARGV[i]] = true end
+  return function(waiter) return not is_heard(S, process_of(waiter)) end
+end
+
+local function is_owned_by_gone(kept, is_gone)
+  return kept and is_gone((select(2, owner_of(kept))))
+end
+
+-- Looks at some of the leases, from a cursor on, and appends to `found` the tickets of those that streams own whose
+-- waiter is_gone. Returns the next cursor; '' = there are no more. Bundles come first: what is untied meanwhile stands
+-- among the rest. What is leased all the while is found, maybe twice. O(FOUND_AT_ONCE + leases of a bundle).
+local function find_owned(S, cursor, is_gone, found)
+  local at = string.sub(cursor, 2)
+  if string.sub(cursor, 1, 1) == 'b' then
+    local steps = redis.call('ZRANGEBYSCORE', K.bundle_from, '(' .. at, '+inf', 'LIMIT', 0, FOUND_AT_ONCE)
+    for i, kept in ipairs(fields_of(K.owners, steps)) do
+      local bundle = is_owned_by_gone(kept, is_gone) and read_bundle(S, steps[i])
+      if bundle then
+        for ticket = bundle.first, bundle.first + bundle.count - 1 do
+          if is_out(bundle, ticket) then found[#found + 1] = text_of(ticket) end
+        end
+        if #found >= FOUND_AT_ONCE then return 'b' .. text_of(bundle.first) end
+      end
+    end
+    if #steps < FOUND_AT_ONCE then return 's0' end
+    return 'b' .. redis.call('ZSCORE', K.bundle_from, steps[#steps])
   end
-  if next(is_theirs) == nil then return end
-  for step in pairs(is_theirs) do
-    local bundle = read_bundle(S, step)
-    if bundle then untie(S, bundle) end
+  local scan, steps = redis.call('HSCAN', K.lease, at, 'COUNT', FOUND_AT_ONCE), {}
+  local leases = scan[2]
+  for i = 1, #leases, 2 do steps[#steps + 1] = owned_as(leases[i + 1], leases[i]) end
+  for i, kept in ipairs(fields_of(K.owners, steps)) do
+    if is_owned_by_gone(kept, is_gone) then found[#found + 1] = leases[2 * i - 1] end
   end
-  local tickets, records, leases = {}, {}, redis.call('HGETALL', K.lease)
-  for i = 1, #leases, 2 do
-    if is_theirs[owned_as(leases[i + 1], leases[i])] then
-      tickets[#tickets + 1], records[#records + 1] = leases[i], leases[i + 1]
+  return scan[1] == '0' and '' or 's' .. scan[1]
+end
+
+-- Gives back, at no attempt's cost, those of these leases that streams own whose waiter is_gone. O(k log n), and what
+-- untying their bundles takes.
+local function release_owned(S, tickets, is_gone)
+  for _, ticket in ipairs(tickets) do untie_with(S, ticket) end
+  local leases, steps = fields_of(K.lease, tickets), {}
+  for i, packed in ipairs(leases) do steps[i] = packed and owned_as(packed, tickets[i]) or '' end
+  local theirs, records, seen, back = {}, {}, {}, {}
+  for i, kept in ipairs(fields_of(K.owners, steps)) do
+    if is_owned_by_gone(kept, is_gone) and not seen[tickets[i]] then
+      theirs[#theirs + 1], records[#records + 1], seen[tickets[i]] = tickets[i], leases[i], true
     end
   end
-  local elements, back = fields_of(K.body, tickets), {}
-  for i, ticket in ipairs(tickets) do
+  for i, element in ipairs(fields_of(K.body, theirs)) do
     local record = unpack_record(records[i])
     record.flags = with_flag(record.flags, FLAG.RELEASED)
-    back[i] = { ticket = tonumber(ticket), element = elements[i], record = record }
+    back[i] = { ticket = tonumber(theirs[i]), element = element, record = record }
   end
-  drop_leases(S, tickets, false, records)
+  drop_leases(S, theirs, false, records)
   return_to_head(S, back)
 end
 
@@ -34,7 +68,10 @@ end
 local function end_waiter(S, waiter)
   redis.call('ZREM', K.consumers, waiter)
   if redis.call('HEXISTS', K.held, waiter) == 1 then
-    release_owned(S, function(owner) return owner == waiter end)
+    local function is_it(owner) return owner == waiter end
+    local cursor, tickets = FROM_THE_FIRST, {}
+    repeat cursor = find_owned(S, cursor, is_it, tickets) until cursor == ''
+    release_owned(S, tickets, is_it)
   end
   forget_holder(waiter)
 end
