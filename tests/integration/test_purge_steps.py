@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from harness import StoreServer
 from headwayd.domain.errors import QueueDeleted
 from headwayd.domain.model import Purged
 from headwayd.engine.ports import RoleStep
-from integration.desk import BUDGET_S, Desk
+from integration.desk import BUDGET_S, Desk, desk_at, queue_of
 
 A_STEP = 1_000
+REACH = "local NEAR = 40\nlocal MOST_MOVED = 20\n"  # what is withdrawn stays in the list if it stands deeper
 
 
 async def purge(desk: Desk) -> Purged | RoleStep:
@@ -82,3 +84,21 @@ async def test_a_queue_that_nobody_knew_is_purged_in_steps(desk: Desk) -> None:
     desk.raw.lpush(desk.key("q"), *[b"foreign"] * (A_STEP + 1))
     desk.raw.delete(desk.key("meta"))  # as a foreign client makes one
     assert await purge(desk) == Purged(waiting=A_STEP + 1, delayed=0, dead=0)
+
+
+async def test_a_purge_goes_on_behind_a_long_run_of_withdrawn_messages(
+    store_server: StoreServer, request: pytest.FixtureRequest
+) -> None:
+    async with desk_at(store_server, queue_of(request), reach=REACH) as desk:
+        await desk.create()
+        names = [f"id-{n}" for n in range(5 * A_STEP)]
+        for start in range(0, len(names), A_STEP):
+            part = names[start : start + A_STEP]
+            await desk.put(*[b"x"] * len(part), ids=part)
+        for start in range(100, len(names) - 100, 400):
+            await desk.withdraw(*names[start : start + 400])
+        assert int(desk.raw.zcard(desk.key("holes"))) > 4 * A_STEP  # more than three steps take
+        assert (await desk.counts()).length == 200
+        assert await purge(desk) == Purged(waiting=200, delayed=0, dead=0)
+        assert (await desk.counts()).length == 0
+        assert await desk.is_sound()

@@ -189,9 +189,9 @@ class QueueSteps(Asking):
                     return RoleStep(False, text(reply[1]), text(reply[2]))
                 if (error := replies.missing(reply[0], queue)) is not None:
                     raise error
-                if not there:
-                    generation, there = text(reply[2]), dict(zip(removed, map(int, reply[3:]), strict=True))
-                if int(reply[1]) == 0:
+                before = dict(zip(removed, map(int, reply[3:]), strict=True))
+                generation, there = text(reply[2]), there or before
+                if before[kind] == 0:  # else the step may have met only what was withdrawn and stood before them
                     break
                 removed[kind] += int(reply[1])
         return Purged(**removed)

@@ -317,6 +317,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=PURGE + "test_a_purge_goes_no_further_in_the_next_queue",
     ),
     Mutant(
+        name="purge-ends-at-what-was-withdrawn",
+        defect="A Purge ends in front of many messages that were withdrawn and whose elements stand before others.",
+        file="store/queue_steps.py",
+        old="if before[kind] == 0:",
+        new="if int(reply[1]) == 0:",
+        test=PURGE + "test_a_purge_goes_on_behind_a_long_run_of_withdrawn_messages",
+    ),
+    Mutant(
         name="purge-without-an-end",
         defect="A Purge goes on as long as something is put.",
         file="store/queue_steps.py",
