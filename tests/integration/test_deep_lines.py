@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from headwayd.domain.model import Peeked
+from harness import StoreServer
+from headwayd.domain.model import GetOrder, Peeked
+from headwayd.engine.ports import Wait
 from headwayd.store import frames
-from integration.desk import BUDGET_S, Desk
+from integration.desk import BUDGET_S, Desk, desk_at, queue_of
 
 LENGTH = 30_000
 NEAR = 4_096  # as lua/include/reach.lua has it
+NARROW = 40  # instead of NEAR, so that many holes are soon made
+AT_ONCE = 500  # most holes that a Get passes over, as lua/include/due.lua has it; by 64
+MORE_COMMANDS = 64  # binary searches'
 
 
 async def fill(desk: Desk, length: int = LENGTH) -> None:
@@ -105,3 +110,94 @@ async def test_withdrawing_costs_much_the_same_at_any_depth(desk: Desk, figure: 
     near, deep = await seconds(range(10, 110)), await seconds(range(LENGTH // 2, LENGTH // 2 + 100))
     figure("withdraw one of 30,000, near the head / in the middle", f"{near * 1e6:.0f} / {deep * 1e6:.0f} µs")
     assert holes(desk) == 100
+
+
+# -- a long run of withdrawn messages in the line ----------------------------------------------------------------------
+
+
+@pytest.fixture
+async def narrow(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
+    reach = f"local NEAR = {NARROW}\nlocal MOST_MOVED = {NARROW}\n"
+    async with desk_at(store_server, queue_of(request), reach=reach) as made:
+        yield made
+
+
+async def with_a_run(desk: Desk, count: int, *, first: int = 100, came_back: bool = False) -> None:
+    """Some that wait first, so many that were withdrawn, and a hundred that wait; if they `came_back` all had been
+    leased before."""
+    await desk.create()
+    length = first + count + 100
+    await fill(desk, length)
+    if came_back:
+        await desk.put(b"behind")
+        taken = [one for _ in range(0, length, 500) for one in await desk.take(min(500, length))]
+        for end in range(len(taken), 0, -500):
+            await desk.store.release(
+                desk.name, [one.lease for one in taken[max(end - 500, 0) : end]], budget_s=BUDGET_S
+            )
+        assert (await desk.counts()).length == length + 1
+    for start in range(first, first + count, 500):
+        await desk.withdraw(*(f"id-{n}" for n in range(start, min(start + 500, first + count))))
+    assert holes(desk) > count - 4 * NARROW
+    assert await desk.is_sound()
+
+
+@pytest.mark.parametrize("came_back", [False, True], ids=["new", "returned"])
+@pytest.mark.parametrize("first", [100, 10], ids=["in the list", "taken out of it"])
+async def test_a_peek_costs_no_more_the_more_were_withdrawn_before_what_it_tells(
+    narrow: Desk, first: int, came_back: bool
+) -> None:
+    async def commands(desk: Desk, count: int) -> int:
+        await with_a_run(desk, count, first=first, came_back=came_back)
+        for _ in range(0 if first == 100 else 2 * count // NARROW):
+            await desk.sweep()  # which takes those out of it that have come near to the head
+        assert (holes(desk) == 0) is (first != 100)
+        before = desk.commands()
+        seen = [*await peek(desk, 6, 100), *await peek(desk, first + 1, 1), *await peek(desk, first + 100, 10)]
+        given = desk.commands() - before
+        waiting = [b"%d" % n for n in [*range(first), *range(first + count, first + count + 100)]]
+        waiting += [b"behind"] * came_back
+        positions = [*range(6, 106), first + 1, *range(first + 100, len(waiting) + 1)]
+        assert [(one.position, one.payload) for one in seen] == [(at, waiting[at - 1]) for at in positions]
+        return given
+
+    other = Desk(narrow.store, narrow.raw, f"{narrow.name}-more")
+    few = await commands(narrow, 300)
+    try:
+        many = await commands(other, 2_000)
+    finally:
+        await other.store.delete(other.name, budget_s=BUDGET_S)
+    assert many <= few + MORE_COMMANDS
+
+
+async def test_a_get_passes_over_so_many_that_were_withdrawn_and_says_that_more_may_be_had(narrow: Desk) -> None:
+    await with_a_run(narrow, 4_000)
+    assert len(await narrow.take(100)) == 100
+    steps, length = 0, int(narrow.raw.llen(narrow.key("q")))
+    while True:
+        step = await narrow.store.get(GetOrder(narrow.name), budget_s=BUDGET_S)
+        before, length = length, int(narrow.raw.llen(narrow.key("q")))
+        assert before - length <= AT_ONCE + 64 + NARROW
+        if step.deliveries:
+            break
+        assert (step.wait, step.left) == (Wait.EMPTY, 1)
+        steps += 1
+    assert steps > 4
+    assert step.deliveries[0].payload == b"4100"
+    assert (await narrow.counts()).length == 99
+    assert await narrow.is_sound()
+
+
+async def test_a_description_costs_no_more_the_more_withdrawn_ones_stand_first(narrow: Desk) -> None:
+    async def commands(count: int) -> int:
+        before = narrow.commands()
+        assert (await narrow.counts()).length == 100
+        assert holes(narrow) > count
+        return narrow.commands() - before
+
+    await with_a_run(narrow, 4_000)
+    assert len(await narrow.take(100)) == 100
+    many = await commands(3_500)
+    while holes(narrow) > 200:
+        await narrow.sweep()
+    assert many <= await commands(0) + MORE_COMMANDS

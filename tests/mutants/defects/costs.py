@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import INCLUDE, LUA, Mutant
 
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
+DEEP = "tests/integration/test_deep_lines.py::"
 MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
 PRODUCING = "tests/unit/rpc/test_producing.py::"
@@ -443,5 +444,45 @@ MUTANTS: tuple[Mutant, ...] = (
         old="local FOUND_AT_ONCE = 1000",
         new="local FOUND_AT_ONCE = 1000000",
         test=MANY_END + "test_those_of_a_killed_process_come_back_in_order_and_in_small_steps",
+    ),
+    Mutant(
+        name="withdrawn-passed-over-without-end",
+        defect="A Get passes over all that were withdrawn before the next message in one step.",
+        file=INCLUDE + "leasing.lua",
+        old="    holes = holes + passed.holes\n",
+        new="",
+        test=DEEP + "test_a_get_passes_over_so_many_that_were_withdrawn_and_says_that_more_may_be_had",
+    ),
+    Mutant(
+        name="peek-looks-at-the-withdrawn",
+        defect="A Peek looks at all that were withdrawn between what it tells.",
+        file=LUA + "peek.lua",
+        old="  if given == given_before then go_to(position) end",
+        new="  if not index then go_to(position) end",
+        test=DEEP + "test_a_peek_costs_no_more_the_more_were_withdrawn_before_what_it_tells",
+    ),
+    Mutant(
+        name="peek-looks-at-each-gap",
+        defect="A Peek looks at the ticket of each that was taken out of the list between what it tells.",
+        file=LUA + "peek.lua",
+        old="if ticket_at == first + CHUNK_OUT then",
+        new="if false then",
+        test=DEEP + "test_a_peek_costs_no_more_the_more_were_withdrawn_before_what_it_tells",
+    ),
+    Mutant(
+        name="peek-counts-the-returned",
+        defect="A Peek looks at all that came back and were withdrawn before what it tells.",
+        file=LUA + "peek.lua",
+        old="if alive >= position then high = middle else low = middle + 1 end",
+        new="if alive >= position then high = high - 1 else low = low + 1 end",
+        test=DEEP + "test_a_peek_costs_no_more_the_more_were_withdrawn_before_what_it_tells",
+    ),
+    Mutant(
+        name="description-looks-at-the-withdrawn",
+        defect="Describe looks at all that were withdrawn before the first that waits.",
+        file=INCLUDE + "report.lua",
+        old="if S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) then ticket = fresh_ticket(S, 0) end",
+        new="while S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) do ticket = ticket + 1 end",
+        test=DEEP + "test_a_description_costs_no_more_the_more_withdrawn_ones_stand_first",
     ),
 )

@@ -13,8 +13,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="expired-without-end",
         defect="A step takes away as many messages that have expired as stand at the head.",
         file=INCLUDE + "leasing.lua",
-        old=" and #old < DUE_AT_ONCE do",
-        new=" do",
+        old=" and #old < DUE_AT_ONCE and holes",
+        new=" and holes",
         test="tests/integration/test_expired_at_the_head.py::"
         "test_a_step_takes_away_so_many_and_says_that_more_may_be_had",
     ),

@@ -181,7 +181,7 @@ local function asked_for()
   return most
 end
 
-local stands_more = false   -- behind as many as had expired and one step takes away
+local stands_more = false   -- behind as many as had expired, or been withdrawn, and one step takes away
 if status == T.OK and wait == '' and L.given == 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS) end

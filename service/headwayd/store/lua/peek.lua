@@ -5,7 +5,7 @@
 -- ARGV[5] most bytes of elements and last errors in the reply; one message is always given
 -- Reply: echo, OK, generation ('' = no step has seen this queue yet), then for each message: ticket, position, failures,
 --        put at, made id, last error, element; or why there is no queue.
--- O(k + first position).
+-- O(k log n + first position).
 -- @include report
 local CHUNK_OUT = 64
 keep_keys()
@@ -23,35 +23,29 @@ if S.n_holes > 0 then
 end
 local function is_hole(ticket) return S.n_holes > 0 and redis.call('ZSCORE', K.holes, ticket) end
 
--- The first ticket behind the head with this many waiting before it there.
-local function fresh_ticket(before)
-  local low, high = S.head + 1, S.tail + 1
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local waiting = middle - S.head - redis.call('ZCOUNT', K.gaps, '(' .. text_of(S.head), text_of(middle))
-    if waiting > before then high = middle else low = middle + 1 end
+-- The place among the returned of the one that is alive at this position. O(log n) looks.
+local function rank_of(position)
+  local low, high = position - 1, returned - 1
+  while low < high and S.n_holes > 0 do
+    local middle, skipped = math.floor((low + high) / 2), S.skipped or 0
+    local order = redis.call('ZRANGE', K.returned, skipped + middle, skipped + middle, 'WITHSCORES')[2]
+    local alive = middle + 1 - (redis.call('ZCOUNT', K.holes, '-inf', order) - passed)
+    if alive >= position then high = middle else low = middle + 1 end
   end
   return low
 end
 
--- Where the look begins: the next returned to look at, or the next ticket; and its index in the list.
-local returned_at, ticket_at, index = 0, nil, 0
-local position = 1
-if from <= returned_alive then
-  while position < from do   -- holes among the returned are rare, so are many returned
-    local next_one = redis.call('ZRANGE', K.returned, (S.skipped or 0) + returned_at, (S.skipped or 0) + returned_at)[1]
-    if not is_hole(next_one) then position = position + 1 end
-    returned_at = returned_at + 1
-    if S.n_holes == 0 then
-      returned_at, position = from - 1, from
-    end
+-- Where a look is: the next returned to look at, or the next ticket; and its index in the list.
+local returned_at, ticket_at, index
+
+-- Goes on with the message at this position, over whatever holes stand before it. O(log n) looks.
+local function go_to(position)
+  if position <= returned_alive then
+    returned_at = rank_of(position)
+    ticket_at, index = S.head + 1, returned_at
+    return
   end
-  index = returned_at
-  ticket_at = S.head + 1
-else
-  returned_at, position = returned, from
-  local before = from - returned_alive - 1
-  ticket_at = S.n_gaps > 0 and fresh_ticket(before) or S.head + 1 + before
+  returned_at, ticket_at = returned, fresh_ticket(S, position - returned_alive - 1)
   index = returned + ticket_at - S.head - 1
   if S.n_gaps > 0 then index = index - redis.call('ZCOUNT', K.gaps, '(' .. text_of(S.head), '(' .. text_of(ticket_at)) end
   if S.n_holes > 0 then index = index + redis.call('ZCOUNT', K.holes, '(' .. text_of(S.head), '(' .. text_of(ticket_at)) end
@@ -64,7 +58,9 @@ local function next_element()
     returned_at = returned_at + 1
     return ticket, is_hole(ticket)
   end
+  local first = ticket_at
   while true do
+    if ticket_at == first + CHUNK_OUT then ticket_at = fresh_ticket(S, index - returned, true) end
     local ticket = text_of(ticket_at)
     ticket_at = ticket_at + 1
     if S.n_gaps == 0 or not redis.call('ZSCORE', K.gaps, ticket) then return ticket, false end
@@ -72,9 +68,11 @@ local function next_element()
   end
 end
 
-local last = math.min(S.len, from + most - 1)
+local position, last, given_before = from, math.min(S.len, from + most - 1), 0
 local reply, bytes, given = { ARGV[1], T.OK, S.is_new and '' or S.gen }, 0, 0
 while position <= last do
+  if given == given_before then go_to(position) end   -- at first, and behind nothing but holes
+  given_before = given
   local part = redis.call('LRANGE', K.q, -(index + CHUNK_OUT), -(index + 1))
   for i = #part, 1, -1 do
     local ticket, is_gone = next_element()

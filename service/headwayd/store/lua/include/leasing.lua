@@ -215,13 +215,13 @@ local function lease_plain(S, L, most, deadline)
   return is_cut
 end
 
--- Takes messages from the head of any line, those whose time is over aside, until these are DUE_AT_ONCE. Returns
--- whether the next one is more than the reply can hold, and tickets, elements, what is known of each (false: no more
+-- Takes messages from the head of any line, those whose time is over aside, until these, or the holes among them, are
+-- DUE_AT_ONCE. Returns whether the next one is more than the reply can hold, and tickets, elements, what is known of each (false: no more
 -- than when it was put), and when each was put. O(k log n).
 local function take_from_line(S, L, most)
   local tickets, elements, records, put_ats = {}, {}, {}, {}
-  local old, bytes, is_cut = {}, 0, false
-  while #tickets < most and S.len > L.ahead and not is_cut and #old < DUE_AT_ONCE do
+  local old, holes, bytes, is_cut = {}, 0, 0, false
+  while #tickets < most and S.len > L.ahead and not is_cut and #old < DUE_AT_ONCE and holes < DUE_AT_ONCE do
     local part = redis.call('RPOP', K.q, math.min(most - #tickets, S.len - L.ahead, CHUNK_OUT))
     local passed_tickets, passed_elements = {}, {}
     local passed = walk(S, #part, function(i, ticket)
@@ -236,6 +236,7 @@ local function take_from_line(S, L, most)
     end
     take_walked(S, passed)
     local count = #passed_tickets
+    holes = holes + passed.holes
     S.size, S.len = S.size - passed.count, S.len - count
     local expiries = S.expiring == 1 and count > 0 and redis.call('ZMSCORE', K.expiry, unpack(passed_tickets)) or {}
     local sides = count > 0 and redis.call('EXISTS', K.side) == 1 and fields_of(K.side, passed_tickets) or {}

@@ -10,6 +10,21 @@ local function look_past(S)
   S.tail = S.tail + S.pushes
 end
 
+-- The first ticket behind the head, as a look sees it, that waits, or `has_element` in the list, with this many such
+-- before it there. O(log n) looks.
+local function fresh_ticket(S, before, has_element)
+  local low, high = S.head + 1, S.tail + 1
+  if S.n_gaps == 0 then return low + before end
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local above, to = '(' .. text_of(S.head), text_of(middle)
+    local count = middle - S.head - redis.call('ZCOUNT', K.gaps, above, to)
+    if has_element and S.n_holes > 0 then count = count + redis.call('ZCOUNT', K.holes, above, to) end
+    if count > before then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
 -- The ticket at the head, as a look sees it; nil if none waits.
 local function first_ticket(S)
   local skipped = S.skipped or 0
@@ -17,7 +32,7 @@ local function first_ticket(S)
     if S.n_holes == 0 or not redis.call('ZSCORE', K.holes, ticket) then return ticket end
   end
   local ticket = S.head + 1
-  while S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) do ticket = ticket + 1 end
+  if S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) then ticket = fresh_ticket(S, 0) end
   return ticket <= S.tail and text_of(ticket) or nil
 end
 
