@@ -11,8 +11,8 @@ import grpc
 import pytest
 
 from harness import eventually, refused
-from headway.v1 import queue_pb2, queue_service_pb2
-from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, leases, payloads, span
+from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
+from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, Message, leases, payloads, span
 from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming
 from wire.streams import Standing
@@ -201,6 +201,18 @@ async def test_a_holder_whose_lease_lapses_stands_at_the_end(line: Line) -> None
         await other.position(1)
         assert [one.attempt for one in await other.granted()] == [2]
         await holder.position(1)
+
+
+async def test_a_holder_whose_message_is_replaced_stands_at_the_end(line: Line) -> None:
+    await line.create(limit=1)
+    await line.put(Message(id="job", payload=b"old"))
+    async with Standing(line, keep_standing=True) as holder, Standing(line) as other:
+        await holder.granted()
+        await other.position(1)
+        await line.put(Message(id="job", payload=b"new"), on_duplicate=message_pb2.ON_DUPLICATE_REPLACE)
+        assert payloads(await other.granted()) == [b"new"]
+        await holder.position(1)
+        assert len(holder.turns) == 1
 
 
 async def test_a_settled_lease_stays_settled_when_its_stream_ends(line: Line) -> None:

@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="replaced-lease-still-good",
         defect="The message that a REPLACE took the place of can still be settled by whoever holds it.",
         file=LUA + "put.lua",
-        old="drop_leases(S, { ref }, true)",
+        old="drop_leases(S, { ref }, false)",
         new="",
         test=WIRE + "test_on_duplicate.py::test_the_lease_of_a_replaced_message_goes_stale_and_it_is_worked_on_again",
     ),

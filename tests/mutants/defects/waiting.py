@@ -373,6 +373,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_stand.py::test_a_holder_whose_turns_are_used_up_has_its_place_at_the_end_at_once",
     ),
     Mutant(
+        name="replaced-and-first-again",
+        defect="A holder whose message is replaced goes on before all others, as if it had settled it.",
+        file="store/lua/put.lua",
+        old="drop_leases(S, { ref }, false)",
+        new="drop_leases(S, { ref }, true)",
+        test=WIRE + "test_stand.py::test_a_holder_whose_message_is_replaced_stands_at_the_end",
+    ),
+    Mutant(
         name="turns-of-the-dead-kept",
         defect="What a killed process's holders had of turns is kept for ever.",
         file="store/lua/drop_absent.lua",

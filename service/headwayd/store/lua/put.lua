@@ -132,7 +132,7 @@ end
 local function remove_old(state, ref)
   if state == 'l' then
     remember(S, ref, unpack_record(redis.call('HGET', K.lease, ref)), MARK.REPLACED, '')
-    drop_leases(S, { ref }, true)
+    drop_leases(S, { ref }, false)
   elseif state == 'x' then
     redis.call('ZREM', K.dead, ref)
     redis.call('HDEL', K.corpse, ref)
