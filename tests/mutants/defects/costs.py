@@ -485,4 +485,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="while S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) do ticket = ticket + 1 end",
         test=DEEP + "test_a_description_costs_no_more_the_more_withdrawn_ones_stand_first",
     ),
+    Mutant(
+        name="forgotten-while-all-wait",
+        defect="All that was kept of a queue that a foreign client has deleted is freed while everybody waits.",
+        file=INCLUDE + "queue.lua",
+        old="redis.call('UNLINK', unpack(keys))",
+        new="redis.call('DEL', unpack(keys))",
+        test="tests/integration/test_foreign_delete.py::test_what_was_kept_of_it_is_freed_in_the_background",
+    ),
 )

@@ -103,7 +103,7 @@ local function forget_own_keys()
   refuse_unread()
   local keys = {}
   for _, name in ipairs(own_names()) do keys[#keys + 1] = key_of(name) end
-  redis.call('DEL', unpack(keys))
+  redis.call('UNLINK', unpack(keys))
 end
 
 -- While somebody watches the queue, what happens to its messages is logged: a letter, the reference of the message, and
