@@ -216,8 +216,8 @@ local function lease_plain(S, L, most, deadline)
 end
 
 -- Takes messages from the head of any line, those whose time is over aside, until these, or the holes among them, are
--- DUE_AT_ONCE. Returns whether the next one is more than the reply can hold, and tickets, elements, what is known of each (false: no more
--- than when it was put), and when each was put. O(k log n).
+-- DUE_AT_ONCE. Returns whether the next one is more than the reply can hold, and tickets, elements, what is known of each
+-- (false: no more than when it was put), and when each was put. O(k log n).
 local function take_from_line(S, L, most)
   local tickets, elements, records, put_ats = {}, {}, {}, {}
   local old, holes, bytes, is_cut = {}, 0, 0, false
