@@ -193,6 +193,9 @@ class Asking:
         changes = self._changes
 
         def note(link: Link, facts: StoreFacts) -> None:
+            if link.clock.has_gone_forward():
+                self._clock_ahead_ms = link.clock.ahead_ms
+                self._hints.on_reconnect()
             if changes == self._changes:  # else it is not known whose word that is
                 link.note(facts.refusal, run=facts.run if self._unlooked else "")
 
@@ -233,7 +236,7 @@ class Asking:
         self._due_listener = listener
 
     def on_reconnect(self, listener: Callable[[], None]) -> None:
-        """Who is told that hints may have been missed."""
+        """Who is told that hints may have been missed, or that what is due may be so sooner than was told."""
         self._hints.on_reconnect = listener
 
     def on_answer(self, listener: Callable[[str, float], None]) -> None:

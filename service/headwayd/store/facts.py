@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from headwayd.store.several import ask_each
 # The oldest releases without known defects that concern queues, per line of Valkey.
 _VALKEY_FLOOR = {(9, 1): (9, 1, 1), (9, 0): (9, 0, 5), (8, 1): (8, 1, 9)}
 _REDIS_FLOOR = (7, 0, 0)
+
+_TIME = "server_time_usec"
 
 
 def _numbers(version: str) -> tuple[int, int, int]:
@@ -69,8 +72,12 @@ async def ask_facts(
 
 
 async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
-    info: dict[str, str] = {}
-    for section in ("server", "memory", "persistence", "replication"):
+    loop = asyncio.get_running_loop()
+    asked_at = loop.time()
+    info = info_of(await link.command("INFO", "server"))
+    if _TIME in info:
+        link.clock.hear(int(info[_TIME]), asked_at=asked_at, heard_at=loop.time())
+    for section in ("memory", "persistence", "replication"):
         info |= info_of(await link.command("INFO", section))
     config = await _config(link)
     kind = "valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis"

@@ -23,6 +23,7 @@ import structlog
 from redis import exceptions as redis_errors
 
 from headwayd.store import trouble
+from headwayd.store.clocks import ServerClock
 from headwayd.store.connections import ConnectionSource, run_of
 from headwayd.store.gates import Gate, may_transact
 from headwayd.store.keys import keys_of_call
@@ -58,7 +59,8 @@ class Link:
     `min_replicas` have what was written before its caller is answered. `on_doubt` is told when the server may not be
     the right one any more: it refused to write, or an answer was lost. `may_write` is asked at the moment when a call
     that writes would go out, of this link; if it may not, that fails with Unlooked. `is_cluster`: the server is a node
-    of one. `refusal`: why nothing is written to the server, None until it has said what it keeps (see `note`).
+    of one. `refusal`: why nothing is written to the server, None until it has said what it keeps (see `note`). `clock`
+    is what is known of the server's.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Link:
         self._on_doubt = on_doubt
         self._may_write = may_write
         self.refusal: str | None = None
+        self.clock = ServerClock()
         self._run = ""  # which process of a server's has said so; "" where that does not matter
         self._is_cluster = is_cluster
         self._idle: list[Wire] = []

@@ -91,6 +91,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FAILED + "calls_that_failed_at_a_silent_store",
     ),
     Mutant(
+        name="due-by-an-old-clock",
+        defect="When the clock has gone forward what is due by now waits for the next list.",
+        file="store/asking.py",
+        old="                self._hints.on_reconnect()\n",
+        new="",
+        test="tests/integration/test_clock_forward.py::test_what_is_due_by_the_new_time_does_not_wait_for_the_old",
+    ),
+    Mutant(
+        name="slow-answers-taken-for-the-clock",
+        defect="An answer that comes late, and then one that comes soon, are taken for a clock that has gone forward.",
+        file="store/clocks.py",
+        old="self._most_ms = told_us / 1000 - asked_at * 1000",
+        new="self._most_ms = self.ahead_ms",
+        test="tests/unit/test_clocks.py::test_slow_answers_are_not_taken_for_it",
+    ),
+    Mutant(
         name="polls-too-soon-by-an-old-clock",
         defect="When the clock has gone back polls are too soon, and a place is waited for, for as much longer.",
         file=INCLUDE + "consumers.lua",
