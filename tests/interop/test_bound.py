@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from harness import eventually, refused
+from headway.v1 import admin_service_pb2, queue_pb2
 from interop.clients import QueueClass
 from interop.foreign import Foreign
-from wire.calls import RESOURCE_EXHAUSTED, Keys, Line, leases, message, payloads, span
+from wire.calls import RESOURCE_EXHAUSTED, SLACK_S, Keys, Line, leases, message, payloads, span
 
 
 def assert_token_is_true(keys: Keys) -> None:
@@ -242,6 +243,47 @@ async def test_no_step_of_ours_gives_a_second_token_to_a_foreign_put_in_progress
     keys.client.lpush(keys["producer_free"], 0)
     with pytest.raises(foreign.errors.QueueFullError):
         await foreign.call("put", b"one too many", block=False)
+    assert_token_is_true(keys)
+
+
+async def lengthen_leases(line: Line) -> None:
+    await line.update(lease=span(60_000))
+
+
+async def lower_the_bound(line: Line) -> None:
+    await line.update(bound=1)
+
+
+async def purge(line: Line) -> None:
+    assert line.admin is not None
+    answer = await line.admin.Purge(admin_service_pb2.PurgeRequest(queue=line.name, dead=True), timeout=SLACK_S)
+    assert answer.delayed + answer.dead == 1
+
+
+@pytest.mark.parametrize(
+    ("kept", "step"),
+    [("", lengthen_leases), ("", lower_the_bound), ("delayed", purge), ("dead", purge)],
+    ids=["update", "a smaller bound", "purge of delayed", "purge of dead"],
+)
+async def test_no_step_that_makes_no_room_gives_a_second_token_to_a_foreign_put_in_progress(
+    line: Line,
+    keys: Keys,
+    kept: str,
+    step: Callable[[Line], Awaitable[None]],
+) -> None:
+    await line.create(bound=2 if step is lower_the_bound else 1, retry=queue_pb2.Retry(max_attempts=1))
+    if kept:
+        await line.put(b"first")
+        lease = (await line.take_one()).lease
+        await line.delay(lease, delay_ms=3_600_000, keep_attempt=kept == "delayed")
+    # As above.
+    keys.client.rpop(keys["producer_free"])
+    keys.client.rpop(keys["not_full"])
+    await step(line)
+    assert not keys.is_not_full
+    keys.client.lpush(keys[""], b"pushed")
+    keys.client.lpush(keys["producer_free"], 0)
+    await line.describe()
     assert_token_is_true(keys)
 
 

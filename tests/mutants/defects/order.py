@@ -100,6 +100,24 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_put_bound.py::test_a_full_queue_is_refused_with_its_bound_and_when_to_try_again",
     ),
     Mutant(
+        name="a-token-for-any-update",
+        defect="An Update that makes no room gives a second token to a foreign put in progress.",
+        file=LUA + "update.lua",
+        old="commit(S, made_room, nil)",
+        new="commit(S, true, nil)",
+        test="tests/interop/test_bound.py"
+        "::test_no_step_that_makes_no_room_gives_a_second_token_to_a_foreign_put_in_progress",
+    ),
+    Mutant(
+        name="a-token-for-what-took-no-room",
+        defect="A Purge of what does not wait gives a second token to a foreign put in progress.",
+        file=LUA + "purge.lua",
+        old="commit(S, ARGV[3] == 'waiting' and removed > 0, nil)",
+        new="commit(S, removed > 0, nil)",
+        test="tests/interop/test_bound.py"
+        "::test_no_step_that_makes_no_room_gives_a_second_token_to_a_foreign_put_in_progress",
+    ),
+    Mutant(
         name="not-full-token-stays",
         defect="pressure's token for room is not taken away when the queue is full, so foreign producers overfill it.",
         file=INCLUDE + "queue.lua",

@@ -48,5 +48,5 @@ else
   remove_fields(K.corpse, refs)
 end
 if removed > 0 then add(S, 'n_withdrawn', removed) end
-commit(S, removed > 0, nil)
+commit(S, ARGV[3] == 'waiting' and removed > 0, nil)
 return { ARGV[1], T.OK, removed, S.gen, waiting, delayed, dead }

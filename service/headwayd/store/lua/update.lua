@@ -25,15 +25,18 @@ if #wrong > 2 then
   commit(S, false, nil)
   return wrong
 end
+local made_room = false
 for name, value in pairs(changes) do
   if name == 'bound' then
     redis.call('SET', K.bound, value, 'KEEPTTL')
+    local before = S.bound
     S.bound = tonumber(value)
+    made_room = before > 0 and (S.bound == 0 or S.bound > before)
   else
     redis.call('HSET', K.meta, name, value)
   end
 end
-commit(S, true, nil)
+commit(S, made_room, nil)
 redis.call('PUBLISH', ARGV[2] .. DUE_CHANNEL, 'kick ' .. BASE)
 S.is_booked = true
 return answer(S, T.OK)
