@@ -100,6 +100,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_put_bound.py::test_a_full_queue_is_refused_with_its_bound_and_when_to_try_again",
     ),
     Mutant(
+        name="ids-taken-by-foreign-frames",
+        defect="What becomes of a frame that a foreign client put is told of the message that has its id.",
+        file=INCLUDE + "names.lua",
+        old="return not at or at == ref or string.sub(at, 2) == ref",
+        new="return true",
+        test="tests/integration/test_foreign_frames.py::test_an_id_names_what_headway_put_under_it",
+    ),
+    Mutant(
         name="a-token-for-any-update",
         defect="An Update that makes no room gives a second token to a foreign put in progress.",
         file=LUA + "update.lua",

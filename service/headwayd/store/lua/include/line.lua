@@ -82,7 +82,7 @@ local function join_tail(S, list)
       sides[#sides + 1] = pack_record(entry.record)
     end
     expire_at(S, ticket, entry.expires_at)
-    if entry.name ~= '' then
+    if entry.name ~= '' and (not entry.from or is_name_of(entry.name, entry.from)) then
       ids[#ids + 1] = entry.name
       ids[#ids + 1] = 'w' .. ticket
     end
@@ -122,7 +122,7 @@ local function set_aside(S, element, record, due, from)
   redis.call('HSET', K.later, seq, pack_both(record, element))
   expire_at(S, 'd' .. seq, record.expires_at)
   local name = name_of(element, record)
-  if name ~= '' then redis.call('HSET', K.ids, name, 'd' .. seq) end
+  if name ~= '' and (not from or is_name_of(name, from)) then redis.call('HSET', K.ids, name, 'd' .. seq) end
   if from then tell(S, 'D', from, 'd' .. seq .. ' ' .. text_of(due)) end
   return seq
 end

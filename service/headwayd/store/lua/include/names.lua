@@ -55,10 +55,17 @@ local function digest_of(element)
   return string.sub(redis.sha1hex(body_of(element)), 1, 16)
 end
 
+-- Whether the name stands for the message with this reference, or for none. It is another's where a foreign client put a
+-- frame, whose id nobody has asked for. O(1).
+local function is_name_of(name, ref)
+  local at = redis.call('HGET', K.ids, name)
+  return not at or at == ref or string.sub(at, 2) == ref   -- of what is delayed the reference begins with 'd', too
+end
+
 -- The message with this name is finished: the name still counts as known for the dedupe window, and tells the outcome
 -- for `remember_ms`. O(log n).
 local function finish_name(S, name, ref, mark, element)
-  if name == '' then return end
+  if name == '' or not is_name_of(name, ref) then return end
   local keep_ms = policy_of(S, 'remember_ms')
   local digest = ''
   if is_given(name) then
@@ -70,13 +77,17 @@ local function finish_name(S, name, ref, mark, element)
     return
   end
   redis.call('HSET', K.ids, name, 'f' .. mark .. text_of(S.now) .. ':' .. ref .. ':' .. digest)
-  redis.call('ZADD', K.forget, S.now + keep_ms, name)
+  local added = redis.call('ZADD', K.forget, S.now + keep_ms, name)
   tidy_by(S, S.now + keep_ms)
-  local over = redis.call('ZCARD', K.forget) - MAX_REMEMBERED_IDS
-  if over > 0 then
-    local oldest = redis.call('ZRANGE', K.forget, 0, math.min(over, 4) - 1)
+  -- At most so many: some may have been taken anew since this step counted them.
+  S.n_finished = S.n_finished and S.n_finished + added or redis.call('ZCARD', K.forget)
+  if S.n_finished > MAX_REMEMBERED_IDS then
+    S.n_finished = redis.call('ZCARD', K.forget)
+    local over = math.max(0, S.n_finished - MAX_REMEMBERED_IDS)
+    local oldest = over > 0 and redis.call('ZRANGE', K.forget, 0, math.min(over, 4) - 1) or {}
     remove_fields(K.ids, oldest)
     remove_members(K.forget, oldest)
+    S.n_finished = S.n_finished - #oldest
   end
 end
 
@@ -167,7 +178,7 @@ local function bury(S, ref, element, record, cause)
   redis.call('HSET', K.corpse, ref, pack_corpse(S.now, cause, record, element))
   tell(S, 'X', ref, record.error)
   local name = name_of(element, record)
-  if name ~= '' then redis.call('HSET', K.ids, name, 'x' .. ref) end
+  if name ~= '' and is_name_of(name, ref) then redis.call('HSET', K.ids, name, 'x' .. ref) end
 end
 
 -- Its time is over. There may be no record of one that waited. O(log n).
