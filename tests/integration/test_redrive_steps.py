@@ -255,3 +255,29 @@ async def test_ids_are_looked_for_step_by_step_in_a_queue_that_nobody_knew(here:
     assert (step.done, step.not_found) == (1, ["m"])
     step = await move(here, there, ids=["n"], bounds=step.bounds)
     assert (step.done, step.not_found) == (1, ["n"])
+
+
+@pytest.mark.parametrize("ids", [(), ("m",)], ids=["all", "by id"])
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["here", "elsewhere"])
+async def test_nothing_is_put_into_a_bounded_line_while_a_foreign_client_holds_the_producers_role(
+    here: Desk, there: Desk, ids: Sequence[str], is_elsewhere: bool
+) -> None:
+    """It may have found the room already that it is about to take."""
+    await here.put(b"x", ids=["m"])
+    await kill(here)
+    target = there if is_elsewhere else here
+    await target.store.update(target.name, Policy(bound=1), ["bound"], budget_s=BUDGET_S)
+    target.raw.rpop(target.key("producer_free"))
+    step = await move(here, target, ids=ids)
+    assert (step.moved, step.done, step.is_full, step.not_found) == (0, 0, True, [])
+    assert ((await here.counts()).dead, (await target.counts()).length) == (1, 0)
+    target.raw.lpush(target.key("producer_free"), b"0")
+    assert (await move(here, target, ids=ids)).moved == 1
+
+
+async def test_a_role_that_is_held_keeps_nothing_out_of_a_line_without_bound(here: Desk) -> None:
+    await here.put(b"x", ids=["m"])
+    await kill(here)
+    here.raw.rpop(here.key("producer_free"))
+    assert (await move(here, here)).moved == 1
+    here.raw.lpush(here.key("producer_free"), b"0")

@@ -108,6 +108,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_foreign_frames.py::test_an_id_names_what_headway_put_under_it",
     ),
     Mutant(
+        name="redriven-beside-a-foreign-put",
+        defect="Redrive takes the room that a foreign producer has found and is about to take.",
+        file=INCLUDE + "queue.lua",
+        old="if S.bound > 0 and not role_is_free('producer') then return 0 end",
+        new="",
+        test=REDRIVE + "test_nothing_is_put_into_a_bounded_line_while_a_foreign_client_holds_the_producers_role",
+    ),
+    Mutant(
         name="a-token-for-any-update",
         defect="An Update that makes no room gives a second token to a foreign put in progress.",
         file=LUA + "update.lua",

@@ -5,7 +5,7 @@
 -- ARGV[3] the generation that the step before told; '' = it is the first, of whichever queue there is
 -- ARGV[4] count, then for each: name, how often it came back, put at, last error, element
 -- Reply: echo, OK, now, next due, how many of them are safe here, from the first on, how many of these are new, '1' if
---        the line is full, generation; or echo, QUEUE_CLOSED; or why there is no queue.
+--        there is no room, generation; or echo, QUEUE_CLOSED; or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change.
 -- @include due
 local S, status = open_life(ARGV[3])
@@ -15,6 +15,7 @@ if S.closed then
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_CLOSED }
 end
+local room = room_for_the_dead(S)
 local count, safe, is_full, bytes = tonumber(ARGV[4]), 0, 0, 0
 local list, seen = {}, {}
 for i = 1, count do
@@ -25,7 +26,7 @@ for i = 1, count do
   -- It went from here, so whoever brings it may have the only one.
   if state == 'f' and mark == MARK.MOVED then state = nil end
   if not state and not seen[name] then
-    if #list >= room_of(S) then
+    if #list >= room then
       is_full = 1
       break
     end

@@ -5,7 +5,7 @@
 -- ARGV[4] most messages
 -- ARGV[5] the generation that the step before told; '' = it is the first, of whichever queue there is
 -- ARGV[6…] names: then only these, in this order
--- Reply: echo, OK, now, next due, moved, names dealt with, '1' if the line is full, messages left up to the last one,
+-- Reply: echo, OK, now, next due, moved, names dealt with, '1' if there is no room, messages left up to the last one,
 --        number of the last one, generation, then the names that are not dead; or echo, QUEUE_CLOSED; or why there is no queue.
 -- O(k log n). Wakes waiting consumers by the line's change.
 -- @include due
@@ -17,6 +17,7 @@ if S.closed then
   commit(S, false, nil)
   return { ARGV[1], T.QUEUE_CLOSED }
 end
+local room = room_for_the_dead(S)
 local last, most = tonumber(ARGV[3]), tonumber(ARGV[4])
 if last == 0 then last = S.died end
 local refs, missing, dealt, is_full = {}, {}, 0, 0
@@ -26,7 +27,7 @@ if #ARGV >= 6 then
     local state, ref = find_name(S, ARGV[i])
     if state == 'x' and not seen[ref] then
       if #refs == most then break end
-      if #refs >= room_of(S) then
+      if #refs >= room then
         is_full = 1
         break
       end
@@ -38,7 +39,7 @@ if #ARGV >= 6 then
     dealt = dealt + 1
   end
 else
-  local fit = math.min(most, room_of(S))
+  local fit = math.min(most, room)
   refs = redis.call('ZRANGEBYSCORE', K.dead, '-inf', last, 'LIMIT', 0, fit)
   if #refs == fit and fit < most and redis.call('ZCOUNT', K.dead, '-inf', last) > #refs then is_full = 1 end
 end

@@ -262,6 +262,13 @@ local function role_is_free(role)
 end
 local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
 
+-- How many of the dead may join the line. A foreign producer that holds its role may have found the room already that it
+-- is about to take.
+local function room_for_the_dead(S)
+  if S.bound > 0 and not role_is_free('producer') then return 0 end
+  return room_of(S)
+end
+
 -- pressure's not_full has one token exactly while there is room. While a foreign client holds the producer role it may
 -- have popped the token for the push it is about to do, so then a token is added only if this step made room. While a
 -- foreign client may still be making the queue, it is its own to add: it insists on being the first to.
