@@ -169,16 +169,16 @@ class GuardedEngine:
             )
             return self._own_queue(updated)
 
-    async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
+    async def close(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> Queue:
         """As the engine's."""
         with self._bare:
             name = self._own(queue, _ADMIN)
-            return self._own_queue(await self._engine.close(name, wait_ms, budget_s=budget_s))
+            return self._own_queue(await self._engine.close(name, wait_ms, look_ms=look_ms, budget_s=budget_s))
 
-    async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
+    async def delete(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> None:
         """As the engine's."""
         with self._bare:
-            await self._engine.delete(self._own(queue, _ADMIN), wait_ms, budget_s=budget_s)
+            await self._engine.delete(self._own(queue, _ADMIN), wait_ms, look_ms=look_ms, budget_s=budget_s)
 
     # -- messages -----------------------------------------------------------------------------------------------------
 

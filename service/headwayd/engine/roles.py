@@ -6,21 +6,26 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from headwayd.engine.budgets import Budget
 from headwayd.engine.ports import RoleStep
 
 T = TypeVar("T")
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
-async def until_done(step: Callable[[str], Awaitable[T | RoleStep]], wait_ms: int) -> T | RoleStep:
+async def until_done(
+    step: Callable[[str, float], Awaitable[T | RoleStep]], wait_ms: int, *, look_ms: int, budget_s: float
+) -> T | RoleStep:
     """Repeats the step while a foreign client holds the role, with growing pauses, for at most `wait_ms`. These calls
     are rare and short, so they look again instead of standing in a line. Each step gets the generation that the one
-    before told, the first "": so all of them are of one life of the queue."""
+    before told, the first "": so all of them are of one life of the queue. And it gets the seconds that it may take:
+    `budget_s`, but all have ended `look_ms` after the wait at the latest."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
+    budget = Budget(max(wait_ms / 1000 + look_ms / 1000, budget_s))
     pause_s, generation = _SHORTEST_PAUSE_S, ""
     while True:
-        result = await asyncio.shield(step(generation))
+        result = await asyncio.shield(step(generation, min(budget.left_s, budget_s)))
         if not isinstance(result, RoleStep) or result.is_done:
             return result
         generation = result.generation

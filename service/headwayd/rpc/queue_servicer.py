@@ -86,7 +86,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         """Closes a queue for good."""
         self._engine.check_name(request.queue)
         wait_ms = wait_within_deadline_ms(requests.close_wait_ms(request, self._limits), context)
-        queue = await self._engine.close(request.queue, wait_ms, budget_s=store_budget_s(context))
+        look_ms = look_after_wait_ms(wait_ms, context)
+        queue = await self._engine.close(request.queue, wait_ms, look_ms=look_ms, budget_s=store_budget_s(context))
         return queue_service_pb2.CloseResponse(queue=queue_message(queue))
 
     async def Delete(
@@ -95,7 +96,8 @@ class QueueServicer(queue_service_pb2_grpc.QueueServiceServicer):
         """Deletes a queue with all its messages."""
         self._engine.check_name(request.queue)
         wait_ms = wait_within_deadline_ms(requests.delete_wait_ms(request, self._limits), context)
-        await self._engine.delete(request.queue, wait_ms, budget_s=store_budget_s(context))
+        look_ms = look_after_wait_ms(wait_ms, context)
+        await self._engine.delete(request.queue, wait_ms, look_ms=look_ms, budget_s=store_budget_s(context))
         return queue_service_pb2.DeleteResponse()
 
     async def Put(self, request: queue_service_pb2.PutRequest, context: Context) -> Reply:

@@ -91,6 +91,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FAILED + "calls_that_failed_at_a_silent_store",
     ),
     Mutant(
+        name="each-step-its-own-time",
+        defect="The last step of a Close or Delete that waits for a role takes as long as the first, and too long.",
+        file="engine/roles.py",
+        old="min(budget.left_s, budget_s)",
+        new="budget_s",
+        test="tests/unit/test_roles.py::test_all_steps_share_the_time_of_the_call",
+    ),
+    Mutant(
         name="due-by-an-old-clock",
         defect="When the clock has gone forward what is due by now waits for the next list.",
         file="store/asking.py",

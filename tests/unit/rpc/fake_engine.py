@@ -112,11 +112,11 @@ class FakeEngine:
     ) -> Queue:
         return await self._do("update", (queue, policy, tuple(fields)), budget_s, queue_named(queue))
 
-    async def close(self, queue: str, wait_ms: int, *, budget_s: float) -> Queue:
-        return await self._do("close", (queue, wait_ms), budget_s, queue_named(queue, is_closed=True))
+    async def close(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> Queue:
+        return await self._do("close", (queue, wait_ms, look_ms), budget_s, queue_named(queue, is_closed=True))
 
-    async def delete(self, queue: str, wait_ms: int, *, budget_s: float) -> None:
-        await self._do("delete", (queue, wait_ms), budget_s, None)
+    async def delete(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> None:
+        await self._do("delete", (queue, wait_ms, look_ms), budget_s, None)
 
     async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
         outcomes = [PutOutcome(PutCode.QUEUED, m.id or f"~{i}", i, i) for i, m in enumerate(order.messages, 1)]

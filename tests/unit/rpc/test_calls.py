@@ -97,9 +97,9 @@ async def test_update(stub: QueueStub, engine: FakeEngine) -> None:
 
 async def test_close_and_delete_wait_as_their_defaults_say(stub: QueueStub, engine: FakeEngine) -> None:
     assert (await stub.Close(pb.CloseRequest(queue="q"), timeout=60)).queue.closed
-    assert engine.last == ("q", 1_000)
+    assert engine.last == ("q", 1_000, 2_000)
     await stub.Delete(pb.DeleteRequest(queue="q"), timeout=60)
-    assert engine.last == ("q", 5_000)
+    assert engine.last == ("q", 5_000, 2_000)
 
 
 async def test_put_answers_message_by_message(stub: QueueStub, engine: FakeEngine) -> None:

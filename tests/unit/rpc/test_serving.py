@@ -72,6 +72,16 @@ async def test_store_budget_and_wait_stay_within_the_deadline(stub: QueueStub, e
     assert 3_500_000 < wait_ms <= 3_598_500
 
 
+@pytest.mark.parametrize("method", ["Close", "Delete"])
+async def test_the_last_step_of_a_call_that_waits_for_a_role_stays_within_the_deadline(
+    method: str, stub: QueueStub, engine: FakeEngine
+) -> None:
+    await getattr(stub, method)(NAMED[method](queue="q", wait=Duration(seconds=30)), timeout=10)
+    _, wait_ms, look_ms = engine.last
+    assert wait_ms + look_ms < 10_000
+    assert look_ms > 500
+
+
 @pytest.mark.parametrize(
     ("service", "method"),
     [

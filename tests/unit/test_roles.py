@@ -1,0 +1,45 @@
+"""Calls that wait for a role, and look again and again, answer in time though the store falls silent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from harness.clocks import run
+from headwayd.domain.errors import StoreUnavailable
+from headwayd.engine.ports import RoleStep
+from headwayd.engine.roles import until_done
+
+WAIT_MS, LOOK_MS, BUDGET_S = 900, 90, 0.9  # of a call whose deadline is in a second
+
+
+@pytest.mark.parametrize("silent_from_s", [0.0, 0.5, 0.88, 0.9])
+def test_all_steps_share_the_time_of_the_call(silent_from_s: float) -> None:
+    async def step(_generation: str, budget_s: float) -> RoleStep:
+        if asyncio.get_running_loop().time() < silent_from_s:
+            return RoleStep(False, "producer", "somebody")
+        await asyncio.sleep(budget_s)
+        raise StoreUnavailable("silent")
+
+    async def ends_at() -> float:
+        with pytest.raises(StoreUnavailable):
+            await until_done(step, WAIT_MS, look_ms=LOOK_MS, budget_s=BUDGET_S)
+        return asyncio.get_running_loop().time()
+
+    assert run(ends_at) <= (WAIT_MS + LOOK_MS) / 1000 + 0.001
+
+
+def test_a_step_may_take_no_longer_because_the_wait_is_long() -> None:
+    budgets: list[float] = []
+
+    async def step(_generation: str, budget_s: float) -> RoleStep:
+        budgets.append(budget_s)
+        return RoleStep(False, "producer", "somebody")
+
+    async def answer() -> bool:
+        return (await until_done(step, 30_000, look_ms=2_000, budget_s=2.0)).is_done
+
+    assert not run(answer)
+    assert set(budgets[:-1]) == {2.0}
+    assert budgets[-1] == pytest.approx(2.0)
