@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwayd.domain.errors import PlaceLost, PollTooSoon
+from headwayd.domain.errors import PlaceLost, PollTooSoon, QueueDeleted
 from headwayd.domain.hints import LONGEST_POLL_MAX_MS, PollHints, poll_hints
 from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
@@ -107,3 +107,16 @@ async def test_a_producer_that_lets_its_turn_pass_is_passed_over(desk: Desk) -> 
         desk.at(-HOUR_MS + at_ms)
         step = await desk.put(b"2", waiter="here#2", line_ticket=behind.line_ticket)
         assert len(step.outcomes) == accepted
+
+
+async def test_a_deletion_that_a_foreign_client_left_half_done_is_waited_for_no_longer(desk: Desk) -> None:
+    await desk.create()
+    desk.raw.delete(desk.key("bound"))
+    desk.raw.lpush(desk.key("closed"), 0, 0)
+    for at_ms in (0, -HOUR_MS, -HOUR_MS + 499):
+        desk.at(at_ms)
+        with pytest.raises(QueueDeleted):
+            await desk.create()
+    desk.at(-HOUR_MS + 500)
+    await desk.create()
+    assert (await desk.counts()).length == 0

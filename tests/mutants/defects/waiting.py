@@ -115,6 +115,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_clocks.py::test_slow_answers_are_not_taken_for_it",
     ),
     Mutant(
+        name="deletion-begun-by-an-old-clock",
+        defect="When the clock has gone back a foreign deletion that was left half done is waited for as much longer.",
+        file=INCLUDE + "removal.lua",
+        old="if not begun or tonumber(begun) > NOW then",
+        new="if not begun then",
+        test=BACK + "test_a_deletion_that_a_foreign_client_left_half_done_is_waited_for_no_longer",
+    ),
+    Mutant(
         name="polls-too-soon-by-an-old-clock",
         defect="When the clock has gone back polls are too soon, and a place is waited for, for as much longer.",
         file=INCLUDE + "consumers.lua",

@@ -26,7 +26,7 @@ local function deletion_obstacle()
     if not role_is_free(role) and (begun == OURS or redis.call('EXISTS', key_of(role)) == 1) then return role end
   end
   if begun == OURS or redis.call('EXISTS', K.closed) == 0 then return nil end
-  if not begun then
+  if not begun or tonumber(begun) > NOW then   -- or the clock has gone back: its time begins anew
     begun = NOW
     redis.call('SET', K.deleting, text_of(NOW), 'PX', 120 * FOREIGN_DELETE_MS)
   end
