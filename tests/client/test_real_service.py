@@ -4,9 +4,10 @@ import asyncio
 import json
 import random
 import shlex
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,11 +18,12 @@ import pytest_asyncio
 import headway
 from client.conftest import CommandLine
 from docs.blocks import ROOT, blocks_of
-from harness import FaultProxy, ServiceProcess, eventually
+from harness import FaultProxy, ServiceProcess, StoreServer, eventually
 from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled
 
 PATIENCE_SECONDS = 60
+CUT_SPAN = timedelta(seconds=10)  # of a lease; the default policy's is longer
 
 
 @pytest_asyncio.fixture
@@ -166,6 +168,56 @@ async def test_shell_goes_through_the_life_of_a_message(shell: CommandLine) -> N
     assert (await shell.run("update", "mail", "--default", "time-to-live", "--bound", "5")).code == 0
     checked = await shell.run("check", "mail")
     assert (checked.code, checked.out) == (0, b""), checked.out
+
+
+async def _run(queue: headway.Queue, by: Any) -> None:
+    async def handle(lease: headway.Lease) -> None:
+        assert lease.span == CUT_SPAN
+
+    await queue.run(handle, by=by)
+
+
+async def _iterate(queue: headway.Queue, by: Any) -> None:
+    async for lease in queue.work(by=by):
+        async with lease:
+            assert lease.span == CUT_SPAN
+
+
+async def _lease(queue: headway.Queue) -> None:
+    async with queue.lease() as lease:
+        assert lease is not None
+        assert lease.span == CUT_SPAN
+
+
+async def _stand(queue: headway.Queue) -> None:
+    async with queue.stand() as stand:
+        (lease,) = await stand.turn()
+        assert lease.span == CUT_SPAN
+        await lease.ack()
+
+
+WAYS_TO_LEASE: dict[str, Callable[[headway.Queue], Awaitable[None]]] = {
+    "run-stream": partial(_run, by="stream"),
+    "run-calls": partial(_run, by="calls"),
+    "work-stream": partial(_iterate, by="stream"),
+    "work-calls": partial(_iterate, by="calls"),
+    "lease": _lease,
+    "stand": _stand,
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_LEASE)
+async def test_lease_by_the_policy_is_cut_to_what_the_operator_lets_one_last(
+    fresh_store_server: StoreServer, make_service: Callable[..., ServiceProcess], way: str
+) -> None:
+    limited = make_service(HEADWAY_REDIS_URL=fresh_store_server.url, HEADWAY_MAX_LEASE="10s")
+    async with asyncio.timeout(PATIENCE_SECONDS), headway.connect(limited.address) as client:
+        queue = client.queue("short")
+        await queue.create()
+        await queue.put(b"1")
+        await queue.close()
+        await WAYS_TO_LEASE[way](queue)
+        assert (await queue.describe()).counts.acked == 1
 
 
 async def test_redrive_into_a_full_queue_answers_at_once_and_waits(line: headway.Queue) -> None:

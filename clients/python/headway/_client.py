@@ -105,6 +105,11 @@ class Client:
         limits = await self.limits()
         return min(wait, limits.max_wait.ToTimedelta()) if limits.HasField("max_wait") else wait
 
+    async def longest_lease(self, lease: timedelta) -> timedelta:
+        """That lease, or what the service lets one last if that is shorter."""
+        limits = await self.limits()
+        return min(lease, limits.max_lease.ToTimedelta()) if limits.HasField("max_lease") else lease
+
     async def close(self) -> None:
         """Ends the connection: calls that are under way or made later fail with ClientClosed, and so do workers and all
         that lasts; what they hold is given back, which takes 5 s at most. What a Get brings just then lapses by

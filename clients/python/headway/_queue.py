@@ -308,9 +308,10 @@ class Queue(Settling):
         await self._connection.call(self._connection.queues.Delete, request)
 
     async def policy_lease(self) -> timedelta:
-        """How long a lease lasts by the policy, as it was when this handle first asked. Raises QueueNotFound."""
+        """How long a lease by the policy lasts, as it was when this handle first asked. Raises QueueNotFound."""
         if self._policy_lease is None:
-            self._policy_lease = (await self.describe()).policy.lease.ToTimedelta()
+            lease = (await self.describe()).policy.lease.ToTimedelta()
+            self._policy_lease = await self.client.longest_lease(lease)
         return self._policy_lease
 
     def _put_request(
