@@ -249,3 +249,16 @@ async def test_reader_that_goes_away_ends_the_worker(
             os.close(write)
     assert not made.acked
     assert len(made.line) == 3
+
+
+async def test_disk_that_is_full_ends_the_worker_and_costs_no_attempt(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    full = os.open("/dev/full", os.O_WRONLY)
+    process = await command_line.start("work", "q", "--", "cat", stdout=full)
+    os.close(full)
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.err) == (1, "headway: [Errno 28] No space left on device\n")
+    assert sorted((held.message.payload, held.attempt) for held in made.line) == [(b"1", 1), (b"2", 1), (b"3", 1)]
+    assert not made.acked

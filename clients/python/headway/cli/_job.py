@@ -16,7 +16,11 @@ _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
 
 
 class OutputGone(Exception):
-    """Nobody reads our standard output any more."""
+    """Our standard output takes nothing any more: nobody reads it, or its disk is full."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def environment(lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -100,8 +104,8 @@ async def _write_out(output: bytes, writing: asyncio.Lock) -> None:
         threading.Thread(target=write, daemon=True).start()
         try:
             await written
-        except BrokenPipeError as error:
-            raise OutputGone from error
+        except OSError as error:
+            raise OutputGone(error) from None
 
 
 def _write_all(descriptor: int, output: bytes) -> OSError | None:

@@ -37,7 +37,7 @@ def work(
     The payload is its standard input; HEADWAY_QUEUE, HEADWAY_ID, HEADWAY_ATTEMPT, HEADWAY_TICKET, HEADWAY_HEADERS
     (JSON) and HEADWAY_HEADER_<NAME> are in its environment. Exit status 0 acks the message; anything else, or a signal,
     gives it to the queue's backoff. Its lease is kept alive meanwhile. What it writes is written in one piece when it
-    ends, also if it failed.
+    ends, also if it failed; if that cannot be written, its message goes back for free, and this ends.
 
     Ends by itself when the queue is closed and drained. SIGINT or SIGTERM: finish what runs, then end; a second one
     kills what runs and gives its messages back for free.
@@ -67,11 +67,11 @@ class _Worker:
         self._stop = asyncio.Event()
         self._writing = asyncio.Lock()
         self._running_count = 0
-        self._is_output_gone = False
+        self._output_error: OSError | None = None  # nothing more can be written
         self._killed_by: signal.Signals | None = None
 
     async def work(self) -> int:
-        """Works until the end; the exit code."""
+        """Works until the end; the exit code. Raises OSError if what a job wrote could not be written."""
         running = asyncio.create_task(self._run())
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
@@ -82,9 +82,8 @@ class _Worker:
             if self._killed_by is None:
                 raise
             return 128 + self._killed_by
-        if self._is_output_gone:
-            self._output.forget_stdout()
-            return ExitCode.ERROR
+        if self._output_error is not None:
+            raise self._output_error
         return ExitCode.OK
 
     def _interrupt(self, number: signal.Signals, running: "asyncio.Task[None]") -> None:
@@ -125,14 +124,14 @@ class _Worker:
             return
 
     async def _handle(self, lease: Lease) -> None:
-        if self._is_output_gone:
+        if self._output_error is not None:
             await lease.give_back(failed_with=None)
             return
         self._running_count += 1
         try:
             failure = await run_job(self._command, lease, self._writing)
-        except OutputGone:
-            self._is_output_gone = True
+        except OutputGone as gone:
+            self._output_error = gone.error
             self._stop.set()
             await lease.give_back(failed_with=None)
             return
