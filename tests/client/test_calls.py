@@ -93,6 +93,24 @@ async def test_close_is_not_repeated(service: FakeService, queue: headway.Queue)
     assert [name for name, _ in service.calls] == ["Close"]
 
 
+@pytest.mark.parametrize("longest", [timedelta(0), timedelta(milliseconds=500)])
+async def test_queue_can_be_ended_where_no_call_may_wait_long(
+    service: FakeService, queue: headway.Queue, longest: timedelta
+) -> None:
+    service.limits.max_wait.FromTimedelta(longest)
+    assert (await queue.close()).closed
+    await queue.delete()
+    assert not service.queues
+
+
+async def test_delete_is_waited_for_as_long_as_the_service_waits_if_nothing_is_said(
+    service: FakeService, made: FakeQueue
+) -> None:
+    async with headway.connect(service.address, call_timeout=timedelta(microseconds=1)) as hasty:
+        await hasty.queue("q").delete()
+    assert not service.queues
+
+
 async def test_put_without_ids_is_not_repeated_when_its_outcome_is_unknown(
     service: FakeService, queue: headway.Queue, made: FakeQueue
 ) -> None:

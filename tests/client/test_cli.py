@@ -83,6 +83,16 @@ async def test_what_get_has_no_disk_for_goes_back(
     assert sorted((held.message.payload, held.attempt) for held in made.line) == [(b"1", 1), (b"2", 1)]
 
 
+async def test_queue_is_ended_where_no_call_may_wait(
+    service: FakeService, made: FakeQueue, command_line: CommandLine
+) -> None:
+    service.limits.max_wait.FromTimedelta(timedelta(0))
+    assert (await command_line.run("put", "q", "x", "--close")).code == 0
+    assert made.closed
+    assert (await command_line.run("delete", "q", "--yes")).code == 0
+    assert not service.queues
+
+
 async def test_ack_of_a_message_that_is_dead_is_refused(
     service: FakeService, queue: headway.Queue, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,8 @@ from headway.v1.queue_pb2 import Queue as QueueState
 if TYPE_CHECKING:
     from headway._client import Client
 
-_CLOSE_WAIT = timedelta(seconds=1)  # what the service waits if nothing is said; the deadline must be behind it
-_DELETE_WAIT = timedelta(seconds=5)
+_CLOSE_SECONDS = 1.0  # what the service waits at most if nothing is said; the deadline must be behind it
+_DELETE_SECONDS = 5.0
 _LINGER = timedelta(milliseconds=2)
 
 
@@ -290,22 +290,28 @@ class Queue(Settling):
         """
         return Stand(self, consumer=consumer, max_messages=max_messages, keep_standing=keep_standing, lease=lease)
 
-    async def close(self, *, wait: timedelta = _CLOSE_WAIT) -> QueueState:
+    async def close(self, *, wait: timedelta | None = None) -> QueueState:
         """Closes the queue for good: no more puts, and consumers drain what is left.
 
-        Waits up to `wait` for a foreign producer. Not idempotent. Raises QueueNotFound, QueueClosed, RoleInUse.
+        Waits up to `wait` (default: 1 s) for a foreign producer. Not idempotent. Raises QueueNotFound, QueueClosed,
+        RoleInUse.
         """
         request = pb.CloseRequest(queue=self.name, wait=span(wait))
-        response: pb.CloseResponse = await self._connection.call(self._connection.queues.Close, request)
+        timeout = self._connection.call_seconds + _CLOSE_SECONDS if wait is None else 0.0
+        response: pb.CloseResponse = await self._connection.call(
+            self._connection.queues.Close, request, timeout=timeout
+        )
         return response.queue
 
-    async def delete(self, *, wait: timedelta = _DELETE_WAIT) -> None:
+    async def delete(self, *, wait: timedelta | None = None) -> None:
         """Deletes the queue with all its messages and wakes everybody who waits.
 
-        Waits up to `wait` for foreign clients. Raises QueueNotFound; RoleInUse: it is gone, and calling again resumes.
+        Waits up to `wait` (default: 5 s) for foreign clients. Raises QueueNotFound; RoleInUse: it is gone, and calling
+        again resumes.
         """
         request = pb.DeleteRequest(queue=self.name, wait=span(wait))
-        await self._connection.call(self._connection.queues.Delete, request)
+        timeout = self._connection.call_seconds + _DELETE_SECONDS if wait is None else 0.0
+        await self._connection.call(self._connection.queues.Delete, request, timeout=timeout)
 
     async def policy_lease(self) -> timedelta:
         """How long a lease by the policy lasts, as it was when this handle first asked. Raises QueueNotFound."""

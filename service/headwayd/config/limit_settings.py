@@ -41,7 +41,7 @@ class LimitSettings(BaseSettings):
     max_wait: Span = setting(
         ms(MAX_WAIT_MS),
         "The longest wait of one call. Where it is below 30s, workers of the client libraries end with an error if they"
-        " work by calls (Python's only if told to): they wait that long at a time.",
+        " work by calls (Python's only if told to, and `headway work`): they wait that long at a time.",
         unit="span",
         ge=ms(0),
         le=ms(MAX_WAIT_MS),

@@ -100,8 +100,7 @@ def close(context: typer.Context, queue: QueueName, wait: WaitOption = None) -> 
     """Close a queue for good: nothing more is put, the rest is worked off."""
 
     async def action(client: Client, output: Output) -> None:
-        handle = client.queue(queue)
-        _tell_state(output, await (handle.close() if wait is None else handle.close(wait=wait)), "closed")
+        _tell_state(output, await client.queue(queue).close(wait=wait), "closed")
 
     perform(context, action)
 
@@ -112,8 +111,7 @@ def delete(context: typer.Context, queue: QueueName, wait: WaitOption = None, ye
     _confirm(f"Delete {queue} with all its messages?", is_sure=yes)
 
     async def action(client: Client, output: Output) -> None:
-        handle = client.queue(queue)
-        await (handle.delete() if wait is None else handle.delete(wait=wait))
+        await client.queue(queue).delete(wait=wait)
         if output.as_json:
             output.record({"queue": queue, "deleted": True})
         else:
