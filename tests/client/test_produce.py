@@ -279,6 +279,13 @@ async def test_what_waits_fails_when_the_service_is_away_for_longer_than_the_pat
         await producer.put(b"3")
 
 
+async def test_no_patience_is_none(service: FakeService, queue: headway.Queue) -> None:
+    async with queue.producer(patience=timedelta(0)) as producer:
+        service.failures["Produce"] = [AWAY]
+        with pytest.raises(headway.ShuttingDown):
+            await producer.put(b"1")
+
+
 @pytest.mark.parametrize(
     "behind",
     [

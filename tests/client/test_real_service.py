@@ -220,6 +220,48 @@ async def test_lease_by_the_policy_is_cut_to_what_the_operator_lets_one_last(
         assert (await queue.describe()).counts.acked == 1
 
 
+async def _lease_for(queue: headway.Queue, span: timedelta) -> None:
+    async with queue.lease(lease=span):
+        pass
+
+
+async def _extend_for(queue: headway.Queue, span: timedelta) -> None:
+    async with queue.lease() as lease:
+        assert lease is not None
+        await lease.extend(span)
+
+
+async def _run_for(queue: headway.Queue, span: timedelta, by: Any) -> None:
+    async def handle(lease: headway.Lease) -> None:
+        pass
+
+    await queue.run(handle, lease=span, drain=True, by=by)
+
+
+async def _iterate_for(queue: headway.Queue, span: timedelta, by: Any) -> None:
+    async for lease in queue.work(lease=span, by=by):
+        async with lease:
+            break
+
+
+WAYS_TO_NAME_A_SPAN: dict[str, Callable[[headway.Queue, timedelta], Awaitable[None]]] = {
+    "lease": _lease_for,
+    "extend": _extend_for,
+    "run-stream": partial(_run_for, by="stream"),
+    "run-calls": partial(_run_for, by="calls"),
+    "work-stream": partial(_iterate_for, by="stream"),
+    "work-calls": partial(_iterate_for, by="calls"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_NAME_A_SPAN)
+async def test_lease_of_no_length_is_refused(line: headway.Queue, way: str) -> None:
+    await line.put(b"1")
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        with pytest.raises(headway.FieldInvalid, match="lease must be 100 ms to 12 h"):
+            await WAYS_TO_NAME_A_SPAN[way](line, timedelta(0))
+
+
 async def test_redrive_into_a_full_queue_answers_at_once_and_waits(line: headway.Queue) -> None:
     await _bury(line, 2)
     full = line.client.queue("full")

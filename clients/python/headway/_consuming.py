@@ -182,7 +182,7 @@ class Consumer:
         """One stream, to its end. Whether there will be nothing more."""
         limits = await self._queue.client.limits()
         if self._keeping is None:
-            self._span = self._lease or await self._queue.policy_lease()
+            self._span = await self._queue.policy_lease() if self._lease is None else self._lease
         if self._stopped.is_set():
             return True
         if self._keeping is None:

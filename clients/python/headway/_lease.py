@@ -143,7 +143,7 @@ class Lease(leasing.Lease):
 
         Does not block. Raises LeaseStale or LeaseGone.
         """
-        request = pb.ExtendRequest(lease=span(lease or self.span))
+        request = pb.ExtendRequest(lease=span(self.span if lease is None else lease))
         if progress is not None or note:
             self._progress = self._progress if progress is None else progress
             request.progress.CopyFrom(Progress(fraction=self._progress, note=note))

@@ -56,7 +56,8 @@ class Producer:
         self._on_duplicate = _batch.on_duplicate_value(on_duplicate)
         self._ids = f"{secrets.token_urlsafe(_ID_BYTES)}-" if makes_ids else ""
         self._id_count = 0
-        self._patience_seconds = (patience or queue.client.connection.call_timeout).total_seconds()
+        patience = queue.client.connection.call_timeout if patience is None else patience
+        self._patience_seconds = patience.total_seconds()
         self._most_bytes = 0  # of one message: what is larger fits into no request
         self._gathering: Gathering | None = None
         self._stream: ProducingStream | None = None

@@ -155,7 +155,8 @@ class Queue(Settling):
         on_duplicate: as in `put`.
         makes_ids: messages without an id get one, so that they can be put again after a lost answer and are still put
         once. Without it they stay as they are, and one whose answer is lost raises OutcomeUnknown or Unavailable.
-        patience: how long the service may be away before what waits fails; default the client's `call_timeout`.
+        patience: how long the service may be away before what waits fails, 0 being not at all; default the client's
+        `call_timeout`.
 
         A stream that breaks is opened anew. A full queue is waited for. See `Producer` for its methods and what they
         raise; entering the block asks for the service's limits and raises what a call raises.
@@ -207,7 +208,7 @@ class Queue(Settling):
 
         Raises what `get` raises, and LeaseStale or LeaseGone at the end if the work has no say any more.
         """
-        held_for = lease or await self.policy_lease()
+        held_for = await self.policy_lease() if lease is None else lease
         fetched = await Attempt(self).fetch(wait=wait, lease=held_for, consumer=consumer)
         if not fetched.leases:
             yield None

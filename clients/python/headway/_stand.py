@@ -45,7 +45,7 @@ class Stand:
         self._max_messages = max_messages
         self._keep_standing = keep_standing
         self._lease = lease
-        self._span = lease or _NOW  # the policy's is asked for at the beginning
+        self._span = _NOW if lease is None else lease  # the policy's is asked for at the beginning
         self._reader: asyncio.Task[None] | None = None
         self._token = ""  # names the place to come back to
         self._place: Place | None = None  # the last one told

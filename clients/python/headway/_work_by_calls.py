@@ -133,7 +133,8 @@ class CallRunner(Runner):
             return fetched.leases[0] if fetched.leases else None
 
     async def _fetch(self, attempt: Attempt, **parts: Any) -> Fetched:
-        self.lease = self.lease or await self.queue.policy_lease()
+        if self.lease is None:
+            self.lease = await self.queue.policy_lease()
         fetched = await attempt.fetch(lease=self.lease, consumer=self.consumer, **parts)
         self.outage.over()
         return fetched
