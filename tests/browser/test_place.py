@@ -263,6 +263,24 @@ async def test_what_a_page_is_told_it_can_hear_and_read_out_but_not_each_step(pa
     assert (await page.evaluate("heard"))[-1][0] == "finished"
 
 
+async def test_progress_is_read_out_now_and_then(page: Page, line: Line) -> None:
+    """Told by hand, and by a clock of the test's own."""
+    await put(line, "mine")
+    place = await embed(page, line.name, "mine")
+    told = part(place, "announcement")
+    await expect(told).to_have_text("you are number 1 of 1")
+    await page.clock.install()
+    tell = "(place, fraction) => place.told({leased: {attempt: 1, progress: {fraction}}})"
+    await place.evaluate(tell, 0.1)
+    await expect(told).to_have_text("being worked on 0 %")
+    for fraction in (0.3, 0.55, 0.8):
+        await place.evaluate(tell, fraction)
+        await page.clock.run_for(500)
+        assert await told.text_content() == "being worked on 0 %"
+    await page.clock.run_for(15_000)
+    await expect(told).to_have_text("being worked on 75 %")
+
+
 async def test_what_jobs_say_is_text(page: Page, line: Line) -> None:
     await put(line, HOSTILE)
     place = await embed(page, line.name, HOSTILE, label=HOSTILE)

@@ -436,7 +436,7 @@ export class HeadwayPlace extends HTMLElement {
     const now = this.#now, part = now.fraction == null ? "" : ` ${Math.floor(now.fraction * 4) * 25} %`;
     const back = now.isBack ? `, ${this.texts.back}` : "";
     const text = this.#isLost ? this.texts.lost : this.#status() + part + back;
-    const state = this.#isLost ? "lost" : now.state + part, news = `${state} ${now.position} ${now.isBack}`;
+    const state = this.#isLost ? "lost" : now.state, news = `${state}${part} ${now.position} ${now.isBack}`;
     clearTimeout(this.#announcing);
     if (news === this.#said.news) return;
     const waitMs = state === this.#said.state ? this.#said.at + ANNOUNCE_MS - performance.now() : 0;
