@@ -20,7 +20,7 @@ from headway.v1 import queue_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message, Progress
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
-from security.callers import PLAIN, write_callers
+from security.callers import PLAIN, Caller, line_of, write_callers
 from web.conftest import base_url
 from wire.calls import SLACK_S, Line, span
 
@@ -368,6 +368,43 @@ async def test_a_service_that_knows_its_callers_is_brought_a_token(
     await expect(part(place.first, "status")).to_have_text("you are number 1 of 1")
     await place.last.evaluate("(place, token) => { place.token = async () => token }", PLAIN["watcher"].token)
     await expect(part(place.last, "status")).to_have_text("nothing is known of it")
+
+
+async def test_an_attended_place_goes_on_with_the_token_of_now_when_the_last_has_run_out(
+    elsewhere: Page, make_service: Callable[..., ServiceProcess], short_dir: Path
+) -> None:
+    old, new, admin = Caller(roles=("producer",)), Caller(roles=("producer",)), PLAIN["admin"]
+    file = write_callers(short_dir / "callers.toml", [old, new, admin])
+    service = make_service(HEADWAY_HTTP_LISTEN="127.0.0.1:0", HEADWAY_AUTH_FILE=str(file))
+    async with grpc.aio.insecure_channel(service.address) as channel:
+        line = line_of(channel, admin, "q")
+        await line.create()
+        await put(line, "mine")
+        delivery = await line.take_one(lease_ms=600_000)
+        streams: list[str] = []
+        elsewhere.on("request", lambda sent: streams.append(sent.url) if sent.url.endswith("/WatchPosition") else None)
+        await elsewhere.goto(f"{base_url(service)}/example")
+        place = await _attend(elsewhere, old.token, new.token)
+        await expect(part(place, "status")).to_have_text("being worked on")
+        write_callers(file, [new, admin])
+        await eventually(lambda: len(streams) == 2, within=SLACK_S)
+        await line.ack(delivery.lease, result=b"all the same")
+        await expect(part(place, "result")).to_have_text("all the same")
+        await expect(part(await _attend(elsewhere, old.token), "status")).to_have_text(re.compile("cannot be watched"))
+
+
+async def _attend(page: Page, *tokens: str) -> Locator:
+    """An attended place of the message "mine", which brings one of the tokens after the other, and then the last."""
+    await page.evaluate(
+        """tokens => {
+            const place = document.createElement("headway-place");
+            Object.assign(place, {queue: "q", message: "mine", attended: true});
+            place.token = () => tokens.length > 1 ? tokens.shift() : tokens[0];
+            document.querySelector("main").append(place);
+        }""",
+        list(tokens),
+    )
+    return page.locator("main > headway-place").last
 
 
 # -- a service that comes and goes, and other sites -------------------------------------------------------------------

@@ -8,6 +8,7 @@ const ANNOUNCE_MS = 15000; // places are read out no more often
 const MOST_SHOWN = 2000; // characters of a result; longer ones are downloaded
 const PASSING =
   ["canceled", "unknown", "deadline_exceeded", "resource_exhausted", "aborted", "internal", "unavailable"];
+const OF_CALLERS = ["unauthenticated", "permission_denied"]; // once served: a token has run out, and the next may do
 
 const TEXTS = {
   asking: "asking for the place",
@@ -143,7 +144,7 @@ async function* attended(line, signal) {
   const headers = { "connect-protocol-version": "1" };
   const url = `${line.service}headway.v1.QueueService/WatchPosition`;
   const response = await opened(url, "application/connect+json", framed, { token: line.token, signal, headers });
-  let rest = new Uint8Array();
+  let rest = new Uint8Array(), passing = PASSING;
   for await (const part of parts(response)) {
     const all = new Uint8Array(rest.length + part.length);
     all.set(rest), all.set(part, rest.length), (rest = all);
@@ -152,9 +153,10 @@ async function* attended(line, signal) {
       if (rest.length < size) break;
       const told = JSON.parse(new TextDecoder().decode(rest.subarray(5, size)));
       if (rest[0] & 2) {
-        if (told.error) throw new (PASSING.includes(told.error.code) ? Error : Refused)(told.error.message);
+        if (told.error) throw new (passing.includes(told.error.code) ? Error : Refused)(told.error.message);
         return;
       }
+      passing = [...PASSING, ...OF_CALLERS];
       yield told;
       rest = rest.subarray(size);
     }
