@@ -109,6 +109,28 @@ async def test_service_without_streams_is_listed_again_and_again(
     assert len(service.requests("WatchQueue")) == 1
 
 
+async def test_interval_that_the_service_refuses_ends_it(
+    service: FakeService, queues: dict[str, FakeQueue], command_line: CommandLine
+) -> None:
+    field = ("interval", "must be 100 ms to 1 h")
+    invalid = Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID", violations=(field,))
+    service.fail_next("WatchQueue", invalid, times=100)
+    finished = await command_line.run("--json", "top", "--interval", "50ms")
+    assert (finished.code, finished.out) == (4, b"")
+    assert "interval" in finished.err
+
+
+async def test_queue_that_may_not_be_watched_does_not_end_it(
+    service: FakeService, queues: dict[str, FakeQueue], command_line: CommandLine
+) -> None:
+    service.fail_next("WatchQueue", Failure(code=grpc.StatusCode.PERMISSION_DENIED, reason="PERMISSION_DENIED"))
+    process = await command_line.start("--json", "top")
+    told = {(await _record(process))["queue"]["name"] for _ in range(3)}  # the third by another stream
+    assert told == set(queues)
+    process.terminate()
+    assert (await command_line.finish(process)).code == 143
+
+
 async def test_terminal_shows_what_changes_until_q_is_pressed(
     service: FakeService,
     client: headway.Client,

@@ -14,7 +14,7 @@ from headway._places import Eta, QueueNumbers
 from headway.cli._output import state_in_a_word, to_plain
 from headway.cli._telling import eta_record, instant, span_in_words
 from headway.core.error import HeadwayError
-from headway.core.errors import NotImplementedByService, QueueNotFound
+from headway.core.errors import FieldInvalid, NotImplementedByService, QueueNotFound
 from headway.v1.queue_pb2 import Queue as QueueState
 
 _log = logging.getLogger("headway")
@@ -120,7 +120,7 @@ class Board:
             async with asyncio.TaskGroup() as group:
                 await self._follow(group)
         except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the listing's; the streams keep theirs
+            raise errors.exceptions[0] from None  # the listing's, or what all streams have; their own they keep
 
     async def _follow(self, group: asyncio.TaskGroup) -> None:
         outage = Outage(self._prefix)
@@ -155,6 +155,8 @@ class Board:
         except QueueNotFound:
             self._rows.pop(name, None)
             self._told.pop(name, None)
+        except FieldInvalid:
+            raise  # the interval: no queue is told
         except HeadwayError as error:
             _log.warning("queue %r: %s", name, error)  # the next listing begins another stream
         finally:
