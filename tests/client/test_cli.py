@@ -93,6 +93,44 @@ async def test_queue_is_ended_where_no_call_may_wait(
     assert not service.queues
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(f"create q --{option} -1" for option in ("bound", "limit", "max-attempts", "turns")),
+        *(f"update q --{option} {2**32}" for option in ("bound", "limit", "max-attempts", "turns")),
+        f"get q --count {2**32}",
+        f"peek q --count {2**32}",
+        f"peek q --from {2**64}",
+        "leased q --most -1",
+        f"leased q --most {2**32}",
+        f"check q --max-entries {2**64}",
+    ],
+)
+def test_number_that_no_field_holds_is_wrong_usage_and_names_its_option(line: str) -> None:
+    finished = CliRunner().invoke(app, line.split(), env={"HEADWAY_ADDRESS": "127.0.0.1:1", "COLUMNS": "200"})
+    assert finished.exit_code == 2
+    assert line.split()[2] in finished.output
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"create q --bound {2**32 - 1} --max-attempts {2**32 - 1} --turns {2**32 - 1}",
+        f"get q --count {2**32 - 1}",
+        f"peek q --count {2**32 - 1} --from {2**64 - 1}",
+        f"leased q --most {2**32 - 1}",
+        f"check q --max-entries {2**64 - 1}",
+    ],
+)
+async def test_number_that_a_field_just_holds_is_for_the_service_to_judge(
+    service: FakeService, command_line: CommandLine, line: str
+) -> None:
+    command, queue, *rest = line.split()
+    await command_line.run(command, queue, *rest)
+    asked = str(service.calls[-1][1])
+    assert all(number in asked for number in rest[1::2]), asked
+
+
 async def test_ack_of_a_message_that_is_dead_is_refused(
     service: FakeService, queue: headway.Queue, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,9 @@ _UNITS = {
     "d": timedelta(days=1),
 }
 
+MOST_COUNT = 2**32 - 1  # that a field of 32 bits holds, as those of counts are
+MOST_NUMBER = 2**64 - 1
+
 
 def parse_span(text: str) -> timedelta:
     """A span: a number with ms, s, m, h or d behind it; a bare number is seconds. Raises typer.BadParameter."""

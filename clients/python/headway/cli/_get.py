@@ -11,7 +11,7 @@ import typer
 
 from headway._client import Client
 from headway.cli._app import app, perform
-from headway.cli._arguments import LeaseOption, QueueName, WaitOption
+from headway.cli._arguments import MOST_COUNT, MOST_NUMBER, LeaseOption, QueueName, WaitOption
 from headway.cli._exits import ExitCode
 from headway.cli._output import Output, printable
 from headway.v1.message_pb2 import Delivery, Settled, SettleResult
@@ -23,7 +23,7 @@ _PREVIEW_CHARACTERS = 60
 def get(
     context: typer.Context,
     queue: QueueName,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most this many messages.")] = 1,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=MOST_COUNT, help="At most this many messages.")] = 1,
     wait: WaitOption = None,
     lease: LeaseOption = None,
     ack: Annotated[bool, typer.Option("--ack", help="Ack them once they are written.")] = False,
@@ -106,8 +106,12 @@ def _verdict(output: Output, results: list[SettleResult]) -> ExitCode:
 def peek(
     context: typer.Context,
     queue: QueueName,
-    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most this many messages.")] = 10,
-    position: Annotated[int, typer.Option("--from", min=1, help="The position of the first to show.")] = 1,
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=1, max=MOST_COUNT, help="At most this many messages.")
+    ] = 10,
+    position: Annotated[
+        int, typer.Option("--from", min=1, max=MOST_NUMBER, help="The position of the first to show.")
+    ] = 1,
 ) -> None:
     """Look at waiting messages and touch nothing."""
 

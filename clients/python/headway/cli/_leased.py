@@ -6,7 +6,7 @@ import typer
 
 from headway._client import Client
 from headway.cli._app import app, perform
-from headway.cli._arguments import QueueName
+from headway.cli._arguments import MOST_COUNT, QueueName
 from headway.cli._exits import ExitCode
 from headway.cli._output import Output
 from headway.v1.admin_service_pb2 import LeasedMessage
@@ -18,7 +18,9 @@ _COLUMNS = ("id", "consumer", "attempt", "leased", "until", "progress")
 def leased(
     context: typer.Context,
     queue: QueueName,
-    most: Annotated[int, typer.Option("--most", "-n", metavar="N", help="At most so many: 1 to 1000.")] = 100,
+    most: Annotated[
+        int, typer.Option("--most", "-n", metavar="N", min=0, max=MOST_COUNT, help="At most so many: 1 to 1000.")
+    ] = 100,
 ) -> None:
     """List the messages that are being worked on, and by whom: those first whose lease ends first."""
 

@@ -9,7 +9,7 @@ import typer
 from headway._client import Client
 from headway._policy import PolicyFields
 from headway.cli._app import app, perform
-from headway.cli._arguments import QueueName, parse_span
+from headway.cli._arguments import MOST_COUNT, QueueName, parse_span
 from headway.cli._output import Output
 
 
@@ -17,14 +17,18 @@ def _span(help_text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="SPAN", parser=parse_span, help=help_text, rich_help_panel="Policy")
 
 
+def _count(help_text: str, *names: str) -> Any:
+    return typer.Option(*names, min=0, max=MOST_COUNT, help=help_text, rich_help_panel="Policy")
+
+
 def _plain(help_text: str, *names: str) -> Any:
     return typer.Option(*names, help=help_text, rich_help_panel="Policy")
 
 
-_Bound = Annotated[int | None, _plain("The most messages that may wait; 0: no bound.", "--bound")]
-_Limit = Annotated[int | None, _plain("The most leases at once; 0: no limit.", "--limit")]
+_Bound = Annotated[int | None, _count("The most messages that may wait; 0: no bound.", "--bound")]
+_Limit = Annotated[int | None, _count("The most leases at once; 0: no limit.", "--limit")]
 _Lease = Annotated[timedelta | None, _span("How long a lease lasts; default 30s.", "--lease")]
-_MaxAttempts = Annotated[int | None, _plain("Failures until a message is dead; 0: no limit.", "--max-attempts")]
+_MaxAttempts = Annotated[int | None, _count("Failures until a message is dead; 0: no limit.", "--max-attempts")]
 _MinBackoff = Annotated[timedelta | None, _span("Wait after the first failure.", "--min-backoff")]
 _MaxBackoff = Annotated[timedelta | None, _span("The longest such wait.", "--max-backoff")]
 _Multiplier = Annotated[float | None, _plain("From one wait to the next.", "--multiplier")]
@@ -37,7 +41,7 @@ _DeadLetterExpired = Annotated[
     _plain("Expired messages go to the dead, or are dropped.", "--dead-letter-expired/--no-dead-letter-expired"),
 ]
 _PlaceGrace = Annotated[timedelta | None, _span("How long a lost place is kept.", "--place-grace")]
-_Turns = Annotated[int | None, _plain("Turns in a row of who keeps standing; 0: no limit.", "--turns")]
+_Turns = Annotated[int | None, _count("Turns in a row of who keeps standing; 0: no limit.", "--turns")]
 _DedupeWindow = Annotated[timedelta | None, _span("How long a done id counts.", "--dedupe-window")]
 _Remember = Annotated[timedelta | None, _span("How long an outcome is remembered.", "--remember")]
 

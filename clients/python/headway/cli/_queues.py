@@ -7,7 +7,7 @@ import typer
 
 from headway._client import Client
 from headway.cli._app import app, perform
-from headway.cli._arguments import QueueName, WaitOption, YesOption
+from headway.cli._arguments import MOST_NUMBER, QueueName, WaitOption, YesOption
 from headway.cli._exits import ExitCode
 from headway.cli._output import Output, state_in_a_word, to_plain
 from headway.v1.queue_pb2 import Queue as QueueState
@@ -146,7 +146,10 @@ def check(
     context: typer.Context,
     queue: QueueName,
     max_entries: Annotated[
-        int, typer.Option(min=0, help="Refuse to look at more entries; 0: 1,000,000, about a second's work.")
+        int,
+        typer.Option(
+            min=0, max=MOST_NUMBER, help="Refuse to look at more entries; 0: 1,000,000, about a second's work."
+        ),
     ] = 0,
 ) -> None:
     """Look whether everything kept of a queue fits together, and change nothing.
