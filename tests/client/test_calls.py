@@ -61,6 +61,11 @@ async def test_policy_fields_travel_and_update_names_them(service: FakeService, 
     state = await queue.update(bound=9, max_attempts=None)
     assert list(service.requests("Update")[-1].update_mask.paths) == ["bound", "retry.max_attempts"]
     assert (state.policy.bound, state.policy.retry.max_attempts) == (9, 0)
+    polled = await queue.update(poll_base=timedelta(seconds=2), poll_strikes=1)
+    assert list(service.requests("Update")[-1].update_mask.paths) == ["poll.base", "poll.strikes"]
+    assert (polled.policy.poll.base.ToSeconds(), polled.policy.poll.strikes) == (2, 1)
+    made = await client.queue("polled").create(poll_strikes=5, poll=polled.policy.poll)
+    assert (made.queue.policy.poll.base.ToSeconds(), made.queue.policy.poll.strikes) == (2, 5)
     with pytest.raises(TypeError):
         await queue.create(size=3)  # type: ignore[call-arg]
 

@@ -262,6 +262,17 @@ async def test_lease_of_no_length_is_refused(line: headway.Queue, way: str) -> N
             await WAYS_TO_NAME_A_SPAN[way](line, timedelta(0))
 
 
+async def test_shell_sets_each_part_of_how_a_queue_is_polled(shell: CommandLine) -> None:
+    parts = {"base": "2s", "per-position": "100ms", "max": "20s", "tolerance": "0", "strikes": "1"}
+    options = [each for name, value in parts.items() for each in (f"--poll-{name}", value)]
+    made = await shell.run("create", "polled", *options)
+    assert made.code == 0, made.err
+    changed = await shell.run("update", "polled", "--poll-per-position", "5s", "--default", "poll-strikes")
+    assert (changed.code, changed.out) == (0, b"changed polled: poll_per_position, poll_strikes\n"), changed.err
+    told = json.loads((await shell.run("--json", "describe", "polled")).out)["policy"]["poll"]
+    assert told == {"base": "2s", "per_position": "5s", "max": "20s", "tolerance": "0s", "strikes": 3}
+
+
 async def test_redrive_into_a_full_queue_answers_at_once_and_waits(line: headway.Queue) -> None:
     await _bury(line, 2)
     full = line.client.queue("full")

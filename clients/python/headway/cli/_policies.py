@@ -40,6 +40,11 @@ _DeadLetterExpired = Annotated[
     bool | None,
     _plain("Expired messages go to the dead, or are dropped.", "--dead-letter-expired/--no-dead-letter-expired"),
 ]
+_PollBase = Annotated[timedelta | None, _span("Wait between polls of the first in line.", "--poll-base")]
+_PollPerPosition = Annotated[timedelta | None, _span("What each place behind adds.", "--poll-per-position")]
+_PollMax = Annotated[timedelta | None, _span("The longest wait between polls.", "--poll-max")]
+_PollTolerance = Annotated[timedelta | None, _span("So much too early is in time.", "--poll-tolerance")]
+_PollStrikes = Annotated[int | None, _count("Polls too early that cost the place.", "--poll-strikes")]
 _PlaceGrace = Annotated[timedelta | None, _span("How long a lost place is kept.", "--place-grace")]
 _Turns = Annotated[int | None, _count("Turns in a row of who keeps standing; 0: no limit.", "--turns")]
 _DedupeWindow = Annotated[timedelta | None, _span("How long a done id counts.", "--dedupe-window")]
@@ -65,6 +70,11 @@ def create(
     jitter: _Jitter = None,
     time_to_live: _TimeToLive = None,
     dead_letter_expired: _DeadLetterExpired = None,
+    poll_base: _PollBase = None,
+    poll_per_position: _PollPerPosition = None,
+    poll_max: _PollMax = None,
+    poll_tolerance: _PollTolerance = None,
+    poll_strikes: _PollStrikes = None,
     place_grace: _PlaceGrace = None,
     turns: _Turns = None,
     dedupe_window: _DedupeWindow = None,
@@ -82,6 +92,11 @@ def create(
         jitter=jitter,
         time_to_live=time_to_live,
         dead_letter_expired=dead_letter_expired,
+        poll_base=poll_base,
+        poll_per_position=poll_per_position,
+        poll_max=poll_max,
+        poll_tolerance=poll_tolerance,
+        poll_strikes=poll_strikes,
         place_grace=place_grace,
         turns=turns,
         dedupe_window=dedupe_window,
@@ -112,6 +127,11 @@ def update(
     jitter: _Jitter = None,
     time_to_live: _TimeToLive = None,
     dead_letter_expired: _DeadLetterExpired = None,
+    poll_base: _PollBase = None,
+    poll_per_position: _PollPerPosition = None,
+    poll_max: _PollMax = None,
+    poll_tolerance: _PollTolerance = None,
+    poll_strikes: _PollStrikes = None,
     place_grace: _PlaceGrace = None,
     turns: _Turns = None,
     dedupe_window: _DedupeWindow = None,
@@ -132,6 +152,11 @@ def update(
         jitter=jitter,
         time_to_live=time_to_live,
         dead_letter_expired=dead_letter_expired,
+        poll_base=poll_base,
+        poll_per_position=poll_per_position,
+        poll_max=poll_max,
+        poll_tolerance=poll_tolerance,
+        poll_strikes=poll_strikes,
         place_grace=place_grace,
         turns=turns,
         dedupe_window=dedupe_window,
