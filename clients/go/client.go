@@ -35,7 +35,8 @@ type Client struct {
 	// it only reads or carries ids; so is one whose answer does not come within half of its time beyond the wait.
 	// Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
 	// try accepted is then deduplicated, and body_differs tells that the id is another message's; and the call fails
-	// with that try's error, unless a later answer tells what became of it.
+	// with that try's error, unless a later answer tells what became of it. A Get with a name that waits, and is refused
+	// for who calls, is made once more, with the token of now: the last one may have expired.
 	Queues headwaypb.QueueServiceClient
 	// Admin is the generated stub of AdminService. Its calls get deadlines, and are made again, as those of Queues.
 	Admin headwaypb.AdminServiceClient
@@ -136,11 +137,12 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 		err := Typed(invoke(try, method, request, response, conn, options...))
 		end()
 		failed, is := err.(*Error)
-		switch {
 		// FAILED_PRECONDITION refuses a Put, as other codes any call, without a look at what an earlier try did.
-		case !is || slices.Contains(tellingCodes, failed.Code) && (failed.Code != codes.FailedPrecondition || !isPut):
+		if !is || slices.Contains(tellingCodes, failed.Code) && (failed.Code != codes.FailedPrecondition || !isPut) {
 			return err
-		case failed.OutcomeUnknown():
+		} else if failures == 1 && get.GetWait().AsDuration() > 0 && slices.Contains(ofCallers, failed.Code) {
+			continue // once, with the token of now
+		} else if failed.OutcomeUnknown() {
 			lost = failed
 		}
 		isOurs := ctx.Err() != nil || failed.Code != codes.Canceled && failed.Code != codes.DeadlineExceeded
@@ -156,13 +158,15 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 
 // pause waits after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never shorter than the service
 // asked for. It returns false if ctx ends before that, and at once if no waiting mends such a failure, or Close was
-// called. What says when to come again passes.
+// called. What says when to come again passes, and so does, as the end of what was served until then (failures: 0), what
+// the token of now may mend.
 func (c *Client) pause(ctx context.Context, failures int, err error) bool {
 	failed, is := err.(*Error)
-	if !is || failed.RetryAfter == 0 && !slices.Contains(passing, failed.Code) || c.Conn.GetState() == connectivity.Shutdown {
+	if !is || c.Conn.GetState() == connectivity.Shutdown || failed.RetryAfter == 0 &&
+		!slices.Contains(passing, failed.Code) && (failures > 0 || !slices.Contains(ofCallers, failed.Code)) {
 		return false
 	}
-	span := min(5*time.Second, 100*time.Millisecond<<min(failures-1, 16))
+	span := min(5*time.Second, 100*time.Millisecond<<max(0, min(failures-1, 16)))
 	paused, end := context.WithTimeout(ctx, max(span/2+rand.N(span/2), failed.RetryAfter))
 	defer end()
 	<-paused.Done()

@@ -39,6 +39,9 @@ var lostCodes = []codes.Code{codes.Unavailable, codes.DeadlineExceeded, codes.Ca
 // again; RESOURCE_EXHAUSTED without that is gRPC's own word for what is too large, now and later.
 var passing = append([]codes.Code{codes.FailedPrecondition}, lostCodes...)
 
+// Those that end what was served when a token expires, or a grant changes; the token of now may have it go on.
+var ofCallers = []codes.Code{codes.Unauthenticated, codes.PermissionDenied}
+
 // Those of answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
 var tellingCodes = []codes.Code{codes.NotFound, codes.AlreadyExists, codes.InvalidArgument, codes.FailedPrecondition}
 
@@ -51,8 +54,7 @@ func Is(err error, reason headwaypb.ErrorReason) bool {
 // OutcomeUnknown tells that the call may or may not have taken effect: the service says so, or its answer did not come.
 // It is safe to make it again with the same ids and leases.
 func (e *Error) OutcomeUnknown() bool {
-	lost := e.Reason == 0 && slices.Contains(lostCodes, e.Code)
-	return lost || e.Reason == headwaypb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN
+	return Is(e, headwaypb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN) || e.Reason == 0 && slices.Contains(lostCodes, e.Code)
 }
 
 // ReasonName is the reason in words, for example "QUEUE_FULL"; empty if the answer named none.

@@ -120,12 +120,11 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 		slots.Go(func() error { // one message after the other
 			for failures := 1; idle.Err() == nil; failures++ {
 				found, err := q.Lease(ctx, handle, o)
-				switch {
-				case found || err == nil:
+				if found || err == nil {
 					failures = 0
-				case Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED):
+				} else if Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED) {
 					return nil
-				case !q.client.pause(idle, failures, err) && idle.Err() == nil:
+				} else if !q.client.pause(idle, failures, err) && idle.Err() == nil {
 					return err
 				}
 			}
@@ -139,9 +138,9 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 // with the worker's progress, and Finished, the last word on each. Then it ends. At most 10,000 ids.
 //
 // It asks anew when the stream breaks, or brings no answer within the call timeout, for as long as the service is away,
-// and never goes back in time. It ends with an
-// error if ctx does, or with what no waiting mends, such as QUEUE_NOT_FOUND. A message that is not known, or not
-// remembered any more, is Finished with OUTCOME_UNSPECIFIED.
+// and never goes back in time; a stream that was served until its token expired is opened once more, with the token of
+// now. It ends with an error if ctx does, or with what no waiting mends, such as QUEUE_NOT_FOUND. A message that is not
+// known, or not remembered any more, is Finished with OUTCOME_UNSPECIFIED.
 func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
 	return func(yield func(*headwaypb.WatchPositionResponse, error) bool) {
 		left := map[string]time.Time{} // of those that are not finished, when the last thing was said
@@ -168,7 +167,7 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 			if err == io.EOF { // before the last word on each
 				err = &Error{Code: codes.Unavailable, Text: "the stream ended early"}
 			}
-			if err = Typed(err); err != nil && !q.client.pause(ctx, max(1, failures), err) {
+			if err = Typed(err); err != nil && !q.client.pause(ctx, failures, err) {
 				yield(nil, err)
 				return
 			}
@@ -261,12 +260,11 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 	defer l.isSettled.Store(true) // once the loss is noted
 	lost := &Error{Code: codes.FailedPrecondition, Text: "too late", Metadata: map[string]string{"queue": l.queue.name}}
 	lost.Reason = headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
-	switch _, isAck := response.(*headwaypb.AckResponse); {
-	case said == headwaypb.Settled_SETTLED_GONE:
+	if _, isAck := response.(*headwaypb.AckResponse); said == headwaypb.Settled_SETTLED_GONE {
 		lost.Code, lost.Reason = codes.NotFound, headwaypb.ErrorReason_ERROR_REASON_LEASE_GONE
-	case said == headwaypb.Settled_SETTLED_DEAD && isAck: // to a Delay it is how that ended
+	} else if said == headwaypb.Settled_SETTLED_DEAD && isAck { // to a Delay it is how that ended
 		lost.Text += ": the message is dead"
-	case said != headwaypb.Settled_SETTLED_STALE:
+	} else if said != headwaypb.Settled_SETTLED_STALE {
 		return nil
 	}
 	l.loss.Store(lost)

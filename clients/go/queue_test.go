@@ -431,6 +431,41 @@ func TestWorkGoesOnWhereTheServiceIsBusy(t *testing.T) {
 	}
 }
 
+func TestWorkGoesOnWithTheTokenOfNowAndEndsWhenThatIsRefused(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied} {
+		s := settles(acked, delayed, extended)
+		give := s.get
+		s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+			if len(requests[*headwaypb.GetRequest](s)) == 2 {
+				return give(ctx, request)
+			}
+			return nil, refusal(code, code.String())
+		}
+		var failed *Error
+		err := connect(t, s).Queue("q").Work(t.Context(), nothing, Options{})
+		if !errors.As(err, &failed) || failed.Code != code || len(requests[*headwaypb.AckRequest](s)) != 1 {
+			t.Error("ended with", err)
+		}
+		names := []string{}
+		for _, request := range requests[*headwaypb.GetRequest](s) {
+			names = append(names, request.AttemptId)
+		}
+		if len(names) != 4 || names[0] != names[1] || names[1] == names[2] || names[2] != names[3] {
+			t.Errorf("asked %v", names)
+		}
+	}
+}
+
+func TestALeaseThatIsRefusedWithoutAWaitIsNotAskedForAgain(t *testing.T) {
+	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		return nil, refusal(codes.Unauthenticated, "UNAUTHENTICATED")
+	}}
+	_, err := connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{})
+	if asked := requests[*headwaypb.GetRequest](s); err == nil || len(asked) != 1 {
+		t.Errorf("asked %v, ended with %v", asked, err)
+	}
+}
+
 func TestALargeMessageIsLeased(t *testing.T) {
 	s := settles(acked, delayed, extended)
 	s.get = gives(&headwaypb.Message{Payload: make([]byte, 5<<20)})

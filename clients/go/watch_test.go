@@ -74,6 +74,29 @@ func TestAWatchEndsWithWhatNoWaitingMends(t *testing.T) {
 	}
 }
 
+func TestAWatchThatWasServedGoesOnWithTheTokenOfNowAndEndsWhenThatIsRefused(t *testing.T) {
+	for _, code := range []codes.Code{codes.Unauthenticated, codes.PermissionDenied} {
+		s := tells(refusal(code, code.String()),
+			[]*headwaypb.WatchPositionResponse{place(10, "a", 3)},
+			[]*headwaypb.WatchPositionResponse{place(11, "a", 2)},
+			nil,
+		)
+		seen := []uint64{}
+		var failed *Error
+		for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}, Options{}) {
+			if !errors.As(err, &failed) {
+				seen = append(seen, answer.GetPosition().GetPosition())
+			}
+		}
+		if !slices.Equal(seen, []uint64{3, 2}) || failed == nil || failed.Code != code {
+			t.Errorf("saw %v, ended with %v", seen, failed)
+		}
+		if asked := requests[*headwaypb.WatchPositionRequest](s); len(asked) != 3 {
+			t.Errorf("asked %v", asked)
+		}
+	}
+}
+
 func TestAWatchWhoseStreamEndsEarlyGoesOn(t *testing.T) {
 	s := tells(nil,
 		[]*headwaypb.WatchPositionResponse{place(10, "a", 3)},
