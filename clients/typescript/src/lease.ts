@@ -130,7 +130,6 @@ export class Lease {
 }
 
 /** How long the policy's lease lasts, by the store's clock; the shortest there is where nobody knows. */
-function policyMs({ leaseExpiresAt, putAt, waited }: Delivery): number {
-  const isKnown = leaseExpiresAt && putAt && waited;
-  return isKnown ? timestampMs(leaseExpiresAt) - timestampMs(putAt) - durationMs(waited) : 100;
+function policyMs({ leaseExpiresAt: until, putAt, waited }: Delivery): number {
+  return until && putAt && waited ? timestampMs(until) - timestampMs(putAt) - durationMs(waited) : 100;
 }

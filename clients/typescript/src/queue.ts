@@ -6,7 +6,7 @@ import { HeadwayError } from "./errors.js";
 import { type Handler, Lease } from "./lease.js";
 import { backoffMs, pause, span, warn } from "./timing.js";
 import { currentHeaders } from "./trace.js";
-import { repeated } from "./transport.js";
+import { OF_CALLERS, repeated } from "./transport.js";
 import { ErrorReason, type MessageSchema, type PutResult, type WatchPositionResponse } from "./v1.js";
 
 /**
@@ -38,11 +38,10 @@ export class Queue {
   ) {}
 
   /** Puts a batch, in order; one result each, with `error` set if it was refused. Throws if all were for one reason. */
-  async put(messages: MessageInitShape<typeof MessageSchema>[], options: CallOptions = {}): Promise<PutResult[]> {
+  async put(messages: MessageInitShape<typeof MessageSchema>[], how: CallOptions = {}): Promise<PutResult[]> {
     const traced = await currentHeaders();
     const made = messages.map((m) => (m.headers?.traceparent ? m : { ...m, headers: { ...m.headers, ...traced } }));
-    const request = { queue: this.name, messages: made, wait: span(options.waitMs) };
-    return (await this.client.queues.put(request, { signal: options.signal })).results;
+    return (await this.client.queues.put({ queue: this.name, messages: made, wait: span(how.waitMs) }, how)).results;
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay` or `giveBack`. */
@@ -109,15 +108,16 @@ export class Queue {
 
   /**
    * Yields what is told of messages until each has ended, and asks anew wherever a stream breaks, or brings no answer
-   * within the call timeout: then where those that are left stand is told once more. Throws QUEUE_NOT_FOUND.
+   * within the call timeout: then where those that are left stand is told once more. A stream that was served until its
+   * token expired is opened once more, with the token of now. Throws QUEUE_NOT_FOUND.
    */
   async *watch(ids: readonly string[], { attended, signal }: WatchOptions = {}): AsyncGenerator<WatchPositionResponse> {
     const [queues, left] = [this.client.queues, new Set(ids)];
-    for (let [failures, delayMs] = [0, 0]; left.size > 0; delayMs = backoffMs(++failures, delayMs)) {
+    for (let [failures, delayMs] = [1, 0]; left.size > 0; delayMs = backoffMs(++failures, delayMs)) {
       const patience = createDeadlineSignal(delayMs + this.client.callTimeoutMs); // the first answer comes at once
       const ending = createLinkedAbortController(this.client.closing.signal, signal, patience.signal);
       try {
-        await (failures > 0 && pause(delayMs, ending.signal));
+        await (delayMs > 0 && pause(delayMs, ending.signal));
         const subject = { case: "messages" as const, value: { ids: [...left], attended } };
         for await (const answer of queues.watchPosition({ queue: this.name, subject }, { signal: ending.signal })) {
           patience.cleanup();
@@ -127,7 +127,7 @@ export class Queue {
         }
       } catch (caught) {
         const error = HeadwayError.from(caught, ending.signal);
-        if (!error.isPassing) {
+        if (!error.isPassing && (failures > 0 || !OF_CALLERS.includes(error.code))) {
           throw error;
         }
         delayMs = error.retryAfterMs ?? 0;

@@ -15,6 +15,9 @@ const SAFE = /^(Create|Describe|List(Dead|Leased)?|Update|Peek|Ack|Delay|Extend|
 // was refused unseen, or not answered.
 const TELLING: readonly Code[] = [Code.NotFound, Code.AlreadyExists, Code.InvalidArgument, Code.Canceled];
 
+/** Codes that end what was served when a token expires, or a grant changes; the token of now may have it go on. */
+export const OF_CALLERS: readonly Code[] = [Code.Unauthenticated, Code.PermissionDenied];
+
 /** Requests that were made again although an earlier try may have been served, as their callers gave them. */
 export const repeated = new WeakSet<object>();
 
@@ -29,7 +32,8 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
   return {
     async unary(method, signal, timeoutMs, header, input, values) {
       let request = create(method.input, input) as Message & { wait?: Duration };
-      const waitedAt = Date.now() + (request.wait ? durationMs(request.wait) : 0);
+      const waitMs = request.wait ? durationMs(request.wait) : 0;
+      const waitedAt = Date.now() + waitMs;
       const deadline = timeoutMs === undefined ? waitedAt + callTimeoutMs : Date.now() + timeoutMs;
       let lost: HeadwayError | undefined; // of the first try that may have taken effect: no later one's hides it
       for (let failures = 1; ; failures++) {
@@ -42,7 +46,8 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
           const delay = backoffMs(failures, error.retryAfterMs);
-          const isAway = error.code === Code.Unavailable || error.code === Code.DeadlineExceeded;
+          const isExpired = waitMs > 0 && failures === 1 && method.name === "Get" && OF_CALLERS.includes(error.code);
+          const isAway = isExpired || error.code === Code.Unavailable || error.code === Code.DeadlineExceeded;
           if (!isAway || !isSafe(method, request) || Date.now() + delay >= deadline) {
             throw (!TELLING.includes(error.code) && lost) || error;
           }
@@ -50,10 +55,10 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
           void (lost && repeated.add(input));
           await pause(delay, signal);
           const left = request.wait && { wait: span(Math.max(0, waitedAt - Date.now())) };
-          request = Object.assign(clone<DescMessage>(method.input, request), left); // the caller's own stays as it is
-          if (lost && isMessage(request, PutRequestSchema)) {
-            request.onDuplicate = Math.max(request.onDuplicate, OnDuplicate.KEEP); // what the first try put stays
-          }
+          // What the first try put stays. So does the caller's own request, as it is.
+          const isKept = lost && isMessage(request, PutRequestSchema) && request.onDuplicate < OnDuplicate.KEEP;
+          const kept = isKept && { onDuplicate: OnDuplicate.KEEP };
+          request = Object.assign(clone<DescMessage>(method.input, request), left, kept);
         }
       }
     },

@@ -465,6 +465,39 @@ test("a worker acks when the service is back, and ends when the queue is drained
   assert.deepEqual([gets, acks], [2, 7]);
 });
 
+test("a worker goes on with the token of now, and ends when that is refused", async () => {
+  for (const code of [Code.Unauthenticated, Code.PermissionDenied]) {
+    const names: string[] = [];
+    const { client, acks } = serviceOf({
+      get: ({ attemptId }) => {
+        if (names.push(attemptId) === 2) {
+          return { deliveries: [DELIVERY] };
+        }
+        throw refusal(code, ErrorReason.UNAUTHENTICATED);
+      },
+    });
+    const worker = client.queue("q").work(async () => undefined);
+    const ended = assert.rejects(worker, (error: HeadwayError) => error.code === code);
+    await pass(3_000);
+    await ended;
+    assert.equal(acks.length, 1);
+    assert.deepEqual([names.length, new Set(names).size, names[0], names[2]], [4, 2, names[1], names[3]]);
+  }
+});
+
+test("a get that does not wait, and is refused, is not made again", async () => {
+  let asked = 0;
+  const get = () => {
+    asked++;
+    throw refusal(Code.Unauthenticated, ErrorReason.UNAUTHENTICATED);
+  };
+  for (const waitMs of [undefined, 0]) {
+    const refused = serviceOf({ get }).client.queue("q").lease({ waitMs });
+    await assert.rejects(refused, (error: HeadwayError) => error.is(ErrorReason.UNAUTHENTICATED));
+  }
+  assert.equal(asked, 2);
+});
+
 test("a worker of a queue that is not there fails, and all of its slots end", async () => {
   const get = () => {
     throw refusal(Code.NotFound, ErrorReason.QUEUE_NOT_FOUND);

@@ -83,6 +83,32 @@ test("a watch of a queue that is not there fails at once", async () => {
   );
 });
 
+test("a watch that was served goes on with the token of now, and ends when that is refused", async () => {
+  for (const code of [Code.Unauthenticated, Code.PermissionDenied]) {
+    const expired = refusal(code, ErrorReason.UNAUTHENTICATED);
+    const { client, asked } = scripted([at("a", 2n, 20n), expired], [at("a", 1n, 30n), expired], [expired]);
+    const seen: (bigint | undefined)[] = [];
+    const watching = async () => {
+      for await (const { event } of client.queue("q").watch(["a"])) {
+        seen.push(event.case === "position" ? event.value.position : undefined);
+      }
+    };
+    const ended = assert.rejects(watching(), (error: HeadwayError) => error.code === code);
+    await pass(3_000);
+    await ended;
+    assert.deepEqual(seen, [2n, 1n]);
+    assert.equal(asked.length, 3);
+  }
+});
+
+test("a watch that is refused before it is served fails at once", async () => {
+  const { client, asked } = scripted([refusal(Code.Unauthenticated, ErrorReason.UNAUTHENTICATED)]);
+  await assert.rejects(told(client.queue("q").watch(["a"])), (error: HeadwayError) =>
+    error.is(ErrorReason.UNAUTHENTICATED),
+  );
+  assert.equal(asked.length, 1);
+});
+
 test("a watch of nothing ends at once", async () => {
   assert.deepEqual(await told(scripted().client.queue("q").watch([])), []);
 });
