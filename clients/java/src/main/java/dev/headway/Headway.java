@@ -30,9 +30,10 @@ public final class Headway extends Channel implements AutoCloseable {
             + "ListDead ListLeased Pause Peek Resume Update").split(" "));
 
     // What does not pass by itself unless it says when to come again; with any other code the service is away, or a
-    // foreign client holds a role. RESOURCE_EXHAUSTED without that is gRPC's own word for what is too large.
-    private static final Set<Code> LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED,
-            Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.RESOURCE_EXHAUSTED);
+    // foreign client holds a role. RESOURCE_EXHAUSTED without that is gRPC's own word for what is too large. Those of
+    // callers end what was served, too, when a token expires or a grant changes: the token of now may have it go on.
+    private static final Set<Code> OF_CALLERS = Set.of(Code.UNAUTHENTICATED, Code.PERMISSION_DENIED),
+            LASTING = Set.of(Code.NOT_FOUND, Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED, Code.RESOURCE_EXHAUSTED);
 
     // Answers to a repeat that tell what became of an earlier try, too; others refuse a call without a look.
     private static final Set<Code> TELLING = Set.of(Code.NOT_FOUND, Code.ALREADY_EXISTS, Code.INVALID_ARGUMENT);
@@ -145,7 +146,8 @@ public final class Headway extends Channel implements AutoCloseable {
 
     /**
      * Takes no longer than {@code limit} beyond what it asks to wait. {@code again}: what to ask once a try may have
-     * taken effect; null: nothing, and the call is made once. Counts its {@code failures}.
+     * taken effect; null: nothing, and the call is made once. Counts its {@code failures}. A Get that waits, and is
+     * refused for who calls, is made once more, with the token of now.
      */
     <Q extends com.google.protobuf.Message, R> R call(
             MethodDescriptor<Q, R> rpc, Q request, Q again, Duration limit, AtomicInteger failures) {
@@ -168,7 +170,9 @@ public final class Headway extends Channel implements AutoCloseable {
                 lost = isState || TELLING.contains(error.code()) ? null : error.isOutcomeUnknown() ? error : lost;
                 // CANCELLED is gRPC's word for what a process that goes down, or is overrun, has not begun.
                 boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.isOutcomeUnknown());
-                pause(isSafe ? end - System.nanoTime() : 0, failures.get(), error, lost);
+                // A Get, which is asked again as it is, may have waited until its token expired.
+                boolean isWait = waiting > 0 && again == request && OF_CALLERS.contains(error.code());
+                pause(isSafe || isWait ? end - System.nanoTime() : 0, failures.get(), error, lost);
             }
         }
     }
@@ -177,13 +181,14 @@ public final class Headway extends Channel implements AutoCloseable {
      * Waits before the next try, doubling from 0.1 s to 3.2 s and never less than the service asks. Then connects at
      * once where a connection failed: gRPC alone waits up to two minutes. Throws what will not pass by itself, and
      * everything if that would take too long, this thread is interrupted, its context cancelled, or the connection
-     * closed; if a try was {@code lost}, that one's error.
+     * closed; if a try was {@code lost}, that one's error. Without {@code failures} it was served until now, which the
+     * token of now may go on with.
      */
     void pause(long mostNanos, int failures, HeadwayException error, HeadwayException lost) {
         double ns = Math.max(error.retryAfter().toNanos(), (1 + Math.random()) * (50_000_000 << Math.min(failures, 5)));
-        boolean isLasting = LASTING.contains(error.code()) && error.retryAfter().isZero();
+        boolean isLasting = LASTING.contains(error.code()) || failures > 0 && OF_CALLERS.contains(error.code());
         boolean isEnded = Thread.currentThread().isInterrupted() || Context.current().isCancelled();
-        if (ns >= mostNanos || isEnded || extenders.isShutdown() || isLasting) {
+        if (ns >= mostNanos || isEnded || extenders.isShutdown() || isLasting && error.retryAfter().isZero()) {
             throw lost == null ? error : lost;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());

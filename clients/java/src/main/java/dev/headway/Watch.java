@@ -9,9 +9,9 @@ import java.util.concurrent.*;
  * Where messages are, at once and then whenever that changes, until the last is finished.
  *
  * <p>{@link #hasNext} blocks for the next news. When the stream breaks, or says nothing within the call timeout, it is
- * opened anew, for as long as the service is
- * away, and then tells how a message ended as long as that is remembered. A message that is not known is finished with
- * {@code OUTCOME_UNSPECIFIED}. For one thread; only {@link #close} may come from another.
+ * opened anew, for as long as the service is away, and then tells how a message ended as long as that is remembered.
+ * One that was served until its token expired is opened once more, with the token of now. A message that is not known
+ * is finished with {@code OUTCOME_UNSPECIFIED}. For one thread; only {@link #close} may come from another.
  */
 public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseable {
     private final Headway headway;
@@ -44,7 +44,8 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
      */
     @Override
     public boolean hasNext() {
-        for (int failures = 0; ready == null && !left.isEmpty() && !context.isCancelled(); ) {
+        // 0 once there was an answer, and it goes on after that.
+        for (int failures = patience == null ? 1 : 0; ready == null && !left.isEmpty() && !context.isCancelled(); ) {
             try {
                 if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
                     request.getMessagesBuilder().clearIds().addAllIds(left);

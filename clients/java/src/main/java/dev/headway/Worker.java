@@ -15,8 +15,6 @@ import java.util.stream.Stream;
  * what becomes of the messages.
  */
 public final class Worker implements AutoCloseable {
-    private static final Duration IDLE_WAIT = Duration.ofSeconds(30); // of one Get
-
     private final Context.CancellableContext idle = Context.ROOT.withCancellation(); // of what waits for messages
     private final ExecutorService threads;
     private final CompletableFuture<Void> done;
@@ -67,11 +65,11 @@ public final class Worker implements AutoCloseable {
     private void slot(Headway headway, String queue, Duration span, Lease.Handler handler) {
         var me = Thread.currentThread();
         idle.addListener(ended -> LockSupport.unpark(me), Runnable::run); // a stop ends a pause, too
-        for (int failures = 0; !idle.isCancelled(); ) {
+        for (int failures = 1; !idle.isCancelled(); ) {
             try {
-                var leased = headway.lease(queue, IDLE_WAIT, span);
+                var leased = headway.lease(queue, Duration.ofSeconds(30), span); // the wait of one Get
                 leased.ifPresent(held -> Context.ROOT.run(() -> held.quietly(() -> held.run(handler))));
-                failures = 0;
+                failures = 1;
             } catch (HeadwayException error) {
                 if (idle.isCancelled() || error.status().getReason() == ErrorReason.ERROR_REASON_QUEUE_DRAINED) {
                     return;

@@ -69,6 +69,30 @@ class WatchTest extends WithService {
     }
 
     @Test
+    void whatWasServedGoesOnWithTheTokenOfNowAndEndsWhenThatIsRefused() throws Exception {
+        for (var code : List.of(Status.Code.UNAUTHENTICATED, Status.Code.PERMISSION_DENIED)) {
+            var refused = code.toStatus().asRuntimeException();
+            service.watches.add(List.of(place("a", 2, 5), refused));
+            service.watches.add(List.of(place("a", 1, 7), refused));
+            service.watches.add(List.of(refused));
+            try (var watch = new Watch(headway, "q", Set.of("a"), false)) {
+                assertEquals(place("a", 2, 5), watch.next());
+                assertEquals(place("a", 1, 7), watch.next());
+                assertEquals(code, assertThrows(HeadwayException.class, watch::hasNext).code());
+            }
+        }
+        assertEquals(6, service.asked.size());
+    }
+
+    @Test
+    void whoIsRefusedBeforeItIsServedIsTold() {
+        service.watches.add(List.of(Status.UNAUTHENTICATED.asRuntimeException()));
+        var error = assertThrows(HeadwayException.class, () -> watch("a"));
+        assertEquals(Status.Code.UNAUTHENTICATED, error.code());
+        assertEquals(1, service.asked.size());
+    }
+
+    @Test
     void noIdsAreNoNews() {
         assertFalse(new Watch(headway, "q", Set.of(), false).hasNext());
     }

@@ -2,6 +2,7 @@ package dev.headway;
 
 import static dev.headway.HeadwayExceptionTest.failure;
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
@@ -54,6 +55,31 @@ class WorkerTest extends WithService {
             service.next(AckRequest.class);
             assertTrue(!worker.done().isDone());
         }
+    }
+
+    @Test
+    void goesOnWithTheTokenOfNowAndEndsWhenThatIsRefused() throws Exception {
+        for (var code : List.of(Status.Code.UNAUTHENTICATED, Status.Code.PERMISSION_DENIED)) {
+            var refused = code.toStatus().asRuntimeException();
+            service.gets.addAll(List.of(refused, FakeService.delivery("a"), refused, refused));
+            var ended = assertThrows(CompletionException.class, () -> work(lease -> null).done().join());
+            assertEquals(code, ((HeadwayException) ended.getCause()).code());
+            var name = service.next(GetRequest.class).getAttemptId();
+            assertEquals(name, service.next(GetRequest.class).getAttemptId());
+            service.next(AckRequest.class);
+            var other = service.next(GetRequest.class).getAttemptId();
+            assertNotEquals(name, other);
+            assertEquals(other, service.next(GetRequest.class).getAttemptId());
+            assertTrue(service.gets.isEmpty());
+        }
+    }
+
+    @Test
+    void aGetThatDoesNotWaitAndIsRefusedIsNotMadeAgain() throws Exception {
+        service.gets.addAll(List.of(Status.UNAUTHENTICATED.asRuntimeException(), FakeService.delivery("a")));
+        var error = assertThrows(HeadwayException.class, () -> headway.lease("q", Duration.ZERO, LONG));
+        assertEquals(Status.Code.UNAUTHENTICATED, error.code());
+        assertEquals(1, service.gets.size());
     }
 
     @Test
