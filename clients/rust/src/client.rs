@@ -18,6 +18,9 @@ pub(crate) const LONGEST_SPAN: Duration = Duration::from_secs(1_000_000_000); //
 // own part, and not what the first one did.
 const UNSAFE: [&str; 7] = ["Put", "Get", "Close", "Delete", "Purge", "Repair", "Withdraw"];
 
+// Codes that end what was served when a token expires, or a grant changes; the token of now may have it go on.
+pub(crate) const OF_CALLERS: [Code; 2] = [Code::Unauthenticated, Code::PermissionDenied];
+
 type Done<R> = Result<<R as Call>::Response, Error>;
 type Secured = Result<Endpoint, tonic::transport::Error>;
 type Service = InterceptedService<Channel, Token>;
@@ -133,7 +136,8 @@ impl Client {
     }
 
     /// Makes a call, and, if that is safe, again while it is not served: after what `again` does to the request, where
-    /// an attempt may have taken effect.
+    /// an attempt may have taken effect. A Get that waits, and is refused for who calls, is made once more, with the
+    /// token of now.
     pub(crate) async fn repeat<R: Call, F: FnMut(&mut R)>(&self, mut asked: R, mut again: Option<F>) -> Done<R> {
         let wait = asked.wait().and_then(|wait| Duration::try_from(*wait).ok()).unwrap_or_default();
         let most = self.call_timeout.unwrap_or(wait + PATIENCE).min(LONGEST_SPAN);
@@ -154,7 +158,8 @@ impl Client {
             let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
             // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
             let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded);
-            if is_over || !is_away || !(again.is_some() || error.never_sent) {
+            let is_expired = failures == 1 && R::NAME == "Get" && !wait.is_zero() && OF_CALLERS.contains(&error.code);
+            if is_over || !(is_away || is_expired) || !(again.is_some() || error.never_sent) {
                 return Err(lost.filter(|_| error.is_blind()).unwrap_or(error));
             }
             again.iter_mut().filter(|_| error.outcome_unknown).for_each(|again| again(&mut asked));

@@ -5,9 +5,8 @@ use std::{fmt::Display, panic::AssertUnwindSafe, panic::catch_unwind, pin::Pin, 
 use tokio::{select, task::JoinSet, time::sleep, time::timeout};
 use {async_stream::try_stream, scopeguard::ScopeGuard, tokio_stream::Stream, tonic::Status, tracing::warn};
 
-use crate::client::{Client, LONGEST_SPAN, PATIENCE, backoff, random, span};
-use crate::v1::{watch_position_request::Subject, watch_position_response::Event, *};
-use crate::{error::Error, lease::Lease};
+use crate::client::{Client, LONGEST_SPAN, OF_CALLERS, PATIENCE, backoff, random, span};
+use crate::{Error, Lease, v1::watch_position_request::Subject, v1::watch_position_response::Event, v1::*};
 
 /// What a watch tells, one answer of the service after the other; dropping it ends the watch.
 pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchPositionResponse, Error>> + Send>>;
@@ -54,11 +53,10 @@ impl Queue {
         (self.get(request, lasts).await, ScopeGuard::into_inner(asked)).0
     }
 
-    async fn get(&self, request: GetRequest, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
+    async fn get(&self, get: GetRequest, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
         let mut is_old = false;
         let again = Some(|_: &mut GetRequest| is_old = true); // it may bring what the first try leased
-        let delivery = self.client.repeat(request, again).await?.deliveries.pop();
-        Ok(delivery.map(|delivery| Lease::new(self.clone(), delivery, lasts, is_old)))
+        Ok(self.client.repeat(get, again).await?.deliveries.pop().map(|it| Lease::new(self.clone(), it, lasts, is_old)))
     }
 
     /// Calls `handler` with a lease for each message, at most `concurrency` at a time, until the queue is drained.
@@ -112,13 +110,14 @@ impl Queue {
     ///
     /// `attended`: ending the watch, also by a broken connection, withdraws those that still wait. It asks anew when
     /// the stream breaks, for as long as the service is away; then each is told at once again, also how it ended, while
-    /// that is remembered. A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
+    /// that is remembered. A stream that was served until its token expired is opened once more, with the token of now.
+    /// A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
     ///
     /// Fails with what would not go away by itself, such as QUEUE_NOT_FOUND.
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
         let queue = self.clone();
         let mut left = MessageIds { ids: ids.into_iter().map(Into::into).collect(), attended };
-        let (mut answers, mut failures) = (None, 0);
+        let (mut answers, mut failures) = (None, 1); // 0: since there was an answer
         Box::pin(try_stream! {
             while !left.ids.is_empty() {
                 // The first comes at once; of later ones nobody knows when.
@@ -139,7 +138,7 @@ impl Queue {
                         left.ids.retain(|id| !matches!(&told.event, Some(Event::Finished(end)) if end.id == *id));
                         yield told;
                     }
-                    Err(error) if !error.is_passing() => Err(error)?,
+                    Err(error) if !error.is_passing() && (failures > 0 || !OF_CALLERS.contains(&error.code)) => Err(error)?,
                     Err(error) => {
                         (answers, failures) = (None, failures + 1);
                         warn!(queue = queue.name, %error, "the watch is broken, and opened again");

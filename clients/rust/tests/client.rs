@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use headway::v1::{watch_position_response::Event, *};
 use headway::{Error, connect, span};
+use prost::Message as _;
 use service::{Said, answered, came, client_of, lost, refused};
 use tokio::{sync::Notify, time::advance, time::pause, time::resume, time::timeout};
 use tokio_stream::StreamExt;
@@ -158,6 +159,36 @@ async fn a_worker_that_waits_for_the_service_hears_that_it_is_to_stop() {
     came(&asked, &["Get"]).await;
     stop.notify_one();
     timeout(Duration::from_secs(5), worker).await.expect("it did not hear it").unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_watch_that_was_served_goes_on_with_the_token_of_now_and_ends_when_that_is_refused() {
+    for code in [Code::Unauthenticated, Code::PermissionDenied] {
+        let mut streams = 0;
+        let say = move |_: &str| {
+            streams += 1;
+            let place = Event::Position(Position { position: streams, ..Default::default() });
+            let told = WatchPositionResponse { event: Some(place), ..Default::default() };
+            let expired = Status::new(code, "expired");
+            if streams < 3 { Said::End(told.encode_to_vec(), expired) } else { Said::Answer(Err(expired)) }
+        };
+        let (client, asked) = client_of(say).await;
+        let mut watch = client.queue("q").watch(["m"], false);
+        for position in [1, 2] {
+            let told = watch.next().await.unwrap().unwrap();
+            assert!(matches!(told.event, Some(Event::Position(place)) if place.position == position));
+        }
+        assert_eq!(watch.next().await.unwrap().unwrap_err().code, code);
+        assert_eq!(asked.lock().unwrap().len(), 3);
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_is_refused_before_it_is_served_ends() {
+    let (client, asked) = client_of(|_: &str| refused(Code::Unauthenticated, "UNAUTHENTICATED")).await;
+    let error = client.queue("q").watch(["m"], false).next().await.unwrap().unwrap_err();
+    assert!(error.is(ErrorReason::Unauthenticated));
+    assert_eq!(asked.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]

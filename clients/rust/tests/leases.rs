@@ -161,6 +161,32 @@ async fn a_handler_that_panics_before_there_is_a_future_gives_its_message_to_the
     assert_eq!(delays, 2);
 }
 
+#[tokio::test]
+async fn a_worker_goes_on_with_the_token_of_now_and_ends_when_that_is_refused() {
+    for code in [Code::Unauthenticated, Code::PermissionDenied] {
+        let mut gets = 0;
+        let say = move |name: &str| {
+            gets += u32::from(name == "Get");
+            let is_served = name != "Get" || gets == 2;
+            if is_served { said(name, Settled::Acked, Settled::Extended) } else { refused(code, "REFUSED") }
+        };
+        let (client, asked) = client_of(say).await;
+        let queue = client.queue("q");
+        let handler = |_: Arc<Lease>| async { Ok::<_, Error>(vec![]) };
+        let error = queue.work(1, None, std::future::pending(), handler).await.unwrap_err();
+        assert_eq!(error.code, code);
+        came(&asked, &["Get", "Get", "Ack", "Get", "Get"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_get_that_does_not_wait_and_is_refused_is_not_made_again() {
+    let (client, asked) = client_of(|_: &str| refused(Code::Unauthenticated, "UNAUTHENTICATED")).await;
+    let error = client.queue("q").lease(Duration::ZERO, None).await.unwrap_err();
+    assert!(error.is(ErrorReason::Unauthenticated));
+    came(&asked, &["Get"]).await;
+}
+
 /// A service where the first Get is answered in the very moment in which it is cancelled, which its client never hears.
 fn answered_too_late() -> impl FnMut(&str) -> Said + Send + 'static {
     let mut gets = 0;

@@ -19,6 +19,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 pub enum Said {
     /// A message, or a refusal.
     Answer(Result<Vec<u8>, Status>),
+    /// A message, and then the end of the stream.
+    End(Vec<u8>, Status),
     /// Nothing, although the service is there.
     Silence,
     /// Nothing, for the service goes away.
@@ -52,7 +54,8 @@ async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Nam
         let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
         came.lock().unwrap().push(name.clone());
         match say(&name) {
-            Said::Answer(said) => drop(tokio::spawn(answer(request, respond, said))),
+            Said::Answer(said) => drop(tokio::spawn(answer(request, respond, said, Status::ok("")))),
+            Said::End(message, end) => drop(tokio::spawn(answer(request, respond, Ok(message), end))),
             Said::Silence => silenced.push((request, respond)),
             Said::Leave => return None,
         }
@@ -60,7 +63,12 @@ async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Nam
     Some(())
 }
 
-async fn answer(request: Request<RecvStream>, mut to: server::SendResponse<Bytes>, said: Result<Vec<u8>, Status>) {
+async fn answer(
+    request: Request<RecvStream>,
+    mut to: server::SendResponse<Bytes>,
+    said: Result<Vec<u8>, Status>,
+    end: Status,
+) {
     let mut body = request.into_body();
     while body.data().await.is_some() {} // what is asked is the same for every answer
     let mut response = Response::new(());
@@ -70,8 +78,9 @@ async fn answer(request: Request<RecvStream>, mut to: server::SendResponse<Bytes
             let mut stream = to.send_response(response, false).unwrap();
             let length = (message.len() as u32).to_be_bytes();
             stream.send_data([&[0], &length[..], &message].concat().into(), false).unwrap();
-            let ended = [("grpc-status".parse().unwrap(), HeaderValue::from_static("0"))];
-            stream.send_trailers(HeaderMap::from_iter(ended)).unwrap();
+            let mut ended = HeaderMap::new();
+            end.add_header(&mut ended).unwrap();
+            stream.send_trailers(ended).unwrap();
         }
         Err(status) => {
             status.add_header(response.headers_mut()).unwrap();
