@@ -34,7 +34,7 @@ type Options struct {
 	Wait time.Duration
 	// Lease is for Lease and Work: how long a lease lasts if nothing extends it. 0: as the queue's policy says.
 	Lease time.Duration
-	// Concurrency is for Work: how many messages are handled at a time. 0: one.
+	// Concurrency is for Work: how many messages are handled at a time. 0 or less: one.
 	Concurrency int
 	// Stop is for Work: when this context ends, for example one of signal.NotifyContext, it leases no more, finishes
 	// what it holds, gives back what was just sent, which takes 5 s at most, and returns.
@@ -75,7 +75,7 @@ type Lease struct {
 // LEASE_GONE. If ctx ends while it waits, what was leased in that moment is given back, which takes 5 s at most.
 func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
 	tries, request := 0, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
-	if o.idle, request.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease > 0 {
+	if o.idle, request.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease != 0 {
 		request.Lease = durationpb.New(o.Lease)
 	}
 	response, err := q.client.Queues.Get(o.idle, request, grpc.OnFinish(func(error) { tries++ }))

@@ -456,6 +456,14 @@ func TestWorkGoesOnWithTheTokenOfNowAndEndsWhenThatIsRefused(t *testing.T) {
 	}
 }
 
+func TestASpanOfALeaseThatIsNoneIsLeftForTheServiceToRefuse(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	_, _ = connect(t, s).Queue("q").Lease(t.Context(), nothing, Options{Lease: -time.Second})
+	if asked := requests[*headwaypb.GetRequest](s); len(asked) != 1 || asked[0].Lease.AsDuration() != -time.Second {
+		t.Errorf("asked %v", asked)
+	}
+}
+
 func TestALeaseThatIsRefusedWithoutAWaitIsNotAskedForAgain(t *testing.T) {
 	s := &service{get: func(context.Context, *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
 		return nil, refusal(codes.Unauthenticated, "UNAUTHENTICATED")

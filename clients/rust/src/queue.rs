@@ -70,6 +70,7 @@ impl Queue {
     ///
     /// # Errors
     /// What would not go away by itself, such as QUEUE_NOT_FOUND and QUEUE_DELETED, after finishing what it holds.
+    /// INVALID_ARGUMENT without a reason for a concurrency of 0.
     pub async fn work<F: Future<Output = Result<Vec<u8>, E>> + Send + 'static, E: Display + 'static>(
         &self,
         concurrency: usize,
@@ -77,9 +78,10 @@ impl Queue {
         stop: impl Future<Output = ()>,
         handler: impl Fn(Arc<Lease>) -> F,
     ) -> Result<(), Error> {
+        (concurrency > 0).then_some(()).ok_or_else(|| Status::invalid_argument("a concurrency of 0 is none"))?;
         let (mut stop, mut handlers, mut pause) = (pin!(stop), JoinSet::new(), Duration::ZERO);
         let ended = loop {
-            let is_free = handlers.len() < concurrency.max(1); // those that have ended count until they are joined
+            let is_free = handlers.len() < concurrency; // those that have ended count until they are joined
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
                 () = sleep(pause), if is_free && !pause.is_zero() => { pause = Duration::ZERO; continue }
@@ -115,9 +117,8 @@ impl Queue {
     ///
     /// Fails with what would not go away by itself, such as QUEUE_NOT_FOUND.
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
-        let queue = self.clone();
         let mut left = MessageIds { ids: ids.into_iter().map(Into::into).collect(), attended };
-        let (mut answers, mut failures) = (None, 1); // 0: since there was an answer
+        let (queue, mut answers, mut failures) = (self.clone(), None, 1); // 0: since there was an answer
         Box::pin(try_stream! {
             while !left.ids.is_empty() {
                 // The first comes at once; of later ones nobody knows when.

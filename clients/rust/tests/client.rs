@@ -184,6 +184,14 @@ async fn a_watch_that_was_served_goes_on_with_the_token_of_now_and_ends_when_tha
 }
 
 #[tokio::test]
+async fn a_worker_refuses_a_concurrency_of_nothing() {
+    let queue = connect(Some(&nobody())).unwrap().queue("q");
+    let work = queue.work(0, None, std::future::pending(), |_| async { Ok::<_, Error>(vec![]) });
+    let error = timeout(Duration::from_secs(5), work).await.expect("it works").unwrap_err();
+    assert_eq!(error.code, Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn a_watch_that_is_refused_before_it_is_served_ends() {
     let (client, asked) = client_of(|_: &str| refused(Code::Unauthenticated, "UNAUTHENTICATED")).await;
     let error = client.queue("q").watch(["m"], false).next().await.unwrap().unwrap_err();
