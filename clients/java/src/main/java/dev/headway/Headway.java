@@ -99,7 +99,8 @@ public final class Headway extends Channel implements AutoCloseable {
      *
      * @param queue the queue's name
      * @param wait how long to wait for a message, 0 to 1 h
-     * @param span how long the lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h
+     * @param span how long the lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h, and
+     *     no longer than the service's {@code max_lease}
      * @return the lease, to be closed; empty if no message came
      * @throws HeadwayException QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_PAUSED and so on
      */

@@ -25,7 +25,8 @@ public final class Worker implements AutoCloseable {
      * @param headway the connection
      * @param queue the queue's name
      * @param concurrency how many messages to work on at a time, at least 1
-     * @param span how long a lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h
+     * @param span how long a lease lasts if nothing extends it, as when this process dies: 100 ms to 12 h, and
+     *     no longer than the service's {@code max_lease}: else it gives none
      * @param handler the work; called by many threads at once
      */
     public Worker(Headway headway, String queue, int concurrency, Duration span, Lease.Handler handler) {
