@@ -42,7 +42,8 @@ export class Client implements AsyncDisposable {
 
   /**
    * Ends what runs, gives back every lease that is held, at once and for free, and closes the connection. What is being
-   * settled it lets end, but takes no longer than `callTimeoutMs`.
+   * settled it lets end, but takes no longer than `callTimeoutMs`. What a Get that waits is answered in that very moment may
+   * lapse by itself, at the cost of an attempt; aborting its `signal`, and awaiting its end, before gives that back.
    */
   async close(): Promise<void> {
     this.closing.abort();
