@@ -281,3 +281,13 @@ async def test_a_role_that_is_held_keeps_nothing_out_of_a_line_without_bound(her
     here.raw.rpop(here.key("producer_free"))
     assert (await move(here, here)).moved == 1
     here.raw.lpush(here.key("producer_free"), b"0")
+
+
+@pytest.mark.parametrize(("is_elsewhere", "told"), [(False, "STALE"), (True, "GONE")], ids=["here", "elsewhere"])
+async def test_what_the_lease_is_with_which_it_died(here: Desk, there: Desk, is_elsewhere: bool, told: str) -> None:
+    await here.put(b"x", ids=["m"])
+    delivery = await here.take_one()
+    await here.give_back(delivery.lease)
+    assert await here.ack(delivery.lease) == ["DEAD"]
+    await move(here, there if is_elsewhere else here)
+    assert await here.ack(delivery.lease) == [told]

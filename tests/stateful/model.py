@@ -92,6 +92,9 @@ class Model(Leasing):
         if found.where == "delayed":
             del self.delayed[found.ref]
         elif found.where == "dead":
+            for (kind, ticket), message in self.dead:
+                if message.id == given and kind == "ticket" and message.token:
+                    self.ended[ticket] = ("replaced", message.token)
             self.dead = [entry for entry in self.dead if entry[1].id != given]
         else:
             message = self.messages.pop(found.ref)

@@ -12,6 +12,7 @@ from headway.v1 import message_pb2, queue_pb2
 from wire.calls import (
     ACKED,
     ALREADY_EXISTS,
+    DEAD,
     DELAYED,
     EXTENDED,
     GONE,
@@ -282,6 +283,19 @@ async def test_replacing_the_dead_takes_it_from_them(line: Line) -> None:
     assert [dead.message.payload for dead in await all_dead(line)] == [b"old"]
     await put(line, one(b"new"), REPLACE)
     assert (await list_dead(line)).messages == []
+
+
+async def test_the_lease_of_a_dead_message_goes_stale_when_that_is_replaced(line: Line) -> None:
+    await line.create(retry=queue_pb2.Retry(max_attempts=1))
+    await line.put(one(b"old"))
+    old = await line.take_one()
+    assert [result.settled for result in await line.delay(old.lease, delay_ms=0)] == [DEAD]
+    await put(line, one(b"new"), REPLACE)
+    assert [result.settled for result in await line.extend(old.lease)] == [STALE]
+    assert [result.settled for result in await line.delay(old.lease, delay_ms=0)] == [STALE]
+    assert await line.ack(old.lease) == [STALE]
+    assert payloads(await line.take()) == [b"new"]
+    await assert_sound(line)
 
 
 async def test_an_id_twice_in_one_batch_ends_as_the_last_one(line: Line) -> None:

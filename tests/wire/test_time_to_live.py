@@ -15,6 +15,7 @@ from wire.calls import (
     EXTENDED,
     GONE,
     INVALID_ARGUMENT,
+    STALE,
     Keys,
     Line,
     Message,
@@ -277,6 +278,18 @@ async def test_who_gives_back_a_message_after_its_time_is_told_that_it_is_dead(l
     assert [result.settled for result in await line.delay(taken.lease, delay_ms=0, reason="late")] == [DEAD]
     [dead] = await all_dead(line)
     assert (dead.cause, dead.last_error, dead.failures) == ("expired", "late", 1)
+
+
+async def test_a_lease_that_lapsed_before_its_message_expired_is_told_that_it_is_dead(line: Line) -> None:
+    await line.create(dead_letter_expired=True)
+    await line.put(short(ms=2_000))
+    lease = (await line.take_one(lease_ms=100)).lease
+    await eventually(lambda: is_dead(line))
+    [dead] = await all_dead(line)
+    assert (dead.cause, dead.failures) == ("expired", 1)
+    assert await line.ack(lease) == [DEAD]
+    assert [result.settled for result in await line.delay(lease, delay_ms=0)] == [DEAD]
+    assert [result.settled for result in await line.extend(lease)] == [STALE]
 
 
 async def test_the_policy_is_looked_at_when_the_message_expires(line: Line) -> None:

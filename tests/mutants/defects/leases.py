@@ -10,6 +10,14 @@ SHORT = WIRE + "test_short_limits.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="the-dead-replaced-unsaid",
+        defect="The lease with which a message became dead is GONE, and not STALE, when that one is replaced.",
+        file=LUA + "put.lua",
+        old="remember(S, ref, record, MARK.REPLACED, '') end\n    redis.call('ZREM'",
+        new="end\n    redis.call('ZREM'",
+        test=WIRE + "test_on_duplicate.py::test_the_lease_of_a_dead_message_goes_stale_when_that_is_replaced",
+    ),
+    Mutant(
         name="expired-without-end",
         defect="A step takes away as many messages that have expired as stand at the head.",
         file=INCLUDE + "leasing.lua",

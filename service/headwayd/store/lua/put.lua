@@ -134,6 +134,8 @@ local function remove_old(state, ref)
     remember(S, ref, unpack_record(redis.call('HGET', K.lease, ref)), MARK.REPLACED, '')
     drop_leases(S, { ref }, false)
   elseif state == 'x' then
+    local record = unpack_corpse(redis.call('HGET', K.corpse, ref))
+    if record.nonce ~= NO_NONCE then remember(S, ref, record, MARK.REPLACED, '') end
     redis.call('ZREM', K.dead, ref)
     redis.call('HDEL', K.corpse, ref)
   else
