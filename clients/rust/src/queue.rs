@@ -2,8 +2,8 @@
 
 use std::{fmt::Display, panic::AssertUnwindSafe, panic::catch_unwind, pin::Pin, pin::pin, sync::Arc, time::Duration};
 
-use tokio::{select, task::JoinSet, time::sleep, time::timeout};
 use {async_stream::try_stream, scopeguard::ScopeGuard, tokio_stream::Stream, tonic::Status, tracing::warn};
+use {std::collections::BTreeSet, tokio::select, tokio::task::JoinSet, tokio::time::sleep, tokio::time::timeout};
 
 use crate::client::{Client, LONGEST_SPAN, OF_CALLERS, PATIENCE, backoff, random, span};
 use crate::{Error, Lease, v1::watch_position_request::Subject, v1::watch_position_response::Event, v1::*};
@@ -113,19 +113,19 @@ impl Queue {
     /// `attended`: ending the watch, also by a broken connection, withdraws those that still wait. It asks anew when
     /// the stream breaks, for as long as the service is away; then each is told at once again, also how it ended, while
     /// that is remembered. A stream that was served until its token expired is opened once more, with the token of now.
-    /// A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids.
+    /// A message that is not known is finished with `Outcome::Unspecified`. At most 10,000 ids, each counted once.
     ///
     /// Fails with what would not go away by itself, such as QUEUE_NOT_FOUND.
     pub fn watch(&self, ids: impl IntoIterator<Item = impl Into<String>>, attended: bool) -> Watch {
-        let mut left = MessageIds { ids: ids.into_iter().map(Into::into).collect(), attended };
+        let mut left: BTreeSet<String> = ids.into_iter().map(Into::into).collect();
         let (queue, mut answers, mut failures) = (self.clone(), None, 1); // 0: since there was an answer
         Box::pin(try_stream! {
-            while !left.ids.is_empty() {
+            while !left.is_empty() {
                 // The first comes at once; of later ones nobody knows when.
                 let patience = if answers.is_none() { PATIENCE } else { LONGEST_SPAN };
                 let told = async {
                     if answers.is_none() {
-                        let subject = Some(Subject::Messages(left.clone()));
+                        let subject = Some(Subject::Messages(MessageIds { ids: Vec::from_iter(left.clone()), attended }));
                         let request = WatchPositionRequest { queue: queue.name.clone(), subject };
                         answers = Some(queue.client.queues().watch_position(request).await?.into_inner());
                     }
@@ -136,7 +136,7 @@ impl Queue {
                 match timeout(patience, told).await.unwrap_or_else(late).map_err(Error::from) {
                     Ok(told) => {
                         failures = 0;
-                        left.ids.retain(|id| !matches!(&told.event, Some(Event::Finished(end)) if end.id == *id));
+                        left.retain(|id| !matches!(&told.event, Some(Event::Finished(end)) if end.id == *id));
                         yield told;
                     }
                     Err(error) if !error.is_passing() && (failures > 0 || !OF_CALLERS.contains(&error.code)) => Err(error)?,
