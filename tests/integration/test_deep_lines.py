@@ -3,6 +3,7 @@ near, and nobody ever sees it."""
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -22,9 +23,9 @@ AT_ONCE = 500  # most holes that a Get passes over, as lua/include/due.lua has i
 MORE_COMMANDS = 64  # binary searches'
 
 
-async def fill(desk: Desk, length: int = LENGTH) -> None:
-    for start in range(0, length, 1_000):
-        numbers = range(start, min(start + 1_000, length))
+async def fill(desk: Desk, length: int = LENGTH, *, start: int = 0) -> None:
+    for first in range(start, length, 1_000):
+        numbers = range(first, min(first + 1_000, length))
         await desk.put(*(b"%d" % n for n in numbers), ids=[f"id-{n}" for n in numbers])
 
 
@@ -122,12 +123,16 @@ async def narrow(store_server: StoreServer, request: pytest.FixtureRequest) -> A
         yield made
 
 
-async def with_a_run(desk: Desk, count: int, *, first: int = 100, came_back: bool = False) -> None:
-    """Some that wait first, so many that were withdrawn, and a hundred that wait; if they `came_back` all had been
-    leased before."""
+async def with_a_run(
+    desk: Desk, count: int, *, first: int = 100, came_back: bool = False, at_ms: tuple[int, int, int] = (0, 0, 0)
+) -> None:
+    """Some that wait first, so many that were withdrawn, and a hundred that wait, each put at its time; if they
+    `came_back` all had been leased before."""
     await desk.create()
-    length = first + count + 100
-    await fill(desk, length)
+    parts = (0, first, first + count, length := first + count + 100)
+    for ms, (start, stop) in zip(at_ms, itertools.pairwise(parts), strict=True):
+        desk.at(ms)
+        await fill(desk, stop, start=start)
     if came_back:
         await desk.put(b"behind")
         taken = [one for _ in range(0, length, 500) for one in await desk.take(min(500, length))]
@@ -186,6 +191,38 @@ async def test_a_get_passes_over_so_many_that_were_withdrawn_and_says_that_more_
     assert step.deliveries[0].payload == b"4100"
     assert (await narrow.counts()).length == 99
     assert await narrow.is_sound()
+
+
+async def test_a_get_costs_no_more_the_more_were_taken_out_of_the_list_before_what_it_is_given(narrow: Desk) -> None:
+    async def commands(desk: Desk, count: int) -> int:
+        await desk.create()
+        await fill(desk, 10 + count + 100)
+        for start in range(10, 10 + count, NARROW // 2):
+            await desk.withdraw(*(f"id-{n}" for n in range(start, start + NARROW // 2)))
+        assert (holes(desk), int(desk.raw.zcard(desk.key("gaps")))) == (0, count)
+        before = desk.commands()
+        assert [one.payload for one in await desk.take(11)] == [b"%d" % n for n in [*range(10), count + 10]]
+        given = desk.commands() - before
+        assert not desk.raw.exists(desk.key("gaps"))
+        assert await desk.is_sound()
+        return given
+
+    other = Desk(narrow.store, narrow.raw, f"{narrow.name}-more")
+    few = await commands(narrow, 1_000)
+    try:
+        many = await commands(other, 8_000)
+    finally:
+        await other.store.delete(other.name, budget_s=BUDGET_S)
+    assert many <= few + MORE_COMMANDS // 4
+
+
+@pytest.mark.parametrize("came_back", [False, True], ids=["new", "returned"])
+async def test_the_age_told_is_not_that_of_a_withdrawn_one_that_stands_first(narrow: Desk, came_back: bool) -> None:
+    await with_a_run(narrow, 600, first=NARROW + 1, at_ms=(0, 1_000, 5_000), came_back=came_back)
+    assert len(await narrow.take(NARROW + 1)) == NARROW + 1
+    assert holes(narrow) > 100
+    narrow.at(6_000)
+    assert (await narrow.counts()).oldest_age_ms == 1_000
 
 
 async def test_a_description_costs_no_more_the_more_withdrawn_ones_stand_first(narrow: Desk) -> None:

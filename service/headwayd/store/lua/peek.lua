@@ -12,43 +12,24 @@ keep_keys()
 local S = load()
 if not S then return { ARGV[1], why_absent() } end
 local from, most, most_bytes = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local passed = S.passed and S.passed.holes or 0
 if not S.is_new then look_past(S) end
 
 -- Places as they are after the pops of foreign clients; elements of holes are passed over.
-local returned = S.returned - (S.skipped or 0)
-local returned_alive = returned
-if S.n_holes > 0 then
-  returned_alive = returned - (redis.call('ZCOUNT', K.holes, '-inf', text_of(S.head)) - passed)
-end
+local returned, alive = S.returned - (S.skipped or 0), returned_alive(S)
 local function is_hole(ticket) return S.n_holes > 0 and redis.call('ZSCORE', K.holes, ticket) end
-
--- The place among the returned of the one that is alive at this position. O(log n) looks.
-local function rank_of(position)
-  local low, high = position - 1, returned - 1
-  while low < high and S.n_holes > 0 do
-    local middle, skipped = math.floor((low + high) / 2), S.skipped or 0
-    local order = redis.call('ZRANGE', K.returned, skipped + middle, skipped + middle, 'WITHSCORES')[2]
-    local alive = middle + 1 - (redis.call('ZCOUNT', K.holes, '-inf', order) - passed)
-    if alive >= position then high = middle else low = middle + 1 end
-  end
-  return low
-end
 
 -- Where a look is: the next returned to look at, or the next ticket; and its index in the list.
 local returned_at, ticket_at, index
 
 -- Goes on with the message at this position, over whatever holes stand before it. O(log n) looks.
 local function go_to(position)
-  if position <= returned_alive then
-    returned_at = rank_of(position)
-    ticket_at, index = S.head + 1, returned_at
-    return
+  if position <= alive then
+    returned_at, ticket_at = rank_of(S, position), S.head + 1
+    index = returned_at
+  else
+    returned_at, ticket_at = returned, fresh_ticket(S, position - alive - 1)
+    index = fresh_index(S, ticket_at)
   end
-  returned_at, ticket_at = returned, fresh_ticket(S, position - returned_alive - 1)
-  index = returned + ticket_at - S.head - 1
-  if S.n_gaps > 0 then index = index - redis.call('ZCOUNT', K.gaps, '(' .. text_of(S.head), '(' .. text_of(ticket_at)) end
-  if S.n_holes > 0 then index = index + redis.call('ZCOUNT', K.holes, '(' .. text_of(S.head), '(' .. text_of(ticket_at)) end
 end
 
 -- The ticket of the next element of the list, and whether it is a hole.

@@ -8,9 +8,23 @@
 --            before a foreign client could pop it.
 -- S.returned counts the elements of returned messages, holes among them; S.n_gaps and S.n_holes are the sets' sizes.
 
+local LOOKED_AT = 100   -- gaps that are passed one by one before it is looked how far they go on
+
+-- The last ticket, from this one on, of which each is a gap, and none a hole. O(log n) looks.
+local function end_of_gaps(S, ticket)
+  local low, high, above = ticket, S.tail, '(' .. text_of(ticket)
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    local gone = redis.call('ZCOUNT', K.gaps, above, text_of(middle))
+    if S.n_holes > 0 then gone = gone - redis.call('ZCOUNT', K.holes, above, text_of(middle)) end
+    if gone == middle - ticket then low = middle else high = middle - 1 end
+  end
+  return low
+end
+
 -- Goes over the first `most` elements of the list from the head on, without changing anything. `visit(i, ticket)`, if
--- given, is called for each that is no hole, and ends the walk before it by returning false. O(elements visited) or,
--- without `visit`, O(log n per gap passed). The result tells what `take_walked` shall take.
+-- given, is called for each that is no hole, and ends the walk before it by returning false. O(runs of gaps, each of
+-- log n) and, with `visit`, O(elements visited). The result tells what `take_walked` shall take.
 local function walk(S, most, visit)
   local W = { returned = 0, head = S.head, holes = 0, count = 0 }
   if not visit and S.n_gaps == 0 and S.n_holes == 0 then
@@ -29,7 +43,7 @@ local function walk(S, most, visit)
     end
     W.returned, W.count = W.returned + 1, W.count + 1
   end
-  local gaps, at, from = {}, 1, S.head
+  local gaps, at, from, passed = {}, 1, S.head, 0
   local function next_gap()
     if S.n_gaps == 0 then return nil end
     if at > #gaps and from then
@@ -46,8 +60,12 @@ local function walk(S, most, visit)
         if W.count == most then break end
         W.holes, W.count = W.holes + 1, W.count + 1
       end
-      at = at + 1
+      at, passed = at + 1, passed + 1
       W.head = gap
+      if passed == LOOKED_AT then   -- a million more may follow
+        W.head = end_of_gaps(S, gap)
+        gaps, at, from, passed = {}, 1, W.head, 0
+      end
     elseif W.count == most then
       break
     elseif visit then

@@ -25,25 +25,52 @@ local function fresh_ticket(S, before, has_element)
   return low
 end
 
--- The ticket at the head, as a look sees it; nil if none waits.
-local function first_ticket(S)
-  local skipped = S.skipped or 0
-  for _, ticket in ipairs(redis.call('ZRANGE', K.returned, skipped, skipped + 99)) do
-    if S.n_holes == 0 or not redis.call('ZSCORE', K.holes, ticket) then return ticket end
-  end
-  local ticket = S.head + 1
-  if S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(ticket)) then ticket = fresh_ticket(S, 0) end
-  return ticket <= S.tail and text_of(ticket) or nil
+-- How many holes foreign clients took, as far as that is only looked at and not booked.
+local function holes_passed(S) return S.skipped and S.passed.holes or 0 end
+
+-- How many of the returned wait, as a look sees them. O(log n).
+local function returned_alive(S)
+  local elements = S.returned - (S.skipped or 0)
+  if S.n_holes == 0 then return elements end
+  return elements - redis.call('ZCOUNT', K.holes, '-inf', text_of(S.head)) + holes_passed(S)
 end
 
--- When the message at the head was put, 0 if nobody knows or none waits.
+-- The place among the returned, as a look sees them, of the one that waits at this position. O(log n) looks.
+local function rank_of(S, position)
+  local skipped = S.skipped or 0
+  local low, high = position - 1, S.returned - skipped - 1
+  while low < high and S.n_holes > 0 do
+    local middle = math.floor((low + high) / 2)
+    local order = redis.call('ZRANGE', K.returned, skipped + middle, skipped + middle, 'WITHSCORES')[2]
+    local alive = middle + 1 - (redis.call('ZCOUNT', K.holes, '-inf', order) - holes_passed(S))
+    if alive >= position then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+-- The place in the list of the element of a ticket behind the head, as a look sees it. O(log n).
+local function fresh_index(S, ticket)
+  local index = S.returned - (S.skipped or 0) + ticket - S.head - 1
+  if S.n_gaps > 0 then index = index - count_between(K.gaps, S.head, ticket) end
+  if S.n_holes > 0 then index = index + count_between(K.holes, S.head, ticket) end
+  return index
+end
+
+-- When the message at the head was put, 0 if nobody knows or none waits. O(log n) looks.
 local function oldest_put_at(S)
   if S.len == 0 or (S.is_new and not S.is_booked) then return 0 end
-  local ticket = first_ticket(S)
-  if not ticket then return 0 end
+  local ticket, index
+  if returned_alive(S) > 0 then
+    index = rank_of(S, 1)
+    ticket = redis.call('ZRANGE', K.returned, (S.skipped or 0) + index, (S.skipped or 0) + index)[1]
+  else
+    local number = fresh_ticket(S, 0)
+    if number > S.tail then return 0 end
+    ticket, index = text_of(number), fresh_index(S, number)
+  end
   local side = redis.call('HGET', K.side, ticket)
   if side then return unpack_record(side).put_at end
-  return put_at_of(S, ticket, redis.call('LINDEX', K.q, -1))
+  return put_at_of(S, ticket, redis.call('LINDEX', K.q, -(index + 1)))
 end
 
 local function rate_of(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
@@ -55,16 +82,10 @@ local function report(S)
   local function size_of(key) return is_foreign and 0 or redis.call('ZCARD', key) end
   if not is_foreign then look_past(S) end
   local stats = redis.call('MGET', K.produced_messages, K.produced_bytes, K.consumed_messages, K.consumed_bytes)
-  local returned = 0
-  if not is_foreign then
-    returned = redis.call('ZCARD', K.returned) - (S.skipped or 0)
-    if S.n_holes > 0 then
-      returned = returned - redis.call('ZCOUNT', K.holes, '-inf', text_of(S.head)) + (S.passed and S.passed.holes or 0)
-    end
-  end
   local list = {
     text_of(S.now), is_foreign and '' or S.gen, text_of(S.born), text_of(S.bound), S.closed and 1 or 0, S.paused, S.len,
-    is_foreign and 0 or leased_count(S), size_of(K.delayed), size_of(K.dead), returned, size_of(K.consumers), size_of(K.producers),
+    is_foreign and 0 or leased_count(S), size_of(K.delayed), size_of(K.dead),
+    is_foreign and 0 or returned_alive(S), size_of(K.consumers), size_of(K.producers),
     stats[1] or '0', stats[2] or '0', stats[3] or '0', stats[4] or '0',
     text_of(S.n_accepted), text_of(S.n_acked), text_of(S.n_expired), text_of(S.n_withdrawn), text_of(S.n_foreign),
     not is_foreign and redis.call('HGET', K.meta, 'n_lapsed') or '0',
