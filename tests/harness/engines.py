@@ -1,5 +1,6 @@
 """Several store servers that stand in for each other: a primary with replicas that Sentinels watch, and a cluster."""
 
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ class Fence:
 
 
 def _server(kind: str, folder: Path, options: tuple[str, ...], fence: Fence | None, **of_fence: str) -> StoreServer:
-    """One of several. Its bus port, if it is a cluster's, is 10,000 above the others', and must be one, too."""
+    """One of several. Its bus port, if it is a cluster's, is 10,000 above the others', and must be free, too."""
     port, tls_port = _low_port(), _low_port() if fence else 0
     password = fence.password if fence else None
     if fence:
@@ -58,9 +59,18 @@ def _server(kind: str, folder: Path, options: tuple[str, ...], fence: Fence | No
 
 
 def _low_port() -> int:
-    while (port := free_port()) > 55_000:
+    while (port := free_port()) > 55_000 or not _is_free(port + 10_000):
         pass
     return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
 
 
 class Sentinel:

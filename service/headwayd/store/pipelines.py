@@ -18,7 +18,7 @@ from headwayd.store.scripts import Script
 from headwayd.store.wire import Wire
 
 # The scripts that the store lets write nothing.
-READ_ONLY = frozenset({"describe", "peek", "list_leased", "list_dead", "count_dead", "weigh", "check"})
+READ_ONLY = frozenset({"describe", "peek", "list_leased", "list_dead", "count_dead", "find_absent", "weigh", "check"})
 
 
 @dataclass(slots=True, eq=False)
