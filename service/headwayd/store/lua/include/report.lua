@@ -56,18 +56,29 @@ local function fresh_index(S, ticket)
   return index
 end
 
--- When the message at the head was put, 0 if nobody knows or none waits. O(log n) looks.
+-- The ticket at the head, as a look sees it, and the place of its element in the list; nil if none waits. O(log n) looks
+-- where those that were withdrawn stand before it, else O(log n).
+local function first_waiting(S)
+  local skipped = S.skipped or 0
+  if returned_alive(S) > 0 then
+    local ticket, index = redis.call('ZRANGE', K.returned, skipped, skipped)[1], 0
+    if S.n_holes > 0 and redis.call('ZSCORE', K.holes, ticket) then
+      index = rank_of(S, 1)
+      ticket = redis.call('ZRANGE', K.returned, skipped + index, skipped + index)[1]
+    end
+    return ticket, index
+  end
+  local number = S.head + 1
+  if S.n_gaps > 0 and redis.call('ZSCORE', K.gaps, text_of(number)) then number = fresh_ticket(S, 0) end
+  if number > S.tail then return nil end
+  return text_of(number), fresh_index(S, number)
+end
+
+-- When the message at the head was put, 0 if nobody knows or none waits.
 local function oldest_put_at(S)
   if S.len == 0 or (S.is_new and not S.is_booked) then return 0 end
-  local ticket, index
-  if returned_alive(S) > 0 then
-    index = rank_of(S, 1)
-    ticket = redis.call('ZRANGE', K.returned, (S.skipped or 0) + index, (S.skipped or 0) + index)[1]
-  else
-    local number = fresh_ticket(S, 0)
-    if number > S.tail then return 0 end
-    ticket, index = text_of(number), fresh_index(S, number)
-  end
+  local ticket, index = first_waiting(S)
+  if not ticket then return 0 end
   local side = redis.call('HGET', K.side, ticket)
   if side then return unpack_record(side).put_at end
   return put_at_of(S, ticket, redis.call('LINDEX', K.q, -(index + 1)))
