@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import grpc
 import trustme
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -13,10 +15,11 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from security.authority import Authority
-from security.callers import TEAM, Caller, write_callers
+from security.authority import Authority, trusting
+from security.callers import TEAM, Caller, known, write_callers
 
 NAMESPACE = "small"  # where an admin may have one queue
+BRIEF = timedelta(seconds=8)  # the life of a token that expires; the service reads a file that has changed within 2 s
 KNOWN, UNKNOWN = "worker.example", "nobody.example"  # names of certificates
 _OF_CERTIFICATE = f"""
 [[certificates]]
@@ -34,11 +37,11 @@ class Credentials:
         self._numbers = itertools.count(1)
         self._tokens = TEAM | {NAMESPACE: Caller(roles=("admin",), namespace=NAMESPACE)}
         authority, stranger = Authority(), Authority()
-        callers = write_callers(folder / "callers.toml", self._tokens.values(), {NAMESPACE: {"max_queues": 1}})
-        callers.write_text(callers.read_text() + _OF_CERTIFICATE)
+        self._write_callers()
+        self._trusting = trusting(authority, authority.client(UNKNOWN))
         self.settings = authority.write_server(folder) | {
             "HEADWAY_TLS_CLIENT_CA": authority.write(folder),
-            "HEADWAY_AUTH_FILE": str(callers),
+            "HEADWAY_AUTH_FILE": str(folder / "callers.toml"),
         }
         # What scenarios name: authorities, certificates with their keys, and a token that nobody knows.
         self.files = {
@@ -61,6 +64,20 @@ class Credentials:
         new = path.with_suffix(".new")
         new.write_text(self._tokens[caller].token + "\n")
         new.replace(path)
+
+    async def give_brief(self, path: Path, address: str) -> None:
+        """The token of an admin into the file who has some seconds to live from now on, and is known by now."""
+        name = f"brief{next(self._numbers)}"
+        expires = datetime.now(UTC) + BRIEF
+        self._tokens[name] = Caller(roles=("admin",), namespace="team", expires_at=f"{expires:%Y-%m-%dT%H:%M:%SZ}")
+        self._write_callers()
+        async with grpc.aio.secure_channel(address, self._trusting) as channel:
+            await known(channel, self._tokens[name])
+        self.give(path, name)
+
+    def _write_callers(self) -> None:
+        callers = write_callers(self._folder / "callers.toml", self._tokens.values(), {NAMESPACE: {"max_queues": 1}})
+        callers.write_text(callers.read_text() + _OF_CERTIFICATE)
 
     def _issue(self, name: str, issued: trustme.LeafCert) -> dict[str, str]:
         # As PKCS #8, which is all that Java reads.

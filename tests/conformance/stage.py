@@ -85,6 +85,11 @@ class Scene:
         assert self.credentials is not None
         self.credentials.give(Path(self.options["token_file"]), caller)
 
+    async def _brief_token(self, name: str, _: str) -> None:
+        """The clients' file holds an admin's token from now on that expires in some seconds."""
+        assert self.credentials is not None
+        await self.credentials.give_brief(Path(self.options["token_file"]), self.addresses[name])
+
     async def _take_role(self, role: str, queue: str) -> None:
         """As a foreign client that holds a role and does not give it back."""
         keys = self.keys(queue)

@@ -104,15 +104,21 @@ async def short_lived(path: Path, others: Iterable[Caller], line: Line, channel:
     expires = datetime.fromtimestamp(time.time() + _SHORT_LIFE_S, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     caller = Caller(roles=("admin",), namespace="team", expires_at=expires)
     write_callers(path, [*others, caller])
+    await known(channel, caller)
+    return caller
+
+
+async def known(channel: grpc.aio.Channel, caller: Caller) -> None:
+    """Waits until the service has read of this caller."""
 
     async def is_known() -> bool:
         try:
-            return bool(await line_of(channel, caller, line.name).describe())
-        except grpc.aio.AioRpcError:
-            return False
+            await line_of(channel, caller, "none").describe()
+        except grpc.aio.AioRpcError as error:
+            return error.code() is not grpc.StatusCode.UNAUTHENTICATED
+        return True
 
     await eventually(is_known, within=_SHORT_LIFE_S)
-    return caller
 
 
 def line_of(channel: grpc.aio.Channel, caller: Caller, name: str) -> Line:
