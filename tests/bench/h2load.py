@@ -60,5 +60,12 @@ async def times_ms(
         log = Path(folder) / "calls"
         shape = ["-n", str(calls), "-c", "1", "-m", str(calls), f"--rps={per_second}", f"--log-file={log}"]
         out = await asyncio.to_thread(_run, program, address, path, message, *shape)
-        lines = log.read_text().splitlines() if log.exists() else []
-        return [int(line.split("\t")[2]) / 1_000 for line in lines], _failed_count(out, of="started")
+        logged = log.read_text() if log.exists() else ""
+    return times_of(logged), _failed_count(out, of="started")
+
+
+def times_of(log: str) -> list[float]:
+    """What h2load logged of each call: when it began, in µs since 1970, its status, and how many µs it took. For one
+    that never began it logs that it began at 0, and how long the machine has been up."""
+    calls = [tuple(map(int, line.split("\t")[:3])) for line in log.splitlines()]
+    return [took_us / 1_000 for began_us, _status, took_us in calls if began_us > 0]
