@@ -193,9 +193,7 @@ class Asking:
         changes = self._changes
 
         def note(link: Link, facts: StoreFacts) -> None:
-            if link.clock.has_gone_forward():
-                self._clock_ahead_ms = link.clock.ahead_ms
-                self._hints.on_reconnect()
+            self._heed_clock(link)
             if changes == self._changes:  # else it is not known whose word that is
                 link.note(facts.refusal, run=facts.run if self._unlooked else "")
 
@@ -262,6 +260,12 @@ class Asking:
 
     def _learn_time(self, now_ms: int) -> None:
         self._clock_ahead_ms = now_ms - asyncio.get_running_loop().time() * 1000
+
+    def _heed_clock(self, link: Link) -> None:
+        """If it has gone forward, what is due may be so sooner than was told."""
+        if link.clock.has_gone_forward():
+            self._clock_ahead_ms = link.clock.ahead_ms
+            self._hints.on_reconnect()
 
     def _on_announced_due(self, queue: str, due_ms: int) -> None:
         if self._clock_ahead_ms is None:

@@ -234,7 +234,7 @@ async def test_a_request_that_cannot_be_read_is_refused(
     with refused("TOO_LARGE", grpc.StatusCode.INVALID_ARGUMENT):
         await names(watch(channel, b"\x00" * 1_001))
     assert not streams.started.is_set()
-    assert gate.running_count == 0
+    assert await gate.wait_until_idle(5)  # it is told of before it is counted out
 
 
 async def test_a_caller_that_goes_ends_the_stream_and_its_clean_up_is_waited_for(
