@@ -1,16 +1,17 @@
-"""Puts that go to the store together: each has its own answer, as if it had come alone."""
+"""Puts that go to the store together: each has its own answer, as if it had come alone. And Puts that wait for room and
+are just being tried when that ends."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
 from harness import eventually
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.errors import QueueFull, RoleInUse
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDeleted, QueueFull, RoleInUse, ShuttingDown
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
@@ -26,13 +27,15 @@ KNOWN = PutOrder("jobs", [NewMessage(b"known", id="known")])
 
 
 class FullStore:
-    """A queue without room, which knows one id. Answers when it is let."""
+    """A queue without room, if it is not given some, which knows one id. Answers when it is let."""
 
     def __init__(self) -> None:
         self.steps: list[list[bytes]] = []  # the payloads of each
         self.budgets: list[float] = []
         self.line: list[bytes] = []  # the first payload of each who stands there
         self.wait = Wait.ROOM
+        self.room = 0
+        self.trouble: HeadwayError | None = None
         self.goes_on = asyncio.Event()
 
     async def put(
@@ -49,8 +52,14 @@ class FullStore:
         self.steps.append([message.payload for message in messages])
         self.budgets.append(budget_s)
         await self.goes_on.wait()
+        if self.trouble is not None:
+            raise self.trouble
         outcomes: list[PutOutcome] = []
         for message in messages:
+            if self.room:
+                self.room -= 1
+                outcomes.append(PutOutcome(PutCode.QUEUED, message.id))
+                continue
             if self.wait is Wait.ROLE or not (message.delay_ms or message.id == "known"):
                 if waiter and not line_ticket:
                     self.line.append(messages[0].payload)
@@ -70,15 +79,19 @@ def store() -> FullStore:
 
 
 @pytest.fixture
-async def putting(store: FullStore) -> AsyncIterator[Putting]:
-    """Puts there."""
+def lines(tasks: Tasks) -> Lines:
+    """Those who wait for room."""
 
     async def arm(_queue: str) -> bool:
         return False
 
-    tasks = Tasks()
-    yield Putting(cast(Store, store), Lines(arm, tasks.spawn, kind="producers"), tasks.spawn, process="here")
-    await tasks.close()
+    return Lines(arm, tasks.spawn, kind="producers")
+
+
+@pytest.fixture
+def putting(store: FullStore, lines: Lines, tasks: Tasks) -> Putting:
+    """Puts there."""
+    return Putting(cast(Store, store), lines, tasks.spawn, process="here")
 
 
 async def begun(putting: Putting, store: FullStore, *orders: PutOrder) -> list[asyncio.Task[Sequence[PutOutcome]]]:
@@ -160,3 +173,68 @@ async def test_nor_anybody_while_a_foreign_client_has_the_role(putting: Putting,
     answers = await together(putting, store, PLAIN, DELAYED, KNOWN)
     assert [type(answer) for answer in answers] == [RoleInUse] * 3
     assert len(store.steps) == 2
+
+
+# -- who waits, and is just being tried ------------------------------------------------------------------------------
+
+
+async def tried(putting: Putting, lines: Lines, store: FullStore) -> asyncio.Task[Sequence[PutOutcome]]:
+    """A Put of two that waits for room, while a try of it is on its way."""
+    store.goes_on.set()
+    order = PLAIN._replace(messages=BareMessages([b"first", b"second"]), wait_ms=60_000)
+    call = asyncio.create_task(putting.put(order, budget_s=BUDGET_S))
+    await eventually(lambda: store.line and lines.idle_on("jobs"))
+    store.goes_on.clear()
+    count = len(store.steps)
+    lines.kick("jobs")
+    await eventually(lambda: len(store.steps) > count)
+    return call
+
+
+async def drained(putting: Putting, lines: Lines, store: FullStore) -> asyncio.Task[Sequence[PutOutcome]]:
+    """It, when the process goes down meanwhile."""
+    call = await tried(putting, lines, store)
+    lines.fail_all(ShuttingDown("going down"))
+    for _ in range(5):  # it has heard of that
+        await asyncio.sleep(0)
+    return call
+
+
+async def test_what_is_put_while_the_process_goes_down_is_told_as_put(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    call = await drained(putting, lines, store)
+    store.room = 2
+    store.goes_on.set()
+    assert codes(await call) == [PutCode.QUEUED] * 2
+
+
+async def test_a_part_that_is_put_while_the_process_goes_down_too(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    call = await drained(putting, lines, store)
+    store.room = 1
+    store.goes_on.set()
+    answer = await call
+    assert codes(answer) == [PutCode.QUEUED, PutCode.REFUSED]
+    assert isinstance(answer[1].error, ShuttingDown)
+
+
+async def test_what_finds_no_room_while_the_process_goes_down_is_told_that(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    call = await drained(putting, lines, store)
+    store.goes_on.set()
+    with pytest.raises(ShuttingDown):
+        await call
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("silent"), QueueDeleted.of("jobs")], ids=lambda one: one.reason.name)
+async def test_what_a_try_meets_while_the_process_goes_down_is_told(
+    putting: Putting, lines: Lines, store: FullStore, error: HeadwayError
+) -> None:
+    call = await drained(putting, lines, store)
+    store.trouble = error
+    store.goes_on.set()
+    with pytest.raises(type(error)):
+        await call

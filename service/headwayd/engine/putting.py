@@ -51,6 +51,7 @@ class _Waiter:
         self.last: PutStep | None = None
         self.trouble: StoreUnavailable | None = None
         self.why_not: HeadwayError | None = None  # waited as long as it was to
+        self.error: HeadwayError | None = None  # that ended its wait, or its last try
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -114,12 +115,13 @@ class _Waiter:
         except HeadwayError as error:
             if isinstance(error, QueueNotFound):
                 error = QueueDeleted.of(self._order.queue)
-            self.fail(error)
+            self.error = error  # whatever ended its wait meanwhile
+            self._end()
             return True
         self.trouble = None
-        if is_all_done and not self.done.done():
-            self.done.set_result(None)
-        return is_all_done or self.done.done()
+        if is_all_done:
+            self._end()
+        return self.done.done()
 
     @property
     def found_role_taken(self) -> bool:
@@ -134,7 +136,12 @@ class _Waiter:
 
     def fail(self, error: HeadwayError) -> None:
         if not self.done.done():
-            self.done.set_exception(error)
+            self.error = error
+            self._end()
+
+    def _end(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
 
     def cut_off(self, error: HeadwayError) -> None:
         """The rest was not accepted, for one reason."""
@@ -281,8 +288,7 @@ class Putting:
         line = self._lines.join(order.queue, waiter)
         try:
             waiter.why_not = await wait_for(waiter.done, order.cut_off, timeout_s=order.wait_ms / 1000)
-            if not waiter.done.done():
-                await line.leave(waiter)
+            await line.leave(waiter)  # whatever ended the wait, what it is just trying may be done all the same
             if waiter.found_role_taken:
                 await self._look_again(order, waiter)
         except asyncio.CancelledError:
@@ -294,15 +300,17 @@ class Putting:
             waiter.done.cancel()
             self._leave(order.queue, waiter)
             return
-        try:
-            waiter.done.result()
-        except QueueDeleted:
-            raise
-        except HeadwayError as error:
-            self._leave(order.queue, waiter, error)
-            if not waiter.has_accepted:
-                raise
-            waiter.cut_off(error)
+        if waiter.rest and waiter.error is not None:
+            self._end_by(waiter.error, order, waiter)
+
+    def _end_by(self, error: HeadwayError, order: PutOrder, waiter: _Waiter) -> None:
+        """Its wait ended with that before all was put."""
+        if isinstance(error, QueueDeleted):
+            raise error
+        self._leave(order.queue, waiter, error)
+        if not waiter.has_accepted:
+            raise error
+        waiter.cut_off(error)
 
     async def _look_again(self, order: PutOrder, waiter: _Waiter) -> None:
         """Tries once more before it is told that a role is taken: it may have been free for long, because only who is

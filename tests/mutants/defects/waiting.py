@@ -446,6 +446,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_more",
     ),
     Mutant(
+        name="put-and-told-shutting-down",
+        defect="A Put that is just being tried when the process goes down is told that nothing happened, and is put.",
+        file="engine/putting.py",
+        old="            await line.leave(waiter)  # whatever ended the wait",
+        new="            line.forget(waiter)  #",
+        test="tests/unit/test_putting.py::test_what_is_put_while_the_process_goes_down_is_told_as_put",
+    ),
+    Mutant(
         name="acked-and-not-told",
         defect="A Get whose place is lost acks, and its answer does not tell that.",
         file=LUA + "get.lua",
