@@ -13,6 +13,7 @@ from harness import eventually
 from headwayd.domain.bare import BareMessages
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDeleted, QueueFull, RoleInUse, ShuttingDown
 from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.engine.leaving import ON_ITS_WAY_S
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 from headwayd.engine.putting import Putting
@@ -32,7 +33,9 @@ class FullStore:
     def __init__(self) -> None:
         self.steps: list[list[bytes]] = []  # the payloads of each
         self.budgets: list[float] = []
-        self.line: list[bytes] = []  # the first payload of each who stands there
+        self.line: list[bytes] = []  # the first payload of each who has come to stand there
+        self.standing: set[str] = set()  # the names of those who do
+        self.answered_at = self.left_at = 0.0
         self.wait = Wait.ROOM
         self.room = 0
         self.trouble: HeadwayError | None = None
@@ -52,6 +55,7 @@ class FullStore:
         self.steps.append([message.payload for message in messages])
         self.budgets.append(budget_s)
         await self.goes_on.wait()
+        self.answered_at = asyncio.get_running_loop().time()
         if self.trouble is not None:
             raise self.trouble
         outcomes: list[PutOutcome] = []
@@ -64,12 +68,15 @@ class FullStore:
                 if waiter and not line_ticket:
                     self.line.append(messages[0].payload)
                     line_ticket = len(self.line)
+                self.standing.add(waiter)
                 return PutStep(outcomes, self.wait, line_ticket, holder="a foreign client", bound=1)
             outcomes.append(PutOutcome(PutCode.DELAYED if message.delay_ms else PutCode.KEPT, message.id))
         return PutStep(outcomes)
 
-    async def leave_line(self, _queue: str, _waiter: str, *, budget_s: float) -> None:
-        """Nobody stands there."""
+    async def leave_line(self, _queue: str, waiter: str, *, budget_s: float) -> None:
+        """It stands there no more."""
+        self.standing.discard(waiter)
+        self.left_at = asyncio.get_running_loop().time()
 
 
 @pytest.fixture
@@ -191,12 +198,17 @@ async def tried(putting: Putting, lines: Lines, store: FullStore) -> asyncio.Tas
     return call
 
 
+async def all_heard() -> None:
+    """Returns when what follows at once from what was done last has been done."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def drained(putting: Putting, lines: Lines, store: FullStore) -> asyncio.Task[Sequence[PutOutcome]]:
     """It, when the process goes down meanwhile."""
     call = await tried(putting, lines, store)
     lines.fail_all(ShuttingDown("going down"))
-    for _ in range(5):  # it has heard of that
-        await asyncio.sleep(0)
+    await all_heard()
     return call
 
 
@@ -238,3 +250,27 @@ async def test_what_a_try_meets_while_the_process_goes_down_is_told(
     store.goes_on.set()
     with pytest.raises(type(error)):
         await call
+
+
+async def gone(call: asyncio.Task[Sequence[PutOutcome]], store: FullStore) -> None:
+    """Its caller has gone away, and then the try has ended."""
+    call.cancel()
+    await asyncio.wait({call})
+    await all_heard()
+    began = asyncio.get_running_loop().time()
+    store.goes_on.set()
+    await eventually(lambda: store.answered_at >= began)
+
+
+async def test_who_goes_away_while_it_is_tried_does_not_stand_in_line_by_that(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    await gone(await tried(putting, lines, store), store)
+    await eventually(lambda: "here#1" not in store.standing)
+
+
+async def test_nor_by_a_try_of_which_nothing_is_known(putting: Putting, lines: Lines, store: FullStore) -> None:
+    call = await tried(putting, lines, store)
+    store.trouble = OutcomeUnknown("silent")
+    await gone(call, store)
+    await eventually(lambda: store.left_at >= store.answered_at + ON_ITS_WAY_S)

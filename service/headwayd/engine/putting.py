@@ -24,7 +24,7 @@ from headwayd.domain.waiting import wait_for
 from headwayd.engine.budgets import Budget
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
-from headwayd.engine.lines import Lines
+from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 
 _BUDGET_S = 2.0
@@ -294,7 +294,7 @@ class Putting:
         except asyncio.CancelledError:
             line.forget(waiter)
             waiter.done.cancel()
-            self._leave(order.queue, waiter)
+            self._spawn(self._leave_behind(line, order.queue, waiter), f"leave:{order.queue}")
             raise
         if not waiter.done.done():
             waiter.done.cancel()
@@ -319,7 +319,7 @@ class Putting:
         try:
             await asyncio.shield(look)
         except asyncio.CancelledError:
-            look.add_done_callback(lambda _: self._leave(order.queue, waiter))
+            look.add_done_callback(lambda _: self._leave(order.queue, waiter, waiter.error))
             raise
         except StoreUnavailable:  # which the waiter has noted
             pass
@@ -332,6 +332,11 @@ class Putting:
         error = ended.exception()
         if isinstance(error, OutcomeUnknown) or (error is None and not ended.result()):
             self._leave(queue, waiter, error)
+
+    async def _leave_behind(self, line: Line, queue: str, waiter: _Waiter) -> None:
+        """Leaves behind the try that may be under way: where that finds no room it stands there once more."""
+        await line.leave(waiter)
+        self._leave(queue, waiter, waiter.error)
 
     def _leave(self, queue: str, waiter: _Waiter, error: BaseException | None = None) -> None:
         """Sees to it that it stands there no more, though its last try, if nothing is known of that, may come late."""

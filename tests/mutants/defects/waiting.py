@@ -440,7 +440,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="stands-on-by-its-last-look",
         defect="A Put whose caller goes away during its last look stands in line for nobody.",
         file="engine/putting.py",
-        old="            look.add_done_callback(lambda _: self._leave(order.queue, waiter))\n",
+        old="            look.add_done_callback(lambda _: self._leave(order.queue, waiter, waiter.error))\n",
         new="",
         test="tests/integration/test_last_look.py"
         "::test_who_goes_away_during_it_has_taken_nothing_and_stands_there_no_more",
@@ -452,6 +452,14 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            await line.leave(waiter)  # whatever ended the wait",
         new="            line.forget(waiter)  #",
         test="tests/unit/test_putting.py::test_what_is_put_while_the_process_goes_down_is_told_as_put",
+    ),
+    Mutant(
+        name="left-before-its-try-ends",
+        defect="A Put whose caller goes away while it is tried leaves the line, and then stands there by that try.",
+        file="engine/putting.py",
+        old="        await line.leave(waiter)\n        self._leave(queue, waiter, waiter.error)",
+        new="        self._leave(queue, waiter, waiter.error)",
+        test="tests/unit/test_putting.py::test_who_goes_away_while_it_is_tried_does_not_stand_in_line_by_that",
     ),
     Mutant(
         name="acked-and-not-told",
