@@ -91,6 +91,22 @@ async def test_who_waits_hears_at_once_that_the_last_of_several_leases_ended(
         await asyncio.wait_for(waiting, 4)  # sooner than by the safety check
 
 
+async def test_so_does_who_waits_behind_one_that_was_served(line: Line, store_server: StoreServer) -> None:
+    await line.create()
+    await line.put(b"one")
+    delivery = await line.take_one()
+    await line.close()
+    waiting = [asyncio.create_task(line.get(wait_ms=20_000)) for _ in range(2)]
+    await eventually(lambda: consumers_wait(line, 2))
+    await at_rest(store_server)
+    await line.delay(delivery.lease, delay_ms=0)
+    [served], [behind] = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    await at_rest(store_server)
+    await line.ack(*leases(served.result().deliveries))
+    with refused("QUEUE_DRAINED"):
+        await asyncio.wait_for(behind, 4)
+
+
 async def test_a_delayed_message_keeps_a_closed_queue_from_being_drained(line: Line) -> None:
     await line.create()
     later = message(b"later")

@@ -210,9 +210,8 @@ class Consumers:
 
     def join(self, consumer: Consumer, *, has_tried: bool = False) -> lines.Line:
         """It waits for its turn; `has_tried`: just now a try gave it nothing."""
-        self._drains.setdefault(consumer.order.queue, False)
-        if consumer.last is not None and consumer.last.wait is Wait.DRAIN:
-            self._drains[consumer.order.queue] = True
+        drains = consumer.last is not None and consumer.last.wait is Wait.DRAIN
+        self._drains.setdefault(consumer.order.queue, drains)
         return self.lines.join(consumer.order.queue, consumer, has_tried=has_tried)
 
     async def first_try(self, consumer: Consumer, budget_s: float) -> GetStep:
@@ -244,8 +243,11 @@ class Consumers:
 
     def note(self, queue: str, step: GetStep) -> None:
         """Learns from a try what those who wait here wait for, and that the store has dropped them."""
-        if queue in self._drains:
+        knew = self._drains.get(queue)
+        if knew is not None:
             self._drains[queue] = step.wait is Wait.DRAIN
+            if self._drains[queue] and not knew:
+                self.lines.kick(queue)  # it may have armed for less
         if step.was_dropped:
             self.restore(queue)
 

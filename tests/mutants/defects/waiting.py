@@ -235,6 +235,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_arming.py::test_a_get_says_how_many_more_could_be_leased",
     ),
     Mutant(
+        name="drained-heard-late-behind-others",
+        defect="Who waits on a closed queue behind one that was served does not listen for what is leased.",
+        file="engine/consumers.py",
+        old="                self.lines.kick(queue)  # it may have armed for less",
+        new="                pass",
+        test=WIRE + "test_close.py::test_so_does_who_waits_behind_one_that_was_served",
+    ),
+    Mutant(
         name="store-away-called-empty",
         defect="A Get whose wait ends while the store is away answers that there was nothing.",
         file="engine/getting.py",
