@@ -149,6 +149,39 @@ async def test_a_poll_may_wait_in_the_line_it_stands_in(line: Line) -> None:
     assert payloads((await waiting).deliveries) == [b"1"]
 
 
+def polls_by_place() -> queue_pb2.Poll:
+    """Who stands second polls more rarely than who stands first, and may come at once all the same."""
+    return queue_pb2.Poll(base=span(1_000), per_position=span(10_000), max=span(60_000), tolerance=span(60_000))
+
+
+async def test_after_a_wait_the_next_poll_is_asked_for_by_where_it_stands_then(line: Line) -> None:
+    await line.create(poll=polls_by_place())
+    async with Standing(line) as ahead:
+        await ahead.position(1)
+        waiting = asyncio.create_task(poll(line, wait_ms=3_000))
+        await eventually(lambda: consumers_wait(line, 2))
+    standing = await waiting
+    assert standing.position == 1
+    assert standing.poll_min.ToMilliseconds() <= 4_000  # of a busy service
+    assert standing.poll_max.ToMilliseconds() <= 14_000
+
+
+async def test_who_breaks_off_is_waited_for_by_where_it_stands_then(line: Line, keys: Keys) -> None:
+    await line.create(poll=polls_by_place())
+    async with Standing(line) as ahead:
+        await ahead.position(1)
+        place = (await poll(line)).place
+        waiting = asyncio.create_task(line.get(stand=True, place=place, wait_ms=20_000))
+        await eventually(lambda: keys.client.zscore(keys["x:consumers"], place) is None)  # this call stands there now
+    await eventually(lambda: consumers_wait(line, 1))
+    waiting.cancel()
+    await eventually(lambda: keys.client.zscore(keys["x:consumers"], place) is not None)
+    kept = keys.client.hget(keys["x:places"], place)
+    assert kept is not None
+    may_come_at, lost_at, _strikes = map(int, kept.split())
+    assert lost_at - may_come_at <= 14_000
+
+
 @pytest.mark.slow
 async def test_silence_past_poll_max_loses_the_place(line: Line, keys: Keys) -> None:
     await line.create(poll=polls(10))

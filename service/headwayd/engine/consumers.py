@@ -27,8 +27,10 @@ from headwayd.domain.errors import (
 )
 from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import GetOrder, Policy
-from headwayd.domain.standing import Waiter
+from headwayd.domain.places import LineNumbers
+from headwayd.domain.standing import Standing, Waiter
 from headwayd.engine import lines
+from headwayd.engine.budgets import Budget
 from headwayd.engine.busyness import Busyness
 from headwayd.engine.coming_back import come_back
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
@@ -82,12 +84,15 @@ class Consumer:
         return self.waiter.number or _NO_NUMBER
 
     @property
+    def hints(self) -> PollHints:
+        """When its next poll shall come, by what it knows of its place."""
+        polls, position = (self.last.polls, self.last.position) if self.last else (Policy(), 0)
+        return poll_hints(polls, position, busy=self._consumers.busyness.value)
+
+    @property
     def away_hints(self) -> PollHints | None:
         """How long its kept place is waited for when its call has broken off. A poller's, until its poll_max."""
-        if not self.order.stands:
-            return None
-        polls, position = (self.last.polls, self.last.position) if self.last else (Policy(), 0)
-        return replace(poll_hints(polls, position, busy=self._consumers.busyness.value), poll_min_ms=0)
+        return replace(self.hints, poll_min_ms=0) if self.order.stands else None
 
     @property
     def leaves_more(self) -> bool:
@@ -122,6 +127,14 @@ class Consumer:
         self.last = step
         self.waiter = self.waiter._replace(number=step.number, place="", generation=step.generation)
         self._consumers.note(self.order.queue, step)
+
+    async def look(self, budget_s: float) -> None:
+        """Learns where it stands now. Only the first in line try again, so its own last try may be long ago."""
+        found = await self._consumers.store.footings(
+            self.order.queue, [self.waiter], stand_again=False, budget_s=budget_s
+        )
+        if self.last is not None:
+            self.last = self.last._replace(polls=found.polls, position=found.footings[0].position)
 
     async def attempt(self) -> bool:
         """See Waiter of `engine/lines.py`."""
@@ -330,6 +343,18 @@ class Consumers:
         else:
             self.give_up(consumer)
 
+    async def keep_place(
+        self, consumer: Consumer, place: str, *, budget_s: float, is_away: bool = False
+    ) -> tuple[Standing, LineNumbers]:
+        """Under this name, as long as a poll is waited for from where it stands now; `is_away`: its call has broken
+        off."""
+        budget = Budget(budget_s)
+        order = consumer.order
+        if order.stands and order.wait_ms:
+            await consumer.look(budget.left_s)
+        hints = consumer.away_hints if is_away else consumer.hints
+        return await self.store.keep_place(order.queue, consumer.waiter, place, hints, budget_s=budget.left_s)
+
     async def shielded(self, consumer: Consumer, act: Awaitable[_T]) -> _T:
         """What ends or keeps its place, to its end even if the caller goes away; if that fails, the place is given
         up."""
@@ -394,8 +419,7 @@ class Consumers:
         await self._releases.release(queue, leases, owned=waiter.owns_leases)
         await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:
-            hints = consumer.away_hints
-            await surely(queue, lambda: self.store.keep_place(queue, waiter, place, hints, budget_s=_BUDGET_S))
+            await surely(queue, lambda: self.keep_place(consumer, place, budget_s=_BUDGET_S, is_away=True))
         elif not has_left:
             await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
         is_done.set()

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
-from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder, Settlement
 from headwayd.domain.standing import PLACE_MARK, GetOutcome, Standing
 from headwayd.domain.waiting import wait_for
@@ -149,11 +148,7 @@ class Getting:
 
     async def _keep_place(self, consumer: Consumer, place: str, budget_s: float) -> Standing:
         """The place stays when the call ends. A caller who goes away just now does not learn of it, and it lapses."""
-        last = consumer.last or _NOTHING
-        hints = poll_hints(last.polls, last.position, busy=self._consumers.busyness.value)
-        keeping = self._consumers.store.keep_place(
-            consumer.order.queue, consumer.waiter, place, hints, budget_s=budget_s
-        )
+        keeping = self._consumers.keep_place(consumer, place, budget_s=budget_s)
         standing, numbers = await self._consumers.shielded(consumer, keeping)
         estimator = self._estimates.of(consumer.order.queue)
         estimator.observe(numbers)

@@ -276,6 +276,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_poll.py::test_a_free_slot_waits_for_the_poller_whose_turn_it_is",
     ),
     Mutant(
+        name="polls-by-an-old-place",
+        defect="A poll that has waited is told hints for where it stood when it came.",
+        file="engine/consumers.py",
+        old="            await consumer.look(budget.left_s)\n",
+        new="            pass\n",
+        test=WIRE + "test_poll.py::test_after_a_wait_the_next_poll_is_asked_for_by_where_it_stands_then",
+    ),
+    Mutant(
         name="strikes-not-counted",
         defect="Polls too soon never cost the place.",
         file=INCLUDE + "stands.lua",
