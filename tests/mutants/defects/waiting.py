@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="due-by-an-old-clock",
         defect="When the clock has gone forward what is due by now waits for the next list.",
         file="store/asking.py",
-        old="                self._hints.on_reconnect()\n",
+        old="            self._hints.on_reconnect()\n",
         new="",
         test="tests/integration/test_clock_forward.py::test_what_is_due_by_the_new_time_does_not_wait_for_the_old",
     ),
