@@ -11,6 +11,7 @@ from wire.every_call import QUEUE_SERVICE
 
 GET = QUEUE_SERVICE + "Get"
 JSON = {"content-type": "application/json"}
+BROWSER = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
 
 
 async def get(http: httpx.AsyncClient, line: Line, headers: dict[str, str]) -> httpx.Response:
@@ -63,6 +64,30 @@ async def test_its_own_pages_those_of_named_sites_and_what_is_no_browser_may_cal
     own = {"the own": str(http.base_url), "the own over TLS": str(http.base_url).replace("http:", "https:")}
     sent = {name: own.get(value, value) for name, value in headers.items()}
     assert (await get(http, line, sent)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"user-agent": BROWSER}, 403),  # as for an image of any page, to plain HTTP beyond the browser's machine
+        ({"user-agent": BROWSER, "authorization": "Basic YTpi"}, 403),  # a browser brings it along unasked
+        ({"user-agent": BROWSER, "sec-fetch-site": "same-origin"}, 200),
+        ({"user-agent": BROWSER, "origin": ORIGIN}, 200),
+        ({"user-agent": BROWSER, "authorization": "Bearer x"}, 200),
+        ({"user-agent": BROWSER, "x-queue": "0.1"}, 200),
+        ({"user-agent": "curl/8.16.0"}, 200),
+        ({"user-agent": ""}, 200),
+    ],
+    ids=repr,
+)
+async def test_a_browser_that_does_not_say_whose_page_asks_takes_nothing_by_a_get(
+    http: httpx.AsyncClient, line: Line, headers: dict[str, str], status: int
+) -> None:
+    await line.put(b"job")
+    answer = await http.get(f"/queues/{line.name}/messages?count=1000", headers=headers)
+    assert answer.status_code == status, answer.text
+    assert (await line.counts()).leased == (1 if status == 200 else 0)
+    assert (await http.get("/healthz", headers=headers)).status_code == 200
 
 
 async def test_named_sites_are_told_that_they_may_use_all_methods_and_headers_of_the_doors(

@@ -29,6 +29,17 @@ class Origins:
         return origin is not None and not _is_own(origin, headers.get("host", ""), scheme)
 
 
+def is_hidden(headers: Headers) -> bool:
+    """Whether a browser asks by a GET without saying whose page it shows: it says so only to https and its own machine.
+    All browsers call themselves Mozilla, whatever a page wants. A header that pages of other sites may send only after
+    asking shows that it is none of theirs."""
+    return (
+        headers.get("user-agent", "").startswith("Mozilla/")
+        and not {"origin", "sec-fetch-site", "x-queue"} & {*headers}
+        and not headers.get("authorization", "").lower().startswith("bearer ")
+    )
+
+
 def _is_own(origin: str, host: str, scheme: str) -> bool:
     """Whether it is where the request went. What ends TLS before this service makes https of its http."""
     try:

@@ -28,6 +28,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_GUARDS + "test_a_page_of_another_site_is_refused_and_takes_nothing",
     ),
     Mutant(
+        name="hidden-pages-take",
+        defect="Where a browser does not say whose page asks, at a plain HTTP address, that of an image takes jobs.",
+        file="http/jobs/doors.py",
+        old="        if is_hidden(request.headers):",
+        new="        if False:",
+        test=_GUARDS + "test_a_browser_that_does_not_say_whose_page_asks_takes_nothing_by_a_get",
+    ),
+    Mutant(
         name="any-name-leads-here",
         defect="A service that knows no callers answers by whatever name it is called.",
         file="oversight.py",

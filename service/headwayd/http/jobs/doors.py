@@ -42,10 +42,15 @@ from headwayd.http.jobs.asking import (
 )
 from headwayd.http.jobs.calling import Calling
 from headwayd.http.jobs.names import JobsRoute, Named, path_of
+from headwayd.http.origins import is_hidden
 from headwayd.http.refusing import refusal
 
 _Verb = Callable[[Request, Named], Awaitable[Response]]
 _MOST_TICKET_BYTES = 4_096
+_HIDDEN = (
+    "a browser does not tell a plain HTTP address whose page asks: take jobs by POST /headway.v1.QueueService/Get, by "
+    "https, or, if this is no browser, with another User-Agent"
+)
 # What a ticket that finishes nothing has come to.
 _TOO_LATE = {
     "STALE": (answers.FAILED_PRECONDITION, "LEASE_STALE", "somebody else has the job, or it was set anew"),
@@ -133,6 +138,8 @@ class Jobs:
         return answers.result(told, 201, headers={"location": path_of(queue, put_result["id"])})
 
     async def _take(self, request: Request, named: Named) -> Response:
+        if is_hidden(request.headers):  # of all that is asked by GET only this changes something
+            return refusal(403, _HIDDEN)
         queue, _ = names_of(named)
         query = query_of(request, ("count", "time", "wait"))
         asked, is_list = asked_by(request), "count" in query or "time" in query
