@@ -18,7 +18,7 @@ from harness import ServiceProcess, StoreServer
 from headway.v1 import queue_pb2
 from headway.v1.admin_service_pb2_grpc import AdminServiceStub
 from headway.v1.queue_service_pb2_grpc import QueueServiceStub
-from security.callers import PLAIN, line_of, write_callers
+from security.callers import PLAIN, Caller, line_of, write_callers
 from wire.calls import Line, Message
 from wire.operators import with_dead
 
@@ -177,6 +177,32 @@ async def test_where_callers_are_known_it_asks_who_one_is(browser: Browser, star
         await enter("", "Token…")
         await expect(page.get_by_role("heading", name="This service asks who you are")).to_be_visible()
         assert await page.evaluate("sessionStorage.length") == 0
+
+
+async def test_who_may_see_some_queues_only_types_how_their_names_begin(
+    browser: Browser, start: Start, short_dir: Path
+) -> None:
+    some = Caller(roles=("watcher",), queues=("mail-*",))
+    service = start(HEADWAY_AUTH_FILE=str(write_callers(short_dir / "callers.toml", [PLAIN["admin"], some])))
+    async with grpc.aio.insecure_channel(service.address) as channel, page_of(browser, service) as page:
+        for name in ("mail-in", "mail-out", "pay"):
+            await line_of(channel, PLAIN["admin"], name).create()
+        await page.goto("/dashboard/")
+        await page.get_by_role("button", name="Enter a token").click()
+        await page.get_by_label("Token").fill(some.token)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("You may not see all queues")).to_be_visible()
+        await assert_accessible(page)
+        for typed, told, shown in (
+            ("mail-", "Live", ["mail-in", "mail-out"]),
+            ("pay", "Not allowed", []),
+            ("mail-o", "Live", ["mail-out"]),
+        ):
+            await page.get_by_label("Filter by name").fill(typed)
+            await expect(page.locator("tr[data-queue] a")).to_have_text(shown)
+            await expect(page.locator("#link-text")).to_have_text(told)
+        await page.get_by_role("link", name="mail-out").click()
+        await expect(page.get_by_role("heading", name="mail-out")).to_be_visible()
 
 
 async def test_a_caller_who_loses_the_role_is_told_so(browser: Browser, start: Start, short_dir: Path) -> None:

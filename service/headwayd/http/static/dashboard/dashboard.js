@@ -69,6 +69,7 @@ function reopen() {
 function refused({ code, text }) {
   link("refused", "Not allowed");
   set(byId("token"), "hidden", false);
+  if (code === 7 && view.refuse) return view.refuse(text); // another question may be allowed
   const needsToken = code === 16;
   const title = needsToken ? "This service asks who you are" : "You may not look at this";
   main.replaceChildren(h("section", { class: "card refused" }, h("h1", { tabindex: "-1" }, title), h("p", {}, text),

@@ -94,6 +94,7 @@ export function queuesView(reopen) {
   const rows = new Map();
   const waiting = new Map(); // what came before the list that names it
   let listed = null;
+  let refusal = "";
   let prefix = "";
   const pages = [""]; // the tokens of this page and those before
   let sort = { column: 0, isDown: false };
@@ -132,6 +133,7 @@ export function queuesView(reopen) {
 
   function look(begin, tokens) {
     prefix = begin;
+    refusal = "";
     pages.splice(0, pages.length, ...tokens);
     waiting.clear();
     reopen(); // what is shown stays until the others are here
@@ -191,10 +193,12 @@ export function queuesView(reopen) {
   }
 
   function paintNone() {
-    const kind = !listed ? "wait" : prefix ? `filter ${prefix}` : "none";
+    const kind = refusal ? `refused ${prefix}` : !listed ? "wait" : prefix ? `filter ${prefix}` : "none";
     if (none.dataset.kind === kind) return;
     none.dataset.kind = kind;
-    none.replaceChildren(!listed ? empty("Looking for queues…")
+    none.replaceChildren(refusal ? empty(`You may not see all queues${prefix && ` that begin with “${prefix}”`}`, `${refusal}.`,
+      "Type into the filter how the names begin that you may see.")
+      : !listed ? empty("Looking for queues…")
       : prefix ? empty("No queue’s name begins like this", `There is none that begins with “${prefix}”.`)
         : empty("No queues yet", "As soon as somebody creates one it appears here by itself.", h("code", {}, "headway create mail")));
   }
@@ -215,6 +219,12 @@ export function queuesView(reopen) {
         if (row) row.take(data);
         else waiting.set(data.queue.name, data);
       }
+      plan();
+    },
+    refuse(text) {
+      refusal = text;
+      listed = null;
+      rows.clear();
       plan();
     },
     tick() {
