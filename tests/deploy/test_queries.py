@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.charts import CHART, of_kind, rendered, the
-from deploy.queries import labels_left, texts_in
+from deploy.charts import CHART, helm, of_kind, rendered, the, values_of
+from deploy.queries import labels_left, matchers_in, texts_in
 from headwayd.engine.counting.counts import DEFECT, Counts
 from headwayd.telemetry import metric_names
 
@@ -104,6 +104,25 @@ def test_every_alert_but_those_that_are_not_wanted_is_made() -> None:
         "HeadwayDown",
         "HeadwayLoopLags",
     }
+
+
+@pytest.mark.parametrize(
+    ("release", "namespace", "job"), [("hw", "work", "hw-headway"), ("other", "play", "other-headway")]
+)
+def test_alerts_are_of_the_release_that_its_monitor_scrapes(release: str, namespace: str, job: str) -> None:
+    on = ["--set", "prometheusRule.enabled=true,serviceMonitor.enabled=true"]
+    done = helm("template", release, CHART, "--namespace", namespace, *values_of("url"), *on)
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    # What Prometheus calls the job: the Service, without a jobLabel.
+    assert "jobLabel" not in the(objects, "ServiceMonitor")["spec"]
+    assert job in {each["metadata"]["name"] for each in of_kind(objects, "Service")}
+    own = {("namespace", namespace), ("job", job)}
+    (group,) = the(objects, "PrometheusRule")["spec"]["groups"]
+    for made, rule in zip(group["rules"], RULES, strict=True):
+        assert {**made, "expr": ""} == {**rule, "expr": ""}
+        assert labels_left(made["expr"]) == labels_left(rule["expr"])
+        assert matchers_in(made["expr"]) == [(name, told | own) for name, told in matchers_in(rule["expr"])]
 
 
 # -- the dashboard ----------------------------------------------------------------------------------------------------
