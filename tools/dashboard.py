@@ -116,6 +116,12 @@ ROWS: dict[str, list[Panel]] = {
             {_rate("headway_messages_settled_total", f"{_OF}, how", _QUEUE): f"{_NAME} {{{{how}}}}"},
         ),
         Panel(
+            "Acked",
+            "ops",
+            "Through whichever process.",
+            {f"max by ({_OF}) (rate(headway_messages_acked_total{{{_QUEUE}}}[$__rate_interval]))": _NAME},
+        ),
+        Panel(
             "Delivered again",
             "ops",
             "Messages that were delivered before.",

@@ -74,15 +74,14 @@ def _check_selector(selector: Any, query: str, within: str) -> set[str]:
     return labels
 
 
-def matchers_in(query: str) -> list[tuple[str, set[tuple[str, str]]]]:
-    """Each selector of a query: the metric, and the labels that it must have. Fails for any other comparison."""
-    found: list[tuple[str, set[tuple[str, str]]]] = []
+def matchers_in(query: str) -> list[tuple[str, set[str]]]:
+    """Each selector of a query: the metric, and what its labels must be."""
+    found: list[tuple[str, set[str]]] = []
 
     def look(node: Any) -> None:
         if isinstance(node, promql_parser.VectorSelector):
             assert node.name is not None
-            assert all(each.op == promql_parser.MatchOp.Equal for each in node.matchers.matchers), query
-            found.append((node.name, {(each.name, each.value) for each in node.matchers.matchers}))
+            found.append((node.name, {f"{each.name} {each.op} {each.value}" for each in node.matchers.matchers}))
         for part in (*(getattr(node, name, None) for name in _PARTS), *getattr(node, "args", ())):
             if part is not None:
                 look(part)

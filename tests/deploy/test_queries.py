@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from promql_parser import MatchOp
 
 from deploy.charts import CHART, helm, of_kind, rendered, the, values_of
 from deploy.queries import labels_left, matchers_in, texts_in
-from headwayd.engine.counting.counts import DEFECT, Counts
+from headwayd.engine.counting.counts import DEFECT, OTHERS, Counts
 from headwayd.telemetry import metric_names
 
 RULES = yaml.safe_load((CHART / "alerts.yaml").read_text())["rules"]
@@ -85,6 +86,20 @@ def test_an_alert_of_defects_fires_for_a_single_burst() -> None:
     assert int(rule["for"].removesuffix("m")) + 2 <= int(asked[2])
 
 
+def test_a_queue_stands_only_if_no_pod_delivers_and_the_store_saw_no_ack() -> None:
+    """A pod that has no series of a queue counts what it delivers of it among the others, and so do all for those of
+    which none has."""
+    (rule,) = (rule for rule in RULES if rule["alert"] == "HeadwayQueueStands")
+    waiting, *unless = matchers_in(rule["expr"])
+    assert waiting == (
+        "headway_queue_messages",
+        {f"state {MatchOp.Equal} waiting", f"queue {MatchOp.NotEqual} {OTHERS}"},
+    )
+    assert unless == [("headway_messages_delivered_total", set()), ("headway_messages_acked_total", set())]
+    (acked,) = (metric for metric in metric_names.ALL if metric.name == unless[1][0])
+    assert acked.is_of_store
+
+
 def test_alerts_can_be_told_apart_and_are_told_in_the_runbook() -> None:
     names = [rule["alert"] for rule in RULES]
     assert len(set(names)) == len(names)
@@ -117,7 +132,7 @@ def test_alerts_are_of_the_release_that_its_monitor_scrapes(release: str, namesp
     # What Prometheus calls the job: the Service, without a jobLabel.
     assert "jobLabel" not in the(objects, "ServiceMonitor")["spec"]
     assert job in {each["metadata"]["name"] for each in of_kind(objects, "Service")}
-    own = {("namespace", namespace), ("job", job)}
+    own = {f"namespace {MatchOp.Equal} {namespace}", f"job {MatchOp.Equal} {job}"}
     (group,) = the(objects, "PrometheusRule")["spec"]["groups"]
     for made, rule in zip(group["rules"], RULES, strict=True):
         assert {**made, "expr": ""} == {**rule, "expr": ""}

@@ -69,6 +69,7 @@ async def test_every_message_is_counted_as_what_became_of_it(watched: ServicePro
     assert told.value("messages_delivered_total", queue="jobs") == 4
     assert told.value("messages_redelivered_total", queue="jobs") == 0
     assert told.by("how", "messages_settled_total", queue="jobs") == {"acked": 2, "dead": 1, "already_acked": 1}
+    assert told.value("messages_acked_total", queue="jobs") == 2
     assert told.value("wait_seconds_count", queue="jobs") == 4
     assert told.value("work_seconds_count", queue="jobs") == 2
     assert 0 < told.value("queue_oldest_age_seconds", queue="jobs") < 60
@@ -265,8 +266,10 @@ async def test_many_queues_make_few_series_and_none_is_left_out_of_the_sums(
     assert len(told.queues) == 11
     assert told.sum("messages_put_total") == count
     assert told.value("messages_put_total", queue=OTHERS) == count - 10
-    others = told.by("queue", "queue_messages", state="waiting")[OTHERS]
-    assert min(count - 10, 200) <= others <= count - 10  # of many, each look takes the next few
+    others = told.by("queue", "queue_messages", state="waiting").get(OTHERS)
+    assert others == (
+        count - 10 if count <= 210 else None
+    )  # of many, each look takes the next few, and none tells a part
     assert len(told.samples) < 1_000
     figure(f"series of {count} queues, 10 of which have their own", str(len(told.samples)))
 

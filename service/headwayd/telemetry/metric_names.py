@@ -111,6 +111,12 @@ MESSAGES_SETTLED = _counter(
     *OF_QUEUE,
     "how",
 )
+MESSAGES_ACKED = _counter(
+    "messages_acked",
+    "Messages acked, through whichever process; of queues with series of their own.",
+    *OF_QUEUE,
+    is_of_store=True,
+)
 LEASES_RELEASED = _counter(
     "leases_released",
     "Leases given back for callers who had gone: call_gone (a Get that was cancelled), stream_ended.",

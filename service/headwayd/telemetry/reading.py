@@ -94,6 +94,7 @@ def of_census(seen: Seen) -> Reading:
         names.QUEUE_WAITERS.name: waiters,
         names.QUEUE_OLDEST_AGE.name: {of: one.oldest_age_s for of, one in queues.items()},
         # Of the others not all are looked at each time, and a counter must not fall.
+        names.MESSAGES_ACKED.name: {of: one.acked for of, one in queues.items() if of != _OTHERS},
         names.LEASES_LAPSED.name: {of: one.lapsed for of, one in queues.items() if of != _OTHERS},
     }
 

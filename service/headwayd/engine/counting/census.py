@@ -2,7 +2,8 @@
 the same time.
 
 Queues with numbers of their own are looked at every time. Of the others each look takes the next few, so that their
-sum is as old as it takes to come round.
+sum is as old as it takes to come round. It is not told before it has come round once: it would rise look by look, as if
+something happened.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class QueueNumbers:
     dead: int = 0
     consumers: int = 0
     producers: int = 0
+    acked: int = 0
     lapsed: int = 0
     oldest_age_s: float = 0.0
 
@@ -50,6 +52,7 @@ class QueueNumbers:
             dead=counts.dead,
             consumers=counts.consumers_waiting,
             producers=counts.producers_waiting,
+            acked=counts.acked,
             lapsed=queue.lapsed_count,
             oldest_age_s=(counts.oldest_age_ms or 0) / 1_000,
         )
@@ -62,6 +65,7 @@ class QueueNumbers:
             dead=self.dead + other.dead,
             consumers=self.consumers + other.consumers,
             producers=self.producers + other.producers,
+            acked=self.acked + other.acked,
             lapsed=self.lapsed + other.lapsed,
             oldest_age_s=max(self.oldest_age_s, other.oldest_age_s),
         )
@@ -85,8 +89,8 @@ class Census:
         self._counts = counts
         self._names: Sequence[str] | None = None
         self._names_at = float("-inf")
-        self._others: dict[str, QueueNumbers] = {}
-        self._at = 0  # whom of the others the next look begins with
+        self._others: dict[str, QueueNumbers] = {}  # in the order in which they were looked at
+        self._is_whole = False  # every one of the others was looked at
         self._seen: Seen | None = None
         self._seen_at = float("-inf")
         self._looking = asyncio.Lock()
@@ -123,17 +127,19 @@ class Census:
 
     async def _ask(self, budget: Budget) -> Seen:
         await self._learn_names()
-        others = self._next_others()
-        if not (self._counts.own or others):  # what follows would ask the store nothing
+        new = self._never_looked_at()
+        asked = [*new, *self._others][:_MOST_OTHERS]  # then those where it was longest ago
+        if not (self._counts.own or asked):  # what follows would ask the store nothing
             await self._store.ping(budget_s=budget.left_s)
         found = await self._describe_own(budget)
         numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
-        if others:
-            queues = await self._store.describe_many(others, only_known=True, budget_s=budget.left_s)
-            for name in others:
+        if asked:
+            queues = await self._store.describe_many(asked, only_known=True, budget_s=budget.left_s)
+            for name in asked:
                 self._others.pop(name, None)
-            self._others.update({queue.name: QueueNumbers.of(queue) for queue in queues})
-        if self._others:
+            self._others |= dict.fromkeys(asked, QueueNumbers()) | {each.name: QueueNumbers.of(each) for each in queues}
+        self._is_whole = self._is_whole or (self._names is not None and len(new) <= _MOST_OTHERS)
+        if self._others and self._is_whole:
             numbers[OTHERS] = sum(self._others.values(), QueueNumbers())
         count = None if self._names is None else max(len(self._names), len(found))
         return Seen(is_reachable=True, queue_count=count, queues=numbers)
@@ -154,13 +160,9 @@ class Census:
         known = set(self._names)
         self._others = {name: numbers for name, numbers in self._others.items() if name in known}
 
-    def _next_others(self) -> list[str]:
+    def _never_looked_at(self) -> list[str]:
+        """Of the others."""
         own = self._counts.own
         for name in own:
             self._others.pop(name, None)
-        others = [name for name in self._names or () if name not in own]
-        if len(others) <= _MOST_OTHERS:
-            return others
-        start = self._at % len(others)
-        self._at = start + _MOST_OTHERS
-        return (others + others)[start : self._at]
+        return [name for name in self._names or () if name not in own and name not in self._others]
