@@ -136,7 +136,10 @@ def test_the_service_takes_the_settings_as_they_are_said(
     loaded = Settings.load()
     assert loaded.insecure is (case != "secure")
     (container,) = the(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
-    assert loaded.listen == (f"0.0.0.0:{container['ports'][0]['containerPort']}",)
+    ports = [each["containerPort"] for each in container["ports"]]
+    # Of both families: gRPC takes the one for the other.
+    assert loaded.listen == (f"0.0.0.0:{ports[0]}",)
+    assert loaded.http_listen == (f"[::]:{ports[1]}" if ports[1:] else None)
 
 
 def test_numbers_arrive_whole() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import httpx
@@ -271,6 +273,52 @@ async def test_with_a_certificate_it_speaks_https_only() -> None:
         with pytest.raises(httpx.TransportError):
             await client.get(f"{url.replace('https', 'http')}/readyz")
     await server.stop(STOP)
+
+
+@pytest.mark.parametrize("refusal", [None, errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+async def test_the_address_of_all_is_of_both_families_where_there_are_both(
+    refusal: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if refusal is None and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family: int = -1, *more: Any, **named: Any) -> None:
+            if family == socket.AF_INET6 and refusal == errno.EAFNOSUPPORT:
+                raise OSError(refusal, "no such family")
+            super().__init__(family, *more, **named)
+
+        def bind(self, address: Any) -> None:
+            if self.family == socket.AF_INET6:
+                raise OSError(refusal, "no such address")
+            super().bind(address)
+
+    async def scrape(_accept: str) -> tuple[bytes, str]:
+        return b"", ""
+
+    behind = Behind(scrape=scrape, is_ready=lambda: True)
+    both = HttpServer(behind, listen="[::]:0")
+    with monkeypatch.context() as patched:
+        if refusal is not None:
+            patched.setattr(socket, "socket", WithoutIpv6)
+        port = (await both.start()).rpartition(":")[2]
+    async with httpx.AsyncClient(timeout=10) as client:
+        for host in ["127.0.0.1", "[::1]"] if refusal is None else ["127.0.0.1"]:
+            assert (await client.get(f"http://{host}:{port}/readyz")).text == "ready\n", host
+    for taken in ("[::]", "0.0.0.0"):
+        with pytest.raises(CannotListenHttp):
+            await HttpServer(behind, listen=f"{taken}:{port}").start()
+    await both.stop(STOP)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an address of that family."""
+    try:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> None:

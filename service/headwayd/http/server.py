@@ -28,6 +28,7 @@ from headwayd.http.protocol import bounded_to
 
 _HEAD_BYTES = 16 * 1024  # of a request
 _BACKLOG = 128
+_ALL = "::"
 _START_S = 10.0
 _LAST_ANSWERS_S = 2
 # As at the gRPC port: who says nothing for so long is asked whether it is still there, and is taken to have vanished
@@ -162,7 +163,8 @@ def _notice_vanished(listening: socket.socket) -> None:
 
 
 def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
-    """Sockets on all addresses of the host, with one port."""
+    """Sockets on all addresses of the host, with one port. [::] is of both families, as at the gRPC port, and of IPv4
+    where there is no other."""
     host, _, text = address.rpartition(":")
     port, bound = int(text), list[socket.socket]()
     try:
@@ -171,7 +173,7 @@ def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
             one = socket.socket(family, kind, protocol)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, where[0] != _ALL)
             if reuse_port:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             _notice_vanished(one)
@@ -188,6 +190,8 @@ def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
     except OSError as error:
         for one in bound:
             one.close()
+        if host == f"[{_ALL}]" and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            return _bind(f"0.0.0.0:{text}", reuse_port=reuse_port)
         raise CannotListenHttp(
             f"cannot listen on {address} (http): taken, not an address of this machine, or not permitted"
         ) from error

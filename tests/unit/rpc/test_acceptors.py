@@ -166,6 +166,16 @@ async def test_an_address_is_theirs_alone(host: str) -> None:
         assert await called(address)
 
 
+@pytest.mark.parametrize("host", ["[::]", "0.0.0.0"])
+async def test_either_address_of_all_is_of_both_families(host: str) -> None:
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    async with accepting(f"{host}:0") as (_, [address]):
+        port = address.rpartition(":")[2]
+        assert await called(f"127.0.0.1:{port}")
+        assert await called(f"[::1]:{port}")
+
+
 async def test_one_alone_leaves_its_address_to_nobody() -> None:
     async with accepting("127.0.0.1:0", count=1) as (_, [address]):
         assert listeners(address) == 1
