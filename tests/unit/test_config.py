@@ -1,5 +1,6 @@
 """Settings: where they come from, which win, what is refused, and that no secret is shown."""
 
+import re
 from datetime import timedelta
 from pathlib import Path
 
@@ -180,6 +181,11 @@ def test_what_stands_behind_the_address_of_keys_is_not_shown() -> None:
         refusal(**signed | {"jwt_jwks": "https://user:secret@h/keys"})
         == "--jwt-jwks: must name no user: it would not be sent"
     )
+
+
+def test_a_range_in_the_reference_has_both_ends() -> None:
+    ranges = [row.split(" | ")[2] for row in reference.markdown().splitlines() if row.startswith("| `--")]
+    assert [each for each in ranges if re.search(r"\bto\b", each) and not re.search(r"\S to [^ ]*\d", each)] == []
 
 
 def test_the_reference_of_settings_is_up_to_date() -> None:

@@ -100,9 +100,9 @@ class CapacitySettings(BaseSettings):
         1_200,
         "When more calls come than gRPC can even turn away, clients are told to connect anew, and the connections that "
         "flood may then have so many streams and calls together, each its share, but 16 at least; when it has been "
-        "over for a while, again. Clients' libraries hold back what is beyond that. Not where there is one acceptor, "
-        "or a socket of this machine to listen on, nor where a connection might be held back that takes no part in the "
-        "flood. 0: never.",
+        "over for a while, again. Clients' libraries hold back what is beyond that. Not where one of the addresses is "
+        "a socket of this machine, nor on systems other than Linux, nor where a connection might be held back that "
+        "takes no part in the flood. 0: never.",
         unit="calls",
         ge=0,
         le=100_000,

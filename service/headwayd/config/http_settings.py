@@ -21,7 +21,8 @@ class HttpSettings(BaseSettings):
     http_listen: str | None = setting(
         None,
         "Where to serve plain HTTP: /metrics, /healthz, /readyz and, unless http_calls is off, the calls, as HOST:PORT "
-        "(port 0: any free one; [::]: of IPv6 and IPv4). Whoever reaches it may read the names and numbers of queues.",
+        "(port 0: any free one; [::]: of IPv6 and IPv4). Where callers are not known, whoever reaches it may read the "
+        "names and numbers of queues.",
         unit="address",
         shown="(none: no HTTP)",
     )

@@ -84,4 +84,4 @@ def _range(field: FieldInfo, unit: str) -> str:
                 low = shown(bound)
             case MaxLen(max_length=bound):
                 high, unit = shown(bound), "characters"
-    return f"{low} to {high} {'' if unit == 'span' else unit}".strip() if low else unit
+    return f"{low} to {high} {'' if unit == 'span' else unit}".strip() if low and high else unit
