@@ -179,6 +179,30 @@ async def test_hostile_names_are_only_text(page: Page, pages: ServiceProcess) ->
         assert await page.locator("main img, main script").count() == 0
 
 
+PAST = """async ({ noted, listed }) => {
+  const { forgetUnlisted, note, series } = await import("/dashboard/history.js");
+  for (const [name, ago_s] of Object.entries(noted)) {
+    const asOf = new Date(Date.now() - ago_s * 1000).toISOString();
+    note({ queue: { name, counts: { length: "3" } }, asOf });
+  }
+  if (listed) forgetUnlisted(listed);
+  return ["idle", "gone", "left"].map(name => series(name, "length", 40, 2));
+}"""
+
+
+async def test_the_past_of_queues_that_are_not_listed_any_more_is_forgotten(page: Page, line: Line) -> None:
+    await look_at(page, "/dashboard/")
+    noted = {"idle": 400, "gone": 400, "left": 100}  # so many seconds ago
+    assert await page.evaluate(PAST, {"noted": noted, "listed": ["idle"]}) == [[3, 3], [None, None], [3, 3]]
+    await page.get_by_label("Filter by name").fill(line.name)
+
+    async def forgets_by_itself() -> bool:
+        told: list[list[int | None]] = await page.evaluate(PAST, {"noted": {}, "listed": None})
+        return told == [[None, None], [None, None], [3, 3]]
+
+    await eventually(forgets_by_itself, within=SLACK_S)
+
+
 async def test_where_nothing_is_it_says_so(page: Page, pages: ServiceProcess) -> None:
     nowhere = f"nowhere-{uuid.uuid4().hex[:6]}"
     await look_at(page, "/dashboard/")

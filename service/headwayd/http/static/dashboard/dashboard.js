@@ -4,7 +4,7 @@ import { hasToken } from "./calls.js";
 import { askForToken } from "./dialogs.js";
 import { byId, h, say, set } from "./dom.js";
 import { learnClock } from "./format.js";
-import { note } from "./history.js";
+import { forgetUnlisted, note } from "./history.js";
 import { messageView } from "./message.js";
 import { queueView } from "./queue.js";
 import { queuesView } from "./queues.js";
@@ -54,6 +54,7 @@ function reopen() {
       Object.assign(about, data);
       set(byId("token"), "hidden", !about.guarded);
     }
+    if (name === "queues") forgetUnlisted(data.names);
     if (name === "queue" && data.asOf) {
       learnClock(data.asOf);
       note(data);

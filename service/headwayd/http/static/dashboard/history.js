@@ -1,4 +1,4 @@
-// What a queue's numbers were while this page was open, for pictures. Kept while the page is, whatever it shows.
+// What a queue's numbers were while this page was open, for pictures. Kept while the page shows another.
 
 import { instant, now, number } from "./format.js";
 
@@ -23,6 +23,12 @@ export function note({ queue, asOf }) {
   if (last && at - last.at > GAP_S) samples.push({ ...last, at: at - 1 });
   samples.push(sample);
   while (samples[0].at < at - KEPT_S) samples.shift();
+}
+
+// Of a queue that is listed no more, and has told nothing for so long, nothing would be drawn. One that is may be idle.
+export function forgetUnlisted(names) {
+  const listed = new Set(names);
+  for (const [name, samples] of known) if (!listed.has(name) && samples.at(-1).at < now() - KEPT_S) known.delete(name);
 }
 
 function at(samples, field, time) {
