@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from browser.dashboards import assert_accessible, look_at, queue_path
 from harness import ServiceProcess, eventually
@@ -97,6 +97,26 @@ async def test_it_opens_one_stream_at_a_time(page: Page, line: Line) -> None:
 
     assert f"queue={line.name}&message=job" in streams[-1]
     await eventually(lambda: len(ended) == len(streams) - 1, within=SLACK_S)
+
+
+async def test_a_stream_that_is_not_even_begun_is_asked_for_anew(page: Page, line: Line) -> None:
+    asked: list[Route] = []
+
+    async def silent_at_first(route: Route) -> None:
+        asked.append(route)
+        if len(asked) > 1:
+            await route.continue_()
+
+    await page.clock.install()
+    await page.route("**/events?*", silent_at_first)
+    await page.goto(queue_path(line.name))
+    await eventually(lambda: len(asked) == 1, within=SLACK_S)
+    await page.clock.run_for(39_000)
+    await expect(page.locator("#link-text")).to_have_text("Connecting")
+    await page.clock.run_for(1_000)
+    await expect(page.locator("#link-text")).to_have_text("Reconnecting…")
+    await page.clock.run_for(300)
+    await expect(page.locator("#link-text")).to_have_text("Live")
 
 
 async def test_rows_are_sorted_by_what_one_asks_for(page: Page, fifty: list[Line]) -> None:

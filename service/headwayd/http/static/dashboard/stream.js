@@ -37,9 +37,13 @@ export class Stream {
   // Until it ends. Whether it is worth another try.
   async read(begun) {
     const control = this.control = new AbortController();
-    const response = await fetch(`events?${new URLSearchParams(this.query)}`, {
+    const soon = promise => {
+      const timer = setTimeout(() => control.abort(), SILENT_MS);
+      return promise.finally(() => clearTimeout(timer));
+    };
+    const response = await soon(fetch(`events?${new URLSearchParams(this.query)}`, {
       headers: authorization(), signal: control.signal, cache: "no-store",
-    });
+    }));
     if (!response.ok) {
       const refusal = await response.json().catch(() => ({ code: 14, text: response.statusText }));
       if (![400, 401, 403].includes(response.status)) return true;
@@ -49,8 +53,7 @@ export class Stream {
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     let rest = "";
     while (true) {
-      const timer = setTimeout(() => control.abort(), SILENT_MS);
-      const { value, done } = await reader.read().finally(() => clearTimeout(timer));
+      const { value, done } = await soon(reader.read());
       if (done || this.closed) return true;
       begun();
       this.state("live");
