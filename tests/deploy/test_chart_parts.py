@@ -28,6 +28,7 @@ from headwayd.domain.scaling import Metric
 from headwayd.http.doors import Behind, application
 from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.server import ADMIN_SERVICE, QUEUE_SERVICE
+from headwayd.store.address import parse_address
 
 EVERYTHING = "everything"
 
@@ -74,6 +75,14 @@ def test_sentinels_and_clusters_are_named_in_a_url_and_the_password_is_a_file() 
     path = settings_of(sentinel)["HEADWAY_REDIS_SENTINEL_PASSWORD_FILE"]
     assert files_of(sentinel)[path] == ("sentinel-password", "sentinel")
     assert "HEADWAY_REDIS_SENTINEL_PASSWORD_FILE" not in settings_of(cluster)
+
+
+def test_sentinels_and_clusters_can_be_asked_by_a_user_of_their_own() -> None:
+    for case, begin in (("sentinel", "redis+sentinel://"), ("secure", "rediss+cluster://")):
+        plain, named = (settings_of(rendered(case, *user)) for user in ([], ["store.user=team/headway"]))
+        assert named["HEADWAY_REDIS_URL"] == plain["HEADWAY_REDIS_URL"].replace(begin, f"{begin}team%2Fheadway@")
+        assert parse_address(named["HEADWAY_REDIS_URL"]).options["username"] == "team/headway"
+        assert named["HEADWAY_REDIS_PASSWORD_FILE"] == plain["HEADWAY_REDIS_PASSWORD_FILE"]
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://a:1,b:2/main/0", "rediss+cluster://a:1"])

@@ -76,13 +76,14 @@ says NOT_SERVING and goes on serving, which is what such a hook would wait for.
 {{/* The store's URL where it is no secret. */}}
 {{- define "headway.plainUrl" -}}
 {{- $scheme := ternary "rediss" "redis" .Values.store.tls -}}
+{{- $user := .Values.store.user | empty | ternary "" (printf "%s@" (urlquery .Values.store.user)) -}}
 {{- with .Values.store.sentinel -}}
 {{- if .addresses -}}
-{{- printf "%s+sentinel://%s/%s/%d" $scheme (join "," .addresses) .service (int .database) -}}
+{{- printf "%s+sentinel://%s%s/%s/%d" $scheme $user (join "," .addresses) .service (int .database) -}}
 {{- end -}}
 {{- end -}}
 {{- if .Values.store.cluster.addresses -}}
-{{- printf "%s+cluster://%s" $scheme (join "," .Values.store.cluster.addresses) -}}
+{{- printf "%s+cluster://%s%s" $scheme $user (join "," .Values.store.cluster.addresses) -}}
 {{- end -}}
 {{- if .Values.valkey.enabled -}}
 {{- printf "redis://%s:6379/0" (include "headway.valkeyName" .) -}}
