@@ -99,8 +99,16 @@ def test_limits_that_need_more_memory_than_there_is_end_the_start(name: str, fit
 
 
 def test_a_request_must_fit_into_what_all_requests_may_take() -> None:
-    assert "max_request_bytes must not exceed" in refusal(max_running_bytes=8 * MIB - 1)
+    told = refusal(max_running_bytes=8 * MIB - 1)
+    assert "max_request_bytes must not exceed" in told
+    assert told.endswith("set it lower, or max_running_bytes higher")
     assert Settings.load({"max_running_bytes": 8 * MIB}).limits.max_running_bytes == 8 * MIB
+    for memory in (192, 208):
+        assert refusal(memory_limit=memory * MIB).endswith(
+            f"with {memory} MiB of memory: set it lower, or memory_limit higher"
+        )
+        fitting = Settings.load({"memory_limit": memory * MIB, "max_request_bytes": 5 * MIB})
+        assert fitting.limits.max_request_bytes == 5 * MIB
 
 
 def test_workers_share_the_memory() -> None:

@@ -122,9 +122,10 @@ class Settings(
         """Refuses limits that, were they reached, would need more memory than there is."""
         capacity, memory = self.capacity(self.workers), self.memory_bytes(self.workers)
         if self.max_request_bytes > capacity.max_running_bytes:
+            bound = "memory_limit" if self.max_running_bytes is None else "max_running_bytes"
             raise ValueError(
                 f"max_request_bytes must not exceed max_running_bytes, which is {capacity.max_running_bytes}"
-                f" with {memory // MIB} MiB of memory"
+                f" with {memory // MIB} MiB of memory: set it lower, or {bound} higher"
             )
         if capacity.most_bytes > memory:
             raise ValueError(
