@@ -27,7 +27,7 @@ log: Any = structlog.get_logger(__name__)
 # Streams notice expired or revoked credentials after this, and after what it takes to look at all of them, which may
 # have to fetch a key now and then; a minute is promised.
 _LOOK_EVERY_S: Final = 2.0
-_LOOK_BUDGET_S: Final = 2.0
+_LOOK_BUDGET_S: Final = 20.0  # goes through all keys of the store; calls wait for it within their own time
 
 
 class Security:
@@ -38,6 +38,7 @@ class Security:
         self._engine = engine
         self._access: Access | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._quotas: list[Quota] = []
         self._look: Callable[[], Awaitable[None]] | None = None
         self.tls: TlsFiles | None = None
         self.guarding: Guarding | None = None
@@ -72,18 +73,21 @@ class Security:
         self._look = look
 
     async def stop(self) -> None:
-        """Looks no more."""
+        """Looks no more, neither at files nor at what namespaces have."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks.clear()
+        for quota in self._quotas:
+            await quota.close()
 
     def _quota_of(self, namespace: str) -> Quota:
         async def look(with_bytes: bool) -> Used:
             return await self._engine.used(namespace, with_bytes=with_bytes, budget_s=_LOOK_BUDGET_S)
 
-        return Quota(look)
+        self._quotas.append(Quota(look))
+        return self._quotas[-1]
 
     async def _look_at_files(self) -> None:
         if self.tls is not None:

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
-from headwayd.domain.access import Quotas, Used
+from headwayd.domain.access import CallerRole, Grant, Identity, Quotas, Used
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, QuotaExceeded, StoreUnavailable
+from headwayd.domain.errors import (
+    HeadwayError,
+    OutcomeUnknown,
+    QueueFull,
+    QueueNotFound,
+    QuotaExceeded,
+    StoreUnavailable,
+)
 from headwayd.domain.joined import Joined
-from headwayd.domain.model import PutCode, PutOutcome, refused
+from headwayd.domain.limits import Limits
+from headwayd.domain.model import GetOrder, Policy, PutCode, PutOrder, PutOutcome, refused
+from headwayd.domain.standing import GetOutcome
+from headwayd.engine.budgets import Budget
+from headwayd.engine.guarded import GuardedEngine
 from headwayd.engine.quotas import PutClaim, Quota
 
 MOST = 1_000
@@ -27,8 +39,10 @@ class Store:
         self.answering = asyncio.Event()
         self.answering.set()
         self.asked = asyncio.Event()
+        self.times_asked = 0
 
     async def look(self, _with_bytes: bool) -> Used:
+        self.times_asked += 1
         self.asked.set()
         await self.answering.wait()
         if self.is_away:
@@ -59,12 +73,12 @@ def some(count: int) -> BareMessages:
 
 async def put(quota: Quota, count: int) -> None:
     with PutClaim(quota) as claim:
-        await claim.want(some(count))
+        await claim.want(some(count), Budget(2.0))
         claim.note(some(count), Joined("g", 1, 1, count))
 
 
 async def lease(quota: Quota, count: int) -> None:
-    await quota.check_leases(count)
+    await quota.check_leases(count, Budget(2.0))
     quota.note_leased(count)
 
 
@@ -109,7 +123,7 @@ async def test_a_look_that_fails_forgets_nothing(quota: Quota, store: Store) -> 
 
 async def test_what_waits_to_be_put_counts_as_long_as_it_waits(quota: Quota) -> None:
     with PutClaim(quota) as waits:
-        await waits.want(some(600))
+        await waits.want(some(600), Budget(2.0))
         for _ in range(3):
             make_old(quota)
             with pytest.raises(QuotaExceeded):
@@ -121,7 +135,7 @@ async def test_what_waits_to_be_put_counts_as_long_as_it_waits(quota: Quota) -> 
 
 async def test_what_is_known_to_have_joined_counts_once_though_the_rest_waits(quota: Quota, store: Store) -> None:
     with PutClaim(quota) as waits:
-        await waits.want(some(600))
+        await waits.want(some(600), Budget(2.0))
         waits.note(some(500), Joined("g", 1, 1, 500))
         with pytest.raises(QuotaExceeded):
             await put(quota, 401)
@@ -136,12 +150,12 @@ async def test_only_what_is_more_than_before_counts_behind_a_put(quota: Quota) -
     quota.limits = Quotas(messages=MOST, bytes=MOST)
     codes = [PutCode.KEPT, PutCode.REFUSED, PutCode.QUEUED, PutCode.DELAYED]
     with PutClaim(quota) as claim:
-        await claim.want(some(4))
+        await claim.want(some(4), Budget(2.0))
         claim.note(some(4), [PutOutcome(code, "") for code in codes])
     with PutClaim(quota) as claim:
         with pytest.raises(QuotaExceeded):
-            await claim.want(some(249))  # of four bytes each
-        await claim.want(some(248))
+            await claim.want(some(249), Budget(2.0))  # of four bytes each
+        await claim.want(some(248), Budget(2.0))
         claim.note(some(248), refused(some(248), QueueFull("full")))
         await put(quota, 248)
 
@@ -157,7 +171,7 @@ async def test_what_may_have_joined_counts_until_the_next_look(
 
     async def broken() -> None:
         with claim:
-            await claim.want(some(600))
+            await claim.want(some(600), Budget(2.0))
             claim.note(some(100), Joined("g", 1, 1, 100))
             raise error
 
@@ -172,3 +186,134 @@ async def test_what_may_have_joined_counts_until_the_next_look(
         await put(quota, 900)
     make_old(quota)
     await put(quota, MOST)
+
+
+# -- how long who waits for a look -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_those_who_wait_for_a_look_share_it_and_what_has_become_of_it(
+    quota: Quota, store: Store, is_away: bool
+) -> None:
+    store.is_away = is_away
+    store.answering.clear()
+    waiting = [asyncio.ensure_future(put(quota, 1)) for _ in range(20)]
+    await store.asked.wait()
+    store.answering.set()
+    async with asyncio.timeout(5):
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [isinstance(end, StoreUnavailable) for end in ends] == [is_away] * 20
+    assert store.times_asked == 1
+
+
+async def test_a_look_that_takes_longer_than_calls_may_goes_on_without_them(quota: Quota, store: Store) -> None:
+    store.answering.clear()
+    async with asyncio.timeout(5):
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as said, PutClaim(quota) as claim:
+                await claim.want(some(1), Budget(0.02))
+            assert said.value.metadata == {"cause": "SILENT"}
+    store.answering.set()
+    await put(quota, MOST)
+    assert store.times_asked == 1
+
+
+async def test_what_is_known_will_do_where_the_next_look_takes_long(quota: Quota, store: Store) -> None:
+    await put(quota, MOST - 1)
+    make_old(quota)
+    store.answering.clear()
+    async with asyncio.timeout(5):
+        with PutClaim(quota) as claim:
+            budget = Budget(0.1)
+            await claim.want(some(1), budget)
+            assert budget.left_s < 0.1
+        with PutClaim(quota) as claim, pytest.raises(QuotaExceeded):
+            await claim.want(some(2), Budget(0.1))
+    await quota.close()
+
+
+async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_found(
+    quota: Quota, store: Store
+) -> None:
+    quota.limits = Quotas(queues=3)
+    store.has = Used(queues=1)
+    store.answering.clear()
+    first = asyncio.ensure_future(quota.check_queues("a", Budget(5.0)))
+    await store.asked.wait()
+    later = [asyncio.ensure_future(quota.check_queues(name, Budget(5.0))) for name in "bbccdd"]
+    await asyncio.sleep(0)  # they have all come while the first look is under way
+    store.answering.set()
+    await first
+    ends = await asyncio.gather(*later, return_exceptions=True)
+    assert [isinstance(end, QuotaExceeded) for end in ends] == [False] * 4 + [True] * 2
+    assert store.times_asked == 2  # the first one may have been too early to see `a`
+
+
+class FakeEngine:
+    """Notes how much time it was given."""
+
+    limits = Limits()
+
+    def __init__(self, *standing: str) -> None:
+        self.given: tuple[int, float] = (0, 0.0)
+        self._standing = standing
+
+    async def describe(self, queue: str, **_: object) -> None:
+        if queue not in self._standing:
+            raise QueueNotFound(queue)
+
+    async def create(self, queue: str, _policy: Policy, *, budget_s: float) -> tuple[None, bool]:
+        self.given = 0, budget_s
+        return None, queue not in self._standing
+
+    async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
+        self.given = order.wait_ms, budget_s
+        return []
+
+    async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
+        self.given = order.wait_ms, budget_s
+        return GetOutcome((), ())
+
+
+def guarded(engine: FakeEngine, quota: Quota) -> GuardedEngine:
+    identity = Identity(name="", namespace="default", grants=(Grant(CallerRole.ADMIN),))
+    return GuardedEngine(cast(Any, engine), identity, quota)
+
+
+async def ask(engine: GuardedEngine, kind: str, *, wait_ms: int, budget_s: float) -> None:
+    if kind == "put":
+        await engine.put(PutOrder("q", some(1), wait_ms=wait_ms), budget_s=budget_s)
+    elif kind == "get":
+        await engine.get(GetOrder("q", wait_ms=wait_ms), budget_s=budget_s)
+    else:
+        await engine.create("q", Policy(), budget_s=budget_s)
+
+
+@pytest.mark.parametrize("kind", ["put", "get", "create"])
+async def test_the_time_of_a_look_is_taken_from_that_of_its_call(store: Store, quota: Quota, kind: str) -> None:
+    quota.limits = Quotas(queues=1, messages=MOST, leases=MOST)
+    engine = FakeEngine()
+    store.answering.clear()
+    asked = asyncio.ensure_future(ask(guarded(engine, quota), kind, wait_ms=0, budget_s=60.0))
+    await store.asked.wait()
+    asyncio.get_running_loop().call_later(0.05, store.answering.set)
+    await asked
+    assert 0 < engine.given[1] < 60.0 - 0.04
+
+
+@pytest.mark.parametrize("kind", ["put", "get"])
+async def test_it_is_taken_from_the_wait_of_a_call_that_may_wait(store: Store, quota: Quota, kind: str) -> None:
+    engine = FakeEngine()
+    store.answering.clear()
+    asked = asyncio.ensure_future(ask(guarded(engine, quota), kind, wait_ms=60_000, budget_s=60.0))
+    await store.asked.wait()
+    asyncio.get_running_loop().call_later(0.05, store.answering.set)
+    await asked
+    assert 0 < engine.given[0] < 60_000 - 40
+    assert engine.given[1] == 60.0
+
+
+async def test_a_queue_that_stands_is_looked_for_by_itself(store: Store, quota: Quota) -> None:
+    quota.limits = Quotas(queues=0)
+    await guarded(FakeEngine("q"), quota).create("q", Policy(), budget_s=2.0)
+    assert store.times_asked == 0

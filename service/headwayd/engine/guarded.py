@@ -7,17 +7,17 @@ compared with what really is refused.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
+from typing import TypeVar
 
 from headwayd.domain import names
 from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
-from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
+from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, Violation
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
@@ -43,12 +43,14 @@ from headwayd.domain.namespaces import bare, qualifier
 from headwayd.domain.places import LeasedMessage, Progress
 from headwayd.domain.standing import GetOutcome, StandOrder, ToldStander, ToldTurn
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
+from headwayd.engine.budgets import Budget
 from headwayd.engine.engine import Engine
 from headwayd.engine.quotas import Claim, PutClaim, Quota
 
 _PRODUCER, _CONSUMER, _WATCHER, _ADMIN = (int(role) for role in CallerRole)
 _ANY = int(ANY_ROLE)
 _MOST_KNOWN = 1_000
+OrderT = TypeVar("OrderT", PutOrder, GetOrder)
 
 
 class _Bare:
@@ -85,6 +87,15 @@ def _denied(allowed: int, where: str, metadata: dict[str, str]) -> PermissionDen
 def _has_ended(result: Settlement) -> bool:
     """Whether a result is that of a lease, and of one that is out no more."""
     return bool(result.lease) and result.settled is not Settled.EXTENDED
+
+
+def _what_is_left(order: OrderT, budget_s: float, budget: Budget) -> tuple[OrderT, float]:
+    """Of an order's wait and of the time of its steps, when a part of its call's time is over: of the wait first."""
+    spent_ms = int((budget_s - budget.left_s) * 1_000)
+    if not spent_ms:
+        return order, budget_s
+    waited_ms = min(spent_ms, order.wait_ms)
+    return order._replace(wait_ms=order.wait_ms - waited_ms), budget_s - (spent_ms - waited_ms) / 1_000
 
 
 class GuardedEngine:
@@ -127,19 +138,20 @@ class GuardedEngine:
 
     async def create(self, queue: str, policy: Policy, *, budget_s: float) -> tuple[Queue, bool]:
         """As the engine's."""
-        name = self._own(queue, _ADMIN)
         with self._bare:
-            try:
-                await self._quota.check_queues()
-            except QuotaExceeded:
-                # One that stands is none more.
-                with contextlib.suppress(QueueNotFound):
-                    await self._engine.describe(name, budget_s=budget_s)
-                    found, is_made = await self._engine.create(name, policy, budget_s=budget_s)
-                    return self._own_queue(found), is_made
-                raise
-            found, is_made = await self._engine.create(name, policy, budget_s=budget_s)
+            name, budget = self._own(queue, _ADMIN), Budget(budget_s)
+            if self._quota.limits.queues is not None and not await self._stands(name, budget):
+                await self._quota.check_queues(name, budget)
+            found, is_made = await self._engine.create(name, policy, budget_s=budget.left_s)
             return self._own_queue(found), is_made
+
+    async def _stands(self, name: str, budget: Budget) -> bool:
+        """One that stands is none more."""
+        try:
+            await self._engine.describe(name, budget_s=budget.left_s)
+        except QueueNotFound:
+            return False
+        return True
 
     async def describe(self, queue: str, *, budget_s: float) -> Queue:
         """As the engine's."""
@@ -185,27 +197,31 @@ class GuardedEngine:
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
         with self._bare, PutClaim(self._quota) as claim:
-            own = await self._own_put(order, claim)
-            return self._own_outcomes(await self._engine.put(own, budget_s=budget_s))
+            own, left_s = await self._own_put(order, claim, budget_s)
+            return self._own_outcomes(await self._engine.put(own, budget_s=left_s))
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
         with self._bare, PutClaim(self._quota) as claim:
-            own = await self._own_put(order, claim)
-            return self._own_outcomes(await self._engine.put_each(own, budget_s=budget_s))
+            own, left_s = await self._own_put(order, claim, budget_s)
+            return self._own_outcomes(await self._engine.put_each(own, budget_s=left_s))
 
-    async def _own_put(self, order: PutOrder, claim: PutClaim) -> PutOrder:
-        own = order._replace(queue=self._own(order.queue, _PRODUCER))
-        return own._replace(on_outcomes=claim.note) if await claim.want(order.messages) else own
+    async def _own_put(self, order: PutOrder, claim: PutClaim, budget_s: float) -> tuple[PutOrder, float]:
+        """What the engine is asked, and the time for it."""
+        own, budget = order._replace(queue=self._own(order.queue, _PRODUCER)), Budget(budget_s)
+        if await claim.want(order.messages, budget):
+            own = own._replace(on_outcomes=claim.note)
+        return _what_is_left(own, budget_s, budget)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """As the engine's."""
         with self._bare, self._quota.claim() as claim:
-            own = order._replace(queue=self._own(order.queue, _CONSUMER))
-            room = await claim.want_for(order.max_messages, order.ack)
+            own, budget = order._replace(queue=self._own(order.queue, _CONSUMER)), Budget(budget_s)
+            room = await claim.want_for(order.max_messages, order.ack, budget)
             if room < order.max_messages:
                 own = own._replace(room=room)
-            outcome = await self._engine.get(own, budget_s=budget_s)
+            own, left_s = _what_is_left(own, budget_s, budget)
+            outcome = await self._engine.get(own, budget_s=left_s)
             claim.got(len(outcome.deliveries))
             return outcome
 
@@ -213,7 +229,7 @@ class GuardedEngine:
         """As the engine's."""
         with self._bare, self._quota.claim() as claim:
             own = replace(order, queue=self._own(order.queue, _CONSUMER))
-            await claim.want(order.max_messages)
+            await claim.want(order.max_messages, Budget(budget_s))
             held = 0  # of its last turn: they have all ended before it is told anything else
             async with aclosing(self._engine.stand(own, budget_s=budget_s)) as stream:
                 async for told in stream:
@@ -228,8 +244,8 @@ class GuardedEngine:
         """As the engine's."""
         with self._bare, self._quota.claim() as claim:
             own = replace(order, queue=self._own(order.queue, _CONSUMER))
-            await claim.want(order.credit.messages)
-            counted = self._own_steps(steps, own.queue, claim)
+            await claim.want(order.credit.messages, Budget(budget_s))
+            counted = self._own_steps(steps, own.queue, claim, budget_s)
             async with aclosing(self._engine.consume(own, counted, budget_s=budget_s)) as stream:
                 async for told in stream:
                     claim.got(len(told.deliveries))
@@ -237,11 +253,11 @@ class GuardedEngine:
                     yield told
 
     async def _own_steps(
-        self, steps: AsyncIterator[ConsumeStep], queue: str, claim: Claim
+        self, steps: AsyncIterator[ConsumeStep], queue: str, claim: Claim, budget_s: float
     ) -> AsyncGenerator[ConsumeStep, None]:
         async for step in steps:
             if isinstance(step, Credit):
-                await claim.want(step.messages)
+                await claim.want(step.messages, Budget(budget_s))
             yield replace(step, queue=queue) if isinstance(step, DelayOrder) else step
 
     async def ack(self, queue: str, leases: Sequence[str], *, result: bytes, budget_s: float) -> Sequence[Settlement]:

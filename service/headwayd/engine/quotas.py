@@ -4,6 +4,9 @@ What lies in the store is summed up over the namespace's queues, at most once a 
 of the time at most; in between this process adds what it let in itself, and at any time what its calls and streams may
 yet add. So no process lets in more than the quota by what it knows, and all together overshoot it by no more than what
 the others let in between two looks. Calls and streams are counted in each process for itself.
+
+One look at a time is under way, and whoever needs what it finds waits for it within the time of its own call. The look
+goes on without them: in a large store it may take longer than any call may.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from headwayd.domain.access import NO_QUOTAS, Quotas, Used
 from headwayd.domain.bare import all_bytes
-from headwayd.domain.errors import OutcomeUnknown, QuotaExceeded
+from headwayd.domain.errors import OutcomeUnknown, QuotaExceeded, StoreUnavailable
 from headwayd.domain.joined import Joined
 from headwayd.domain.model import NewMessage, PutCode, PutOutcome
+from headwayd.engine.budgets import Budget
 
 _LOOK_EVERY_S = 1.0
 _ADDS = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.REPLACED})  # the last: its bytes
 _LOOK_SHARE = 20  # a look that took long is not repeated before so many times as long
+_WAIT_SHARE = 0.5  # of a call's time, for a look without which it could go on
 
 Look = Callable[[bool], Awaitable[Used]]
 
@@ -35,22 +41,22 @@ class Claim:
         self._has = 0
         self._open = 0
 
-    async def want(self, count: int) -> None:
+    async def want(self, count: int, budget: Budget) -> None:
         """It asks for so many in all. Raises QuotaExceeded; then it asks for what it asked before."""
-        await self._quota.check_leases(count - self._wanted)
+        await self._quota.check_leases(count - self._wanted, budget)
         self._wanted = count
         self._count()
 
-    async def want_for(self, count: int, ending: Sequence[str]) -> int:
+    async def want_for(self, count: int, ending: Sequence[str], budget: Budget) -> int:
         """The same of who names leases that end in the same step. How many it may be given whatever becomes of those:
         all if there is room, else as many as are more than it names."""
         try:
-            await self.want(count)
+            await self.want(count, budget)
         except QuotaExceeded:
             if not ending:
                 raise
             count = max(0, count - len(set(ending)))
-            await self.want(count)
+            await self.want(count, budget)
         return count
 
     def got(self, count: int) -> None:
@@ -89,9 +95,9 @@ class PutClaim:
     def __enter__(self) -> PutClaim:
         return self
 
-    async def want(self, messages: Sequence[NewMessage]) -> bool:
+    async def want(self, messages: Sequence[NewMessage], budget: Budget) -> bool:
         """It is about to put these. Whether `note` must be told what becomes of them. Raises QuotaExceeded."""
-        self._count, self._bytes = await self._quota.check_put(len(messages), lambda: all_bytes(messages))
+        self._count, self._bytes = await self._quota.check_put(len(messages), lambda: all_bytes(messages), budget)
         self._counts_bytes = self._bytes > 0
         self._quota.claim_put(self._count, self._bytes)
         return self._count > 0
@@ -121,15 +127,24 @@ class PutClaim:
         self._release(self._count, self._bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look has found, and the queues that are made on its word."""
+
+    used: Used
+    to_be_made: set[str] = field(default_factory=set)
+
+
 class Quota:
     """Counts and refuses, with QuotaExceeded. `limits` may be replaced at any time. `look` asks the store what the
-    namespace has, with or without the bytes."""
+    namespace has, with or without the bytes. What asks for that raises what `look` raises, and StoreUnavailable when
+    the time of its call is over."""
 
     def __init__(self, look: Look) -> None:
         self.limits: Quotas = NO_QUOTAS
         self.claimed = 0
         self._look = look
-        self._looking = asyncio.Lock()
+        self._looking: asyncio.Task[_Seen] | None = None  # the look that is under way
         self._used: Used | None = None
         self._look_again_at = 0.0
         self._put_count = self._put_bytes = self._leased_count = 0  # let in since the last look began
@@ -137,6 +152,12 @@ class Quota:
         self._stream_count = 0
         self._calls_left = 0.0
         self._calls_counted_at = 0.0
+
+    async def close(self) -> None:
+        """Ends the look that is under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait({self._looking})
 
     # -- calls and streams ----------------------------------------------------------------------------------------
 
@@ -166,21 +187,24 @@ class Quota:
 
     # -- what lies in the store -----------------------------------------------------------------------------------
 
-    async def check_queues(self) -> None:
-        """Before a queue is made."""
+    async def check_queues(self, queue: str, budget: Budget) -> None:
+        """Before this queue is made. Those who come together share a look, and what it has found room for."""
         most = self.limits.queues
-        if most is not None:
-            async with self._looking:
-                used = await self._look_now()
-            if used.queues >= most:
-                raise _exceeded("queues", most)
+        if most is None:
+            return
+        if self._looking is not None:  # it may have begun before the last queue was made
+            await _ended(self._looking, budget)
+        seen = await _ended(self._looking or self._begin_to_look(), budget)
+        if seen.used.queues + len(seen.to_be_made - {queue}) >= most:
+            raise _exceeded("queues", most)
+        seen.to_be_made.add(queue)
 
-    async def check_put(self, count: int, size: Callable[[], int]) -> tuple[int, int]:
+    async def check_put(self, count: int, size: Callable[[], int], budget: Budget) -> tuple[int, int]:
         """Before so many messages are put; `size` tells their bytes. How many messages and bytes are to be claimed."""
         limits = self.limits
         if limits.messages is None and limits.bytes is None:
             return 0, 0
-        used = await self._fresh()
+        used = await self._fresh(budget)
         most = limits.messages
         if most is not None and used.messages + self._put_count + self._claimed_count + count > most:
             raise _exceeded("messages", most)
@@ -199,12 +223,12 @@ class Quota:
         self._put_count += count
         self._put_bytes += size_bytes
 
-    async def check_leases(self, count: int) -> None:
+    async def check_leases(self, count: int, budget: Budget) -> None:
         """Before so many leases more are asked for."""
         most = self.limits.leases
         if most is None or count <= 0:
             return
-        used = await self._fresh()
+        used = await self._fresh(budget)
         if used.leases + self._leased_count + self.claimed + count > most:
             raise _exceeded("leases", most)
 
@@ -221,17 +245,29 @@ class Quota:
         finally:
             claim.end()
 
-    async def _fresh(self) -> Used:
-        """What was found at the last look. Whoever finds it old looks again; the others go on with it meanwhile."""
-        is_old = asyncio.get_running_loop().time() >= self._look_again_at
-        if self._used is None or (is_old and not self._looking.locked()):
-            async with self._looking:
-                if asyncio.get_running_loop().time() >= self._look_again_at:
-                    await self._look_now()
-        assert self._used is not None
+    async def _fresh(self, budget: Budget) -> Used:
+        """What was found at the last look. Whoever finds it old looks again, and goes on with it if that takes long;
+        the others go on with it meanwhile."""
+        if self._used is None:
+            return (await _ended(self._looking or self._begin_to_look(), budget)).used
+        if self._looking is None and asyncio.get_running_loop().time() >= self._look_again_at:
+            look = self._begin_to_look()
+            await asyncio.wait({look}, timeout=budget.left_s * _WAIT_SHARE)
+            if look.done():
+                look.result()
         return self._used
 
-    async def _look_now(self) -> Used:
+    def _begin_to_look(self) -> asyncio.Task[_Seen]:
+        self._looking = asyncio.create_task(self._look_now(), name="quota")
+        self._looking.add_done_callback(self._looked)
+        return self._looking
+
+    def _looked(self, look: asyncio.Task[_Seen]) -> None:
+        self._looking = None
+        if not look.cancelled():
+            look.exception()  # who still waits is told; where nobody does, the next looks again
+
+    async def _look_now(self) -> _Seen:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         put_count, put_bytes, leased_count = self._put_count, self._put_bytes, self._leased_count
@@ -241,7 +277,14 @@ class Quota:
         self._put_bytes -= put_bytes
         self._leased_count -= leased_count
         self._look_again_at = loop.time() + max(_LOOK_EVERY_S, _LOOK_SHARE * (loop.time() - began_at))
-        return used
+        return _Seen(used)
+
+
+async def _ended(look: asyncio.Task[_Seen], budget: Budget) -> _Seen:
+    await asyncio.wait({look}, timeout=budget.left_s)
+    if not look.done():
+        raise StoreUnavailable("the store did not tell in time what the namespace has", metadata={"cause": "SILENT"})
+    return look.result()
 
 
 def _exceeded(quota: str, most: int, *, retry_after_ms: int | None = None) -> QuotaExceeded:

@@ -7,6 +7,7 @@ from mutants.mutant import LUA, Mutant
 _SECURITY = "tests/security/"
 _ENDS = _SECURITY + "test_streams_end.py::"
 _QUOTAS = _SECURITY + "test_quotas.py::"
+_LOOKS = "tests/unit/test_quota_looks.py::"
 _WAITS = _SECURITY + "test_waits_end.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -57,6 +58,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if isinstance(error, (OutcomeUnknown, asyncio.CancelledError)):",
         new="if True:",
         test=_QUOTAS + "test_puts_that_wait_for_room_count_as_long_as_they_wait_and_no_longer",
+    ),
+    Mutant(
+        name="every-call-sums-up",
+        defect="Calls that come before it is known what a namespace has go through the store's keys, each for itself.",
+        file="engine/quotas.py",
+        old="return (await _ended(self._looking or self._begin_to_look(), budget)).used",
+        new="return (await _ended(self._begin_to_look(), budget)).used",
+        test=_LOOKS + "test_those_who_wait_for_a_look_share_it_and_what_has_become_of_it",
+    ),
+    Mutant(
+        name="sum-outlasts-its-call",
+        defect="A call waits for what its namespace has for as long as it takes to sum that up.",
+        file="engine/quotas.py",
+        old="timeout=budget.left_s)",
+        new="timeout=None)",
+        test=_LOOKS + "test_a_look_that_takes_longer_than_calls_may_goes_on_without_them",
+    ),
+    Mutant(
+        name="sum-on-top",
+        defect="The time in which a quota is looked up comes on top of all the time of a call.",
+        file="engine/guarded.py",
+        old="    if not spent_ms:\n",
+        new="    if True:\n",
+        test=_LOOKS + "test_the_time_of_a_look_is_taken_from_that_of_its_call",
+    ),
+    Mutant(
+        name="room-of-a-look-for-each",
+        defect="All queues that are made together are made in the room for one.",
+        file="engine/quotas.py",
+        old="        seen.to_be_made.add(queue)\n",
+        new="",
+        test=_LOOKS + "test_queues_that_are_made_together_share_a_look_and_the_room_that_it_found",
     ),
     Mutant(
         name="refused-for-those-behind",
