@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from headwayd.domain.access import CallerRole, Grant, Identity
+from headwayd.domain.errors import PermissionDenied
+from headwayd.domain.limits import Limits
+from headwayd.engine.guarded import GuardedEngine
 
 
 @pytest.mark.parametrize(
@@ -26,6 +32,15 @@ from headwayd.domain.access import CallerRole, Grant, Identity
 )
 def test_a_pattern_covers_whole_names(patterns: tuple[str, ...], queue: str, is_covered: bool) -> None:
     assert Grant(CallerRole.PRODUCER, patterns).covers(queue) is is_covered
+
+
+async def test_names_on_which_a_caller_is_refused_take_no_memory() -> None:
+    identity = Identity(name="", namespace="team", grants=(Grant(CallerRole.WATCHER, ("mine",)),))
+    engine = GuardedEngine(cast(Any, SimpleNamespace(limits=Limits(), purge=None)), identity, cast(Any, None))
+    for queue in ("mine", "made-up", "made-up-too"):
+        with pytest.raises(PermissionDenied):
+            await engine.purge(queue, False, budget_s=1)
+    assert not engine._known
 
 
 @pytest.mark.parametrize(

@@ -108,18 +108,19 @@ class GuardedEngine:
         self._quota = quota
         self._qualifier = qualifier(identity.namespace)
         self._bare = _Bare(self._qualifier)
-        self._known: dict[str, tuple[int, str]] = {}  # of queues that were named: roles on it, its qualified name
+        # Of queues on which it was served, not of whatever it names: roles on it, its qualified name.
+        self._known: dict[str, tuple[int, str]] = {}
 
     def _own(self, queue: str, allowed: int) -> str:
         """The qualified name of a queue on which the caller has one of these roles, or is an admin."""
         known = self._known.get(queue)
+        roles, name = known or (int(self._identity.roles_on(queue)), self._qualifier + queue)
+        if not roles & (allowed | _ADMIN):
+            raise _denied(allowed, f"on queue {queue!r}", {"queue": queue})
         if known is None:
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
-            known = self._known[queue] = int(self._identity.roles_on(queue)), self._qualifier + queue
-        roles, name = known
-        if not roles & (allowed | _ADMIN):
-            raise _denied(allowed, f"on queue {queue!r}", {"queue": queue})
+            self._known[queue] = roles, name
         return name
 
     def _own_queue(self, queue: Queue) -> Queue:

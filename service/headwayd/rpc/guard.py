@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from grpc.aio import ServicerContext
 
@@ -48,7 +49,7 @@ class Running(Protocol):
 class Caller:
     """A caller as long as its credentials mean the same: who it is, and what serves it."""
 
-    __slots__ = ("behaviours", "expires_at", "identity", "quota")
+    __slots__ = ("__weakref__", "behaviours", "expires_at", "identity", "quota")
 
     def __init__(self, identity: Identity, behaviours: Behaviours, quota: Quota) -> None:
         self.identity = identity
@@ -76,6 +77,8 @@ class Guard:
         self._serve = serve
         self._version = guarding.access.version
         self._callers: dict[str | bytes, Caller] = {}
+        # One for all spellings of a token: it has much to it, and so many tokens hold as their sender likes to make.
+        self._served: WeakValueDictionary[Identity, Caller] = WeakValueDictionary()
         self._quotas: dict[str, Quota] = {}
         self._running: dict[Running, tuple[str | bytes, Caller]] = {}
 
@@ -114,8 +117,11 @@ class Guard:
             yield
 
     async def look_at_running(self) -> None:
-        """Ends every stream and every wait whose credentials do not hold any more, or mean another caller. To be called
-        every few seconds."""
+        """Ends every stream and every wait whose credentials do not hold any more, or mean another caller, and forgets
+        who has expired. To be called every few seconds."""
+        now_s = time.time()
+        for key in [key for key, caller in self._callers.items() if caller.expires_at <= now_s]:
+            del self._callers[key]
         for running, (credentials, caller) in tuple(self._running.items()):
             try:
                 now = await self._find(credentials)
@@ -144,16 +150,20 @@ class Guard:
             self._forget()
         version = self._version
         identity = await self._identify(shown)
+        caller = self._served.get(identity) or self._made(identity)
+        if version == self._access.version:  # it was not found by what has changed meanwhile
+            if len(self._callers) >= _MOST_KNOWN:
+                del self._callers[next(iter(self._callers))]
+            self._callers[key] = caller
+        return caller
+
+    def _made(self, identity: Identity) -> Caller:
         quota = self._quotas.get(identity.namespace)
         if quota is None:
             quota = self._quotas[identity.namespace] = self._guarding.quota_of(identity.namespace)
             quota.limits = self._access.quotas(identity.namespace)
         behaviours = self._serve(self._guarding.engine_for(identity, quota), identity.namespace)
-        caller = Caller(identity, behaviours, quota)
-        if version == self._access.version:  # it was not found by what has changed meanwhile
-            if len(self._callers) >= _MOST_KNOWN:
-                del self._callers[next(iter(self._callers))]
-            self._callers[key] = caller
+        caller = self._served[identity] = Caller(identity, behaviours, quota)
         return caller
 
     def _forget(self) -> None:

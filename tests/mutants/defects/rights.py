@@ -5,7 +5,6 @@ from __future__ import annotations
 from mutants.mutant import LUA, Mutant
 
 _SECURITY = "tests/security/"
-_ENDS = _SECURITY + "test_streams_end.py::"
 _QUOTAS = _SECURITY + "test_quotas.py::"
 _LOOKS = "tests/unit/test_quota_looks.py::"
 _WAITS = _SECURITY + "test_waits_end.py::"
@@ -122,7 +121,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="rpc/guard.py",
         old="caller.expires_at > time.time() and ",
         new="",
-        test=_ENDS + "test_a_token_that_was_served_is_refused_once_it_has_expired",
+        test="tests/unit/rpc/test_guard.py::test_who_has_expired_is_asked_for_again_at_once",
     ),
     Mutant(
         name="file-read-for-nobody",
@@ -144,8 +143,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="namespaces-share-queues",
         defect="A queue of a namespace is the default namespace's of the same name.",
         file="engine/guarded.py",
-        old="int(self._identity.roles_on(queue)), self._qualifier + queue",
-        new="int(self._identity.roles_on(queue)), queue",
+        old="(int(self._identity.roles_on(queue)), self._qualifier + queue)",
+        new="(int(self._identity.roles_on(queue)), queue)",
         test=_SECURITY + "test_namespaces.py::test_the_same_name_is_another_queue_in_every_namespace",
     ),
     Mutant(
@@ -275,6 +274,30 @@ MUTANTS: tuple[Mutant, ...] = (
         old="shown if len(shown) <= _LONG else _digest(shown)",
         new="shown",
         test="tests/unit/rpc/test_guard.py::test_of_long_tokens_little_is_remembered",
+    ),
+    Mutant(
+        name="a-caller-for-each-spelling",
+        defect="Of each spelling of a token there is a caller, with all that serves it.",
+        file="rpc/guard.py",
+        old="self._served.get(identity) or self._made(identity)",
+        new="self._made(identity)",
+        test="tests/unit/rpc/test_guard.py::test_who_is_known_by_many_spellings_of_a_token_is_one_caller",
+    ),
+    Mutant(
+        name="expired-callers-stay",
+        defect="Who has expired is kept until 10,000 others have come.",
+        file="rpc/guard.py",
+        old="if caller.expires_at <= now_s]",
+        new="if False]",
+        test="tests/unit/rpc/test_guard.py::test_who_has_expired_is_remembered_no_longer",
+    ),
+    Mutant(
+        name="refused-names-remembered",
+        defect="A caller may have the service remember any names, which are none of its queues.",
+        file="engine/guarded.py",
+        old="        if not roles & (allowed | _ADMIN):\n",
+        new="        self._known[queue] = roles, name\n        if not roles & (allowed | _ADMIN):\n",
+        test="tests/unit/test_access.py::test_names_on_which_a_caller_is_refused_take_no_memory",
     ),
     Mutant(
         name="wrong-password-is-none",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import time
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -22,13 +25,14 @@ class FakeAccess:
 
     def __init__(self) -> None:
         self.asked: list[str | bytes] = []
+        self.expires_at: float | None = None
 
     def quotas(self, _namespace: str) -> Quotas:
         return NO_QUOTAS
 
     async def identify_token(self, token: str) -> Identity:
         self.asked.append(token)
-        return Identity(name=token[:9], namespace="team", grants=())
+        return Identity(name=token[:9], namespace="team", grants=(), expires_at=self.expires_at)
 
     def identify_certificate(self, pem: bytes) -> Identity:
         self.asked.append(pem)
@@ -69,6 +73,31 @@ async def test_of_long_tokens_little_is_remembered(guard: Guard, access: FakeAcc
         assert (await guard.caller(call_with(f"Bearer {token}"))).identity.name == token[:9]
     assert access.asked == tokens
     assert max(map(len, guard._callers)) == 128
+
+
+async def test_who_is_known_by_many_spellings_of_a_token_is_one_caller(guard: Guard) -> None:
+    callers = [await guard.caller(call_with(f"Bearer one-token{'~' * number}")) for number in range(200)]
+    assert all(caller is callers[0] for caller in callers)
+    assert await guard.caller(call_with("Bearer another")) is not callers[0]
+
+
+async def test_who_has_expired_is_remembered_no_longer(guard: Guard, access: FakeAccess) -> None:
+    access.expires_at = time.time() + 60
+    await guard.caller(call_with("Bearer lasts"))
+    access.expires_at = time.time() - 1
+    gone = weakref.ref(await guard.caller(call_with("Bearer expired")))
+    await guard.look_at_running()
+    gc.collect()
+    assert gone() is None
+    await guard.caller(call_with("Bearer lasts"))
+    assert access.asked == ["lasts", "expired"]
+
+
+async def test_who_has_expired_is_asked_for_again_at_once(guard: Guard, access: FakeAccess) -> None:
+    access.expires_at = time.time() - 1
+    for _ in range(2):
+        await guard.caller(call_with("Bearer expired"))
+    assert access.asked == ["expired"] * 2
 
 
 async def test_certificates_and_tokens_are_told_apart(guard: Guard, access: FakeAccess) -> None:
