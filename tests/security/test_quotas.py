@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import grpc
+import httpx
 import pytest
 
 from harness import ServiceProcess, eventually, refused
 from harness.errors import error_of
-from security.callers import OTHERS, TEAM, line_of, write_callers
+from harness.scraping import Scraped
+from security.callers import OTHERS, PLAIN, TEAM, line_of, write_callers
 from wire.calls import ACKED, ALREADY_ACKED, GONE, RESOURCE_EXHAUSTED, Line, Message, leases, payloads
 from wire.flows import Consuming, Producing
 from wire.streams import Standing
@@ -117,6 +119,30 @@ async def test_batches_are_put_up_to_the_first_that_exceeds_it_also_if_they_come
                 await stream.ended()
             assert [answer.batch for answer in stream.seen] == [1, 2, 3]
         assert (await mine.counts()).accepted == 99
+
+
+async def test_messages_that_are_refused_are_counted_by_their_queue_once(
+    start: Callable[..., ServiceProcess], connect: Callable[[str], grpc.aio.Channel], short_dir: Path, name: str
+) -> None:
+    file = write_callers(short_dir / "callers.toml", [TEAM["admin"], PLAIN["admin"]], {"team": {"max_messages": 5}})
+    http = {"HEADWAY_HTTP_LISTEN": "127.0.0.1:0"}
+    service = start(HEADWAY_AUTH_FILE=str(file), PRESSURE_PREFIX=f"p-{name}", **http)
+    async with connect(service.address) as channel:
+        mine = line_of(channel, TEAM["admin"], name)
+        await mine.create()
+        await mine.put(b"1")
+        with exceeded("messages", 5):
+            await mine.put(*[b"x"] * 5)
+        async with Producing(mine) as stream:
+            for size in (1, 1, 10):  # the last two may come together, and have no room as one
+                await stream.send(*[b"x"] * size)
+            with exceeded("messages", 5):
+                await stream.ended()
+    token = PLAIN["admin"].token
+    async with httpx.AsyncClient(timeout=10) as client:
+        told = await client.get(f"{service.addresses[1]}/metrics", headers={"authorization": f"Bearer {token}"})
+    counted = Scraped(told.text, is_open=False).by("reason", "puts_refused_total", queue_namespace="team", queue=name)
+    assert counted == {"QUOTA_EXCEEDED": 15}
 
 
 async def producers_waiting(line: Line, count: int) -> bool:

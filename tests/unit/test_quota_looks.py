@@ -250,12 +250,13 @@ async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_f
 
 
 class FakeEngine:
-    """Notes how much time it was given."""
+    """Notes how much time it was given, and what was refused before."""
 
     limits = Limits()
 
     def __init__(self, *standing: str) -> None:
         self.given: tuple[int, float] = (0, 0.0)
+        self.refused_counts: list[int] = []
         self._standing = standing
 
     async def describe(self, queue: str, **_: object) -> None:
@@ -269,6 +270,10 @@ class FakeEngine:
     async def put(self, order: PutOrder, *, budget_s: float) -> list[PutOutcome]:
         self.given = order.wait_ms, budget_s
         return []
+
+    def note_refused(self, order: PutOrder, error: HeadwayError) -> None:
+        assert isinstance(error, QuotaExceeded)
+        self.refused_counts.append(len(order.messages))
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         self.given = order.wait_ms, budget_s
@@ -317,3 +322,17 @@ async def test_a_queue_that_stands_is_looked_for_by_itself(store: Store, quota: 
     quota.limits = Quotas(queues=0)
     await guarded(FakeEngine("q"), quota).create("q", Policy(), budget_s=2.0)
     assert store.times_asked == 0
+
+
+async def test_what_may_come_again_is_not_refused_yet(quota: Quota) -> None:
+    """Batches that came together on a stream do not wait for room, and are put one by one where they find none."""
+    engine, order = FakeEngine(), PutOrder("q", some(MOST + 1))
+    view = guarded(engine, quota)
+    with pytest.raises(QuotaExceeded):
+        await view.put_each(order, budget_s=2.0)
+    assert not engine.refused_counts
+    with pytest.raises(QuotaExceeded):
+        await view.put_each(order._replace(wait_ms=1), budget_s=2.0)
+    with pytest.raises(QuotaExceeded):
+        await view.put(order, budget_s=2.0)
+    assert engine.refused_counts == [MOST + 1] * 2

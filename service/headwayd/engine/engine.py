@@ -15,7 +15,7 @@ from headwayd.domain import names
 from headwayd.domain.access import Used
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, ToldConsumer
-from headwayd.domain.errors import RoleInUse, ShuttingDown, StoreUnavailable
+from headwayd.domain.errors import HeadwayError, RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
     Checked,
@@ -287,6 +287,10 @@ class Engine:
         outcomes = await self._putting.put_each(order, budget_s=budget_s)
         self._getters.kick(order.queue)
         return outcomes
+
+    def note_refused(self, order: PutOrder, error: HeadwayError) -> None:
+        """A Put was refused before it came here."""
+        self._putting.note_refused(order.queue, error, len(order.messages))
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """Leases what there is, waiting up to `wait_ms` for the first. If the caller is cancelled, its leases are given

@@ -17,7 +17,7 @@ from headwayd.domain import names
 from headwayd.domain.access import ANY_ROLE, CallerRole, Identity
 from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.consuming import ConsumeOrder, ConsumeStep, Credit, ToldConsumer
-from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, Violation
+from headwayd.domain.errors import HeadwayError, PermissionDenied, QueueNotFound, QuotaExceeded, Violation
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import (
@@ -204,14 +204,22 @@ class GuardedEngine:
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
         with self._bare, PutClaim(self._quota) as claim:
-            own, left_s = await self._own_put(order, claim, budget_s)
+            own, left_s = await self._own_put(order, claim, budget_s, may_come_again=not order.wait_ms)
             return self._own_outcomes(await self._engine.put_each(own, budget_s=left_s))
 
-    async def _own_put(self, order: PutOrder, claim: PutClaim, budget_s: float) -> tuple[PutOrder, float]:
-        """What the engine is asked, and the time for it."""
+    async def _own_put(
+        self, order: PutOrder, claim: PutClaim, budget_s: float, *, may_come_again: bool = False
+    ) -> tuple[PutOrder, float]:
+        """What the engine is asked, and the time for it. What a quota refuses is counted, unless it `may_come_again` in
+        parts for which there is room."""
         own, budget = order._replace(queue=self._own(order.queue, _PRODUCER)), Budget(budget_s)
-        if await claim.want(order.messages, budget):
-            own = own._replace(on_outcomes=claim.note)
+        try:
+            if await claim.want(order.messages, budget):
+                own = own._replace(on_outcomes=claim.note)
+        except QuotaExceeded as error:
+            if not may_come_again:
+                self._engine.note_refused(own, error)
+            raise
         return _what_is_left(own, budget_s, budget)
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:

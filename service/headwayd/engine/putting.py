@@ -225,6 +225,9 @@ class Putting:
         """The same, but what befell every message is told of each."""
         return await self._put_each(order, budget_s=budget_s)
 
+    def note_refused(self, queue: str, error: HeadwayError, number: int) -> None:
+        """So many messages were refused."""
+
     async def _put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         share = None
         if (size := _size_if_together(order)) is not None:

@@ -100,6 +100,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_what_a_quota_has_no_room_for_together_is_put_batch_by_batch_up_to_the_first_that_exceeds_it",
     ),
     Mutant(
+        name="refused-at-each-try",
+        defect="Batches that came together and have no room as one count as refused, though they are put one by one.",
+        file="engine/guarded.py",
+        old="            if not may_come_again:\n",
+        new="            if True:\n",
+        test="tests/unit/test_quota_looks.py::test_what_may_come_again_is_not_refused_yet",
+    ),
+    Mutant(
         name="extended-counts-twice",
         defect="A stream that extends its leases has them counted twice.",
         file="engine/guarded.py",

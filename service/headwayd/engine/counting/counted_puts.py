@@ -29,10 +29,10 @@ class CountedPutting(Putting):
         try:
             outcomes = await super().put(order, budget_s=budget_s)
         except HeadwayError as error:
-            self._refused(order.queue, error, len(order.messages))
+            self.note_refused(order.queue, error, len(order.messages))
             raise
         for why in errors_of(outcomes):
-            self._refused(order.queue, why, 1)
+            self.note_refused(order.queue, why, 1)
         return outcomes
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
@@ -41,14 +41,15 @@ class CountedPutting(Putting):
             outcomes = await super().put_each(order, budget_s=budget_s)
         except HeadwayError as error:
             if order.wait_ms or error.reason not in _WILL_WAIT:
-                self._refused(order.queue, error, len(order.messages))
+                self.note_refused(order.queue, error, len(order.messages))
             raise
         for why in errors_of(outcomes):
             if order.wait_ms or why.reason not in _WILL_WAIT:
-                self._refused(order.queue, why, 1)
+                self.note_refused(order.queue, why, 1)
         return outcomes
 
-    def _refused(self, queue: str, error: HeadwayError, number: int) -> None:
+    def note_refused(self, queue: str, error: HeadwayError, number: int) -> None:
+        """See Putting."""
         reason = error.reason
         counts = self._counts.of(queue) if reason in _OF_A_QUEUE else self._counts.of_known(queue)
         add(counts.refused, reason.name, number)
