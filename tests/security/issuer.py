@@ -18,26 +18,28 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 ISSUER, AUDIENCE = "https://issuer.example", "headway"
 _MAKE: dict[str, Any] = {
-    "RS256": lambda: rsa.generate_private_key(65537, 2048),
-    "ES256": lambda: ec.generate_private_key(ec.SECP256R1()),
-    "EdDSA": ed25519.Ed25519PrivateKey.generate,
+    "RS": lambda: rsa.generate_private_key(65537, 2048),
+    "PS": lambda: rsa.generate_private_key(65537, 2048),
+    "ES": lambda: ec.generate_private_key(ec.SECP256R1()),
+    "Ed": ed25519.Ed25519PrivateKey.generate,
 }
 
 
 class SigningKey:
-    """A key by which tokens are signed."""
+    """A key by which tokens are signed. Published with the name of an algorithm if it `names` one."""
 
-    def __init__(self, key_id: str = "one", algorithm: str = "ES256") -> None:
+    def __init__(self, key_id: str = "one", algorithm: str = "ES256", *, names: str = "") -> None:
         self.key_id = key_id
         self.algorithm = algorithm
-        self._private = _MAKE[algorithm]()
+        self._named = {"alg": names} if names else {}
+        self._private = _MAKE[algorithm[:2]]()
 
     @property
     def jwk(self) -> dict[str, Any]:
         """Its public half."""
         algorithm = jwt.get_algorithm_by_name(self.algorithm)
         public: dict[str, Any] = json.loads(algorithm.to_jwk(self._private.public_key()))
-        return public | {"kid": self.key_id, "use": "sig"}
+        return public | {"kid": self.key_id, "use": "sig"} | self._named
 
     @property
     def public_pem(self) -> bytes:

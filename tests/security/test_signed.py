@@ -50,13 +50,18 @@ def tokens(key_file: Path, **rules: object) -> SignedTokens:
     return SignedTokens(SignedRules(**RULES | rules), KeyFile(key_file))
 
 
-@pytest.mark.parametrize("algorithm", ["RS256", "ES256", "EdDSA"])
-async def test_a_sound_token_says_who_calls(tmp_path: Path, algorithm: str) -> None:
-    key = SigningKey(algorithm=algorithm)
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "EdDSA")
+
+
+@pytest.mark.parametrize("names_it", [False, True])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+async def test_a_sound_token_says_who_calls(tmp_path: Path, algorithm: str, names_it: bool) -> None:
+    key = SigningKey(algorithm=algorithm, names=algorithm if names_it else "")
     path = tmp_path / "keys.json"
     path.write_text(key_set(key))
     expires_at = int(time.time()) + 60
-    identity = await tokens(path).identify(key.token(exp=expires_at, roles=["producer", "watcher", "boss"]))
+    token = key.token(exp=expires_at, roles=["producer", "watcher", "boss"])
+    identity = await tokens(path, algorithms=ALGORITHMS).identify(token)
     assert (identity.name, identity.namespace) == ("somebody", "default")
     assert identity.roles_on("anything") == CallerRole.PRODUCER | CallerRole.WATCHER
     assert identity.expires_at == expires_at + 10
@@ -114,6 +119,23 @@ async def test_a_token_that_is_not_sound_is_refused_without_being_quoted(key_fil
 async def test_an_algorithm_that_is_not_allowed_is_refused(key_file: Path) -> None:
     with pytest.raises(Unauthenticated):
         await tokens(key_file, algorithms=("RS256",)).identify(KEY.token())
+
+
+@pytest.mark.parametrize(("signs", "names"), [("RS512", "RS256"), ("PS256", "RS256"), ("RS256", "PS256")])
+async def test_a_key_that_names_an_algorithm_is_for_no_other(tmp_path: Path, signs: str, names: str) -> None:
+    key = SigningKey(algorithm=signs, names=names)
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(key))
+    with pytest.raises(Unauthenticated):
+        await tokens(path, algorithms=ALGORITHMS).identify(key.token())
+
+
+async def test_a_key_of_rsa_is_for_the_algorithms_that_are_allowed(tmp_path: Path) -> None:
+    key = SigningKey(algorithm="PS256")
+    path = tmp_path / "keys.json"
+    path.write_text(key_set(key))
+    with pytest.raises(Unauthenticated):
+        await tokens(path, algorithms=("RS256", "PS512")).identify(key.token())
 
 
 @pytest.mark.parametrize(
@@ -267,7 +289,7 @@ async def test_keys_that_come_byte_by_byte_are_given_up_in_good_time(monkeypatch
         await asyncio.wait_for(keys.refresh(), 5)
         assert server.asked == 1
         assert await asyncio.to_thread(server.has_lost.wait, 5)  # nobody goes on reading
-        assert await keys.key("one") is None  # it has just been asked
+        assert await keys.key("one", "ES256") is None  # it has just been asked
     assert server.asked == 1
 
 

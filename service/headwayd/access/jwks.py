@@ -26,12 +26,13 @@ _FETCH_TIMEOUT_S = 5.0  # for all of it
 _FETCH_EVERY_S = 300.0
 _FETCH_AGAIN_S = 30.0  # for an unknown key, and after a failure
 _ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+_OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 
-Keys = dict[str, jwt.PyJWK]
+Keys = dict[tuple[str, str], jwt.PyJWK]  # by id and algorithm
 
 
 def _keys(document: object) -> Keys:
-    """By their ids; "" for one without. Keys that cannot check a public signature are left out."""
+    """An id is "" where there is none. Keys that cannot check a public signature are left out."""
     entries = document.get("keys") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise ValueError("is no JWK set")  # noqa: TRY004 - what is wrong is the content
@@ -39,12 +40,20 @@ def _keys(document: object) -> Keys:
     for entry in entries:
         if isinstance(entry, dict) and entry.get("kty") in _ASYMMETRIC and entry.get("use", "sig") == "sig":
             try:
-                found[str(entry.get("kid", ""))] = jwt.PyJWK(entry)
+                for key in _for_each_algorithm(entry):
+                    found[str(entry.get("kid", "")), key.algorithm_name] = key
             except jwt.PyJWTError:  # of a kind that is not known here: another service's
                 continue
     if not found:
         raise ValueError("has no key to check a signature with")
     return found
+
+
+def _for_each_algorithm(entry: dict[str, Any]) -> list[jwt.PyJWK]:
+    """Only a key of RSA may be for several, if it names none; PyJWT takes it for one of RS256 then."""
+    if entry["kty"] == "RSA" and not entry.get("alg"):
+        return [jwt.PyJWK(entry, algorithm) for algorithm in _OF_RSA]
+    return [jwt.PyJWK(entry)]
 
 
 def _read(contents: Sequence[bytes]) -> Keys:
@@ -57,9 +66,9 @@ class KeyFile:
     def __init__(self, path: Path) -> None:
         self._file = WatchedFiles((path,), _read)
 
-    async def key(self, key_id: str) -> jwt.PyJWK | None:
-        """The key with this id; None if there is none."""
-        return self._file.value.get(key_id)
+    async def key(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
+        """The key with this id for this algorithm; None if there is none."""
+        return self._file.value.get((key_id, algorithm))
 
     @property
     def version(self) -> int:
@@ -87,11 +96,12 @@ class KeyUrl:
         self._fetch_after_s = 0.0
         self._fetching = asyncio.Lock()
 
-    async def key(self, key_id: str) -> jwt.PyJWK | None:
-        """The key with this id; None if there is none. One that is not known may wait for the keys to be fetched."""
-        if key_id not in self._keys and time.monotonic() - self._fetched_at > _FETCH_AGAIN_S:
+    async def key(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
+        """The key with this id for this algorithm; None if there is none. One that is not known may wait for the keys
+        to be fetched."""
+        if (key_id, algorithm) not in self._keys and time.monotonic() - self._fetched_at > _FETCH_AGAIN_S:
             await self._fetch()
-        return self._keys.get(key_id)
+        return self._keys.get((key_id, algorithm))
 
     async def refresh(self) -> None:
         """Asks for the keys if they are old."""
@@ -116,5 +126,5 @@ class KeyUrl:
             self._keys = keys
 
 
-def _thumbprints(keys: Keys) -> dict[str, str]:
-    return {key_id: json.dumps(key._jwk_data, sort_keys=True) for key_id, key in keys.items()}  # noqa: SLF001 - there is no public way to compare two
+def _thumbprints(keys: Keys) -> dict[tuple[str, str], str]:
+    return {name: json.dumps(key._jwk_data, sort_keys=True) for name, key in keys.items()}  # noqa: SLF001 - there is no public way to compare two

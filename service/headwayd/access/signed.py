@@ -22,7 +22,7 @@ class Keys(Protocol):
     @property
     def version(self) -> int: ...
 
-    async def key(self, key_id: str) -> jwt.PyJWK | None: ...
+    async def key(self, key_id: str, algorithm: str) -> jwt.PyJWK | None: ...
 
     async def refresh(self) -> None: ...
 
@@ -62,10 +62,10 @@ class SignedTokens:
         if len(token) > _MAX_BYTES:
             raise Unauthenticated("the token is too long")
         try:
-            key_id = jwt.get_unverified_header(token).get("kid", "")
-            key = await self._keys.key(key_id)
+            head = jwt.get_unverified_header(token)
+            key = await self._keys.key(head.get("kid", ""), head.get("alg", ""))
             if key is None:
-                raise Unauthenticated("the token is signed with a key that is not known")
+                raise Unauthenticated("the token is signed with a key that is not known, or not for its algorithm")
             claims = jwt.decode(
                 token,
                 key,
