@@ -282,6 +282,59 @@ async def test_what_the_file_says_is_in_force_while_keys_are_fetched(
     assert access.version > version + 1
 
 
+async def test_who_comes_while_keys_are_fetched_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer, times_asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def fetch(_url: str, *, within_s: float) -> bytes:
+        nonlocal times_asked
+        times_asked += 1
+        asked.set()
+        await answer.wait()
+        return key_set(KEY).encode()
+
+    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
+    monkeypatch.setattr("headwayd.access.jwks._MOST_WAITING", 11)  # with who fetches
+    checked = SignedTokens(SignedRules(**RULES), KeyUrl("http://127.0.0.1:1/"))
+    fetching = asyncio.create_task(checked.refresh())
+    async with asyncio.timeout(5):
+        await asked.wait()
+        waiting = [asyncio.create_task(checked.identify(KEY.token())) for _ in range(9)]
+        waiting.append(asyncio.create_task(checked.identify(SigningKey("made-up").token())))
+        await asyncio.sleep(0)  # they have all come
+        with pytest.raises(Unauthenticated):
+            await checked.identify(KEY.token())  # too many wait already
+        answer.set()
+        *sound, made_up = await asyncio.gather(*waiting, return_exceptions=True)
+        await fetching
+    assert [getattr(one, "name", one) for one in sound] == ["somebody"] * 9
+    assert isinstance(made_up, Unauthenticated)
+    assert times_asked == 1
+
+
+async def test_a_fetch_goes_on_if_whoever_began_it_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer, times_asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def fetch(_url: str, *, within_s: float) -> bytes:
+        nonlocal times_asked
+        times_asked += 1
+        asked.set()
+        await answer.wait()
+        return key_set(KEY).encode()
+
+    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
+    checked = SignedTokens(SignedRules(**RULES), KeyUrl("http://127.0.0.1:1/"))
+    async with asyncio.timeout(5):
+        first = asyncio.create_task(checked.identify(KEY.token()))
+        await asked.wait()
+        second = asyncio.create_task(checked.identify(KEY.token()))
+        await asyncio.sleep(0)  # it has come
+        first.cancel()
+        await asyncio.wait({first})
+        answer.set()
+        assert (await second).name == "somebody"
+    assert times_asked == 1
+
+
 async def test_keys_that_come_byte_by_byte_are_given_up_in_good_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwayd.access.jwks._FETCH_TIMEOUT_S", 0.5)
     with dripping_server() as server:

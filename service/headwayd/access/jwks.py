@@ -1,7 +1,7 @@
 """The keys by which signed tokens are checked: a JWK set from a file, or from a URL.
 
 A URL is asked at the start, from time to time, and when a token names a key that nobody knows, which is asked for at
-most every half minute, whoever sends such tokens. Only these wait for it.
+most every half minute, whoever sends such tokens. Only these wait for it, and not more than some of them.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ log: Any = structlog.get_logger(__name__)
 _FETCH_TIMEOUT_S = 5.0  # for all of it
 _FETCH_EVERY_S = 300.0
 _FETCH_AGAIN_S = 30.0  # for an unknown key, and after a failure
+_MOST_WAITING = 1_000  # for keys: anybody may send tokens of made-up ones
 _ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
 _OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 
@@ -94,13 +95,16 @@ class KeyUrl:
         self._keys: Keys = {}
         self._fetched_at = float("-inf")  # tried, that is
         self._fetch_after_s = 0.0
-        self._fetching = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None  # the fetch that is under way
+        self._waiting_count = 0  # for it
 
     async def key(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
         """The key with this id for this algorithm; None if there is none. One that is not known may wait for the keys
         to be fetched."""
-        if (key_id, algorithm) not in self._keys and time.monotonic() - self._fetched_at > _FETCH_AGAIN_S:
-            await self._fetch()
+        if (key_id, algorithm) not in self._keys:
+            is_under_way = self._fetching is not None and self._waiting_count < _MOST_WAITING
+            if is_under_way or time.monotonic() - self._fetched_at > _FETCH_AGAIN_S:
+                await self._fetch()
         return self._keys.get((key_id, algorithm))
 
     async def refresh(self) -> None:
@@ -109,21 +113,32 @@ class KeyUrl:
             await self._fetch()
 
     async def _fetch(self) -> None:
-        before = self._fetched_at
-        async with self._fetching:
-            if self._fetched_at != before:
-                return  # somebody else has just done it
+        """Or waits for the fetch that is under way. It goes on if whoever began it has gone: else who comes and goes
+        could have the keys fetched at any time, or keep them from being so."""
+        if self._fetching is None:
             self._fetched_at = time.monotonic()
-            try:
-                keys = _read([await fetched(self._url, within_s=_FETCH_TIMEOUT_S)])
-            except (FetchFailed, TimeoutError, ValueError, RecursionError) as error:
-                why = str(error) or "it took too long"
-                log.warning("the keys of signed tokens could not be fetched", url=self._shown, error=why)
-                self._fetch_after_s = _FETCH_AGAIN_S
-                return
-            self._fetch_after_s = _FETCH_EVERY_S
-            self.version += _thumbprints(keys) != _thumbprints(self._keys)
-            self._keys = keys
+            self._fetching = asyncio.create_task(self._fetch_now(), name="fetch of keys")
+            self._fetching.add_done_callback(self._fetch_ended)
+        self._waiting_count += 1
+        try:
+            await asyncio.shield(self._fetching)
+        finally:
+            self._waiting_count -= 1
+
+    def _fetch_ended(self, _fetch: asyncio.Task[None]) -> None:
+        self._fetching = None
+
+    async def _fetch_now(self) -> None:
+        try:
+            keys = _read([await fetched(self._url, within_s=_FETCH_TIMEOUT_S)])
+        except (FetchFailed, TimeoutError, ValueError, RecursionError) as error:
+            why = str(error) or "it took too long"
+            log.warning("the keys of signed tokens could not be fetched", url=self._shown, error=why)
+            self._fetch_after_s = _FETCH_AGAIN_S
+            return
+        self._fetch_after_s = _FETCH_EVERY_S
+        self.version += _thumbprints(keys) != _thumbprints(self._keys)
+        self._keys = keys
 
 
 def _thumbprints(keys: Keys) -> dict[tuple[str, str], str]:
