@@ -99,6 +99,21 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     assert refusal(listen=[address]).startswith("--listen: ")
 
 
+@pytest.mark.parametrize(
+    ("written", "as_browsers_say_it"),
+    [
+        ("https://Shop.Example", "https://shop.example"),
+        ("https://shop.example:443", "https://shop.example"),
+        ("http://shop.example:80", "http://shop.example"),
+        ("https://shop.example:80", "https://shop.example:80"),
+        ("http://[::80]:8080", "http://[::80]:8080"),
+        ("*", "*"),
+    ],
+)
+def test_origins_are_compared_as_browsers_say_them(written: str, as_browsers_say_it: str) -> None:
+    assert Settings.load({"http_origins": written}).http_origins == (as_browsers_say_it,)
+
+
 def test_several_workers_cannot_share_a_unix_socket() -> None:
     listen = ["127.0.0.1:0", "unix:/run/h"]
     assert "unix:/run/h can be served by one process only" in refusal(workers="2", listen=listen)

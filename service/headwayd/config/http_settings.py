@@ -15,6 +15,12 @@ _ORIGIN = re.compile(r"https?://[^/\s]+")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+")
 
 
+def _as_browsers_say(origin: str) -> str:
+    """In small letters, and without a port that its scheme means anyway: so it is compared."""
+    origin = origin.lower()
+    return origin.removesuffix(":443" if origin.startswith("https:") else ":80")
+
+
 class HttpSettings(BaseSettings):
     """A part of `Settings`."""
 
@@ -76,7 +82,7 @@ class HttpSettings(BaseSettings):
         for origin in origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is no origin: write https://HOST or https://HOST:PORT")
-        return origins
+        return tuple(_as_browsers_say(origin) for origin in origins)
 
     @field_validator("http_hosts")
     @classmethod
