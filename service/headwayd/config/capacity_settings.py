@@ -132,7 +132,8 @@ class CapacitySettings(BaseSettings):
     write_timeout: Span = setting(
         timedelta(minutes=1),
         "How long a stream's reader may leave a reply untaken. Then the stream is ended, and gives back what it has "
-        "leased: who does not read holds memory and leases for nothing.",
+        "leased: who does not read holds memory and leases for nothing. And how long the one request of a call may "
+        "take to come; then the call ends with OVERLOADED.",
         unit="span",
         ge=timedelta(seconds=1),
         le=timedelta(hours=1),

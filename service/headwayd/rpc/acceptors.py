@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from headwayd.rpc.books import Books, server_ids
+from headwayd.rpc.core.awaited import Awaited
 from headwayd.rpc.core.completions import Completions
 from headwayd.rpc.core.server import Server
 from headwayd.rpc.listening import UNIX_SCHEME, CannotListen, bind, checked
@@ -62,10 +63,17 @@ class _Servers:
 
 class Acceptors:
     """So many gRPC servers. `shares_addresses`: also with whoever holds them for several processes; they are held
-    already. All methods belong to one event loop; `start` comes once, after what is served."""
+    already. `awaited` knows the calls whose requests have not come, but for the plain way. All methods belong to one
+    event loop; `start` comes once, after what is served."""
 
     def __init__(
-        self, count: int, *, options: Sequence[tuple[str, int]], shares_addresses: bool, is_plain: bool = False
+        self,
+        count: int,
+        *,
+        options: Sequence[tuple[str, int]],
+        shares_addresses: bool,
+        is_plain: bool = False,
+        awaited: Awaited | None = None,
     ) -> None:
         self._count = count
         self._shares_addresses = shares_addresses
@@ -77,6 +85,7 @@ class Acceptors:
         self._credentials: Callable[[], grpc.ServerCredentials] | None = None
         self._is_stopped = False
         self._completions = None if is_plain else Completions()
+        self._awaited = awaited or Awaited()
         self._servers = self._make(None)
         self._old: list[_Servers] = []
 
@@ -86,7 +95,9 @@ class Acceptors:
             options = [*(one for one in options if one[0] != MAX_STREAMS), (MAX_STREAMS, max_streams)]
         others = server_ids()
         made: list[grpc.aio.Server] = [
-            grpc.aio.server(options=options) if self._completions is None else Server(self._completions, options)
+            grpc.aio.server(options=options)
+            if self._completions is None
+            else Server(self._completions, options, self._awaited)
             for _ in range(self._count)
         ]
         for serve in self._serve:

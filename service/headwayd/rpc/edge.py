@@ -83,6 +83,11 @@ class Gate:
         """Calls of one reply that run, and began a moment ago; while few run none is counted."""
         return 0 if self.backlog is None else self.backlog.fresh_count
 
+    @property
+    def left_to_run(self) -> int:
+        """How many more calls and streams may run; below 0 if more do than may."""
+        return self._limits.max_running_calls - self.running_count - self.beside.count
+
     def start_draining(self) -> None:
         """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
         if self._is_draining:
@@ -134,7 +139,7 @@ class Gate:
             return
         if self._is_draining:
             raise ShuttingDown("this service process is going down")
-        if self.running_count + self.beside.count > self._limits.max_running_calls:
+        if self.left_to_run < 0:
             raise _over("the service has more calls running than it can take", "max_running_calls")
 
     def admit_stream(self, connection: str) -> None:

@@ -3,7 +3,8 @@
 What is behind it is the same: the guards of `edge`, the servicers, the engine. So whatever both ways answer must be
 alike, which a test compares byte by byte. What the generated code reads by itself it also refuses by itself: a request
 that cannot be read, or a method that nobody knows, has gRPC's own status then, without details. How large a request is
-is found out when it has been read, so that the limits of bytes hold.
+is found out when it has been read, so that the limits of bytes hold. Calls whose requests do not come are hidden by
+grpc.aio: they have no bound but that of connections and their streams, no time, and hold up going down for the grace.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 from google.protobuf.descriptor import ServiceDescriptor
@@ -19,6 +19,7 @@ from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.acceptors import MAX_STREAMS, Acceptors, acceptor_count, share_of
 from headwayd.rpc.admin_servicer import AdminServicer
+from headwayd.rpc.awaiting import awaited_beside
 from headwayd.rpc.backlog import Backlog
 from headwayd.rpc.bridge import Bridge
 from headwayd.rpc.counting import counted
@@ -79,7 +80,8 @@ class RpcServer:
     With `tls` its ports serve TLS, with `guarding` it knows its callers. `is_plain`: calls are taken the way gRPC's
     generated code does it (see `plain`). `scales`: KEDA is answered, too. With `counts` calls are counted; `tracer` is
     told of every job. `flood_calls`: as many calls at a time are left to a flood (see `narrowing`); 0 = it is left as
-    many as otherwise. `receive_window`: bytes that a call may send before they are read.
+    many as otherwise. `receive_window`: bytes that a call may send before they are read. `write_timeout`: how long a
+    reply may be left untaken, or a call's request take to come.
 
     Life: `start`, `set_serving(True)`; to end `set_serving(False)`, `start_draining`, `stop`. It is NOT_SERVING until
     told otherwise. All methods belong to one event loop.
@@ -112,7 +114,9 @@ class RpcServer:
         self._credentials = None if tls is None else partial(credentials_of, tls)
         self._gate = Gate(limits)
         self._write_timeout = write_timeout
+        self._awaited = awaited_beside(self._gate, timeout=write_timeout, counts=counts)
         self._ending_unread: asyncio.Task[None] | None = None
+        self._ending_late: asyncio.Task[NoReturn] | None = None
         servicers = _servicers(engine, scales=scales)
         services = [service.full_name for _, service in servicers]
 
@@ -139,7 +143,9 @@ class RpcServer:
             acceptors=count,
             receive_window=receive_window,
         )
-        self._acceptors = Acceptors(count, options=options, shares_addresses=reuse_port, is_plain=is_plain)
+        self._acceptors = Acceptors(
+            count, options=options, shares_addresses=reuse_port, is_plain=is_plain, awaited=self._awaited
+        )
         self._flood_calls, self._limits = flood_calls, limits
         self._core = OwnCore()
         self._narrowing: Narrowing | None = None
@@ -176,7 +182,7 @@ class RpcServer:
     async def start(self) -> list[str]:
         """Begins to listen; the addresses with their real ports. Raises CannotListen, and then nothing is open."""
         bound = await self._acceptors.start(self._listen, self._credentials)
-        books = self._acceptors.books(lambda: self._gate.running_count + self._gate.beside.count)
+        books = self._acceptors.books(lambda: self._gate.running_count + self._gate.beside.count + self._awaited.count)
         if self._flood_calls and self._acceptors.can_be_renewed:
             self._narrowing = Narrowing(
                 books,
@@ -189,6 +195,7 @@ class RpcServer:
             )
         self._gate.backlog = Backlog(self._narrowing or books, found_behind=self._core.keep_clear)
         self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
+        self._ending_late = asyncio.create_task(self._awaited.end_late())
         return bound
 
     def set_serving(self, is_serving: bool) -> None:
@@ -213,6 +220,7 @@ class RpcServer:
     def start_draining(self) -> None:
         """From now on new work is refused with SHUTTING_DOWN; Ack, Delay and Extend are still served. Idempotent."""
         self._gate.start_draining()
+        self._awaited.start_draining()
         if self._narrowing is not None:
             self._narrowing.end()
 
@@ -227,6 +235,8 @@ class RpcServer:
         if self._ending_unread is not None:
             self._ending_unread.cancel()
         await self._acceptors.stop(grace.total_seconds())
+        if self._ending_late is not None:
+            self._ending_late.cancel()
         self._core.end()
         if not await self._gate.wait_until_idle(_CLEAN_UP_S):
             log.warning("handlers_left_running", count=self._gate.running_count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import LUA, WIRE, Mutant
 
 CORE, PACES = "tests/unit/rpc/test_core.py::", "tests/unit/rpc/test_pacing.py::"
+AWAITED = "tests/unit/rpc/test_awaited.py::"
 CALL, SERVER, COMPLETIONS = "rpc/core/call.py", "rpc/core/server.py", "rpc/core/completions.py"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -56,6 +57,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        self._completions.at_next_turn(partial(self._ask, path))\n",
         new="",
         test=CORE + "test_a_slow_caller_keeps_nobody_from_being_served",
+    ),
+    Mutant(
+        name="request-awaited-for-ever",
+        defect="A call whose request never comes stays until its connection ends.",
+        file="rpc/core/awaited.py",
+        old="            self._end(call, why)\n",
+        new="            pass\n",
+        test=AWAITED + "test_a_call_whose_request_does_not_come_in_time_is_ended",
+    ),
+    Mutant(
+        name="any-number-awaited",
+        defect="Any number of calls whose requests do not come is held.",
+        file="rpc/core/awaited.py",
+        old="        while len(self._since) > most:\n",
+        new="        while False:\n",
+        test=AWAITED + "test_those_that_have_waited_longest_make_room_and_others_are_served",
+    ),
+    Mutant(
+        name="awaited-taken-for-pending",
+        defect="Calls whose requests do not come have others refused: they pass for a line of calls.",
+        file="rpc/server.py",
+        old=" + self._awaited.count)",
+        new=")",
+        test=AWAITED + "test_they_are_not_taken_for_calls_that_nobody_has_accepted",
+    ),
+    Mutant(
+        name="going-down-waits-for-requests",
+        defect="A call whose request does not come holds up going down for the whole grace.",
+        file="rpc/core/awaited.py",
+        old="        self._most_sweeps = min(self._most_sweeps, ON_ITS_WAY_S / self._between_s)\n",
+        new="",
+        test=AWAITED + "test_going_down_waits_for_no_request",
     ),
     Mutant(
         name="thread-left-behind",

@@ -247,8 +247,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="watches-of-health-come-on-top",
         defect="Streams that watch health come on top of all the calls that memory allows.",
         file="rpc/edge.py",
-        old="self.running_count + self.beside.count > ",
-        new="self.running_count > ",
+        old=" - self.running_count - self.beside.count\n",
+        new=" - self.running_count\n",
         test="tests/unit/rpc/test_server.py::test_streams_that_are_no_calls_take_their_room",
     ),
     Mutant(

@@ -68,7 +68,8 @@ class Call(Known):
 
     def receive_early(self) -> None:
         """Reads the one request before the event loop has heard of the call. By the thread of completions."""
-        self._receive(self._came_whole)
+        self._server.awaited.began_early(self)
+        self._receive(self._request_came)
 
     def begin(self) -> None:
         """Has its handler serve it."""
@@ -79,6 +80,14 @@ class Call(Known):
             self.watch()
         else:
             self._receive(self._request_came)
+            self._server.awaited.began(self)
+
+    def end_unread(self, told: Refused | None) -> None:
+        """Ends it with this, or cancels it, though its request has not come: nothing of it was begun."""
+        if told is None:
+            self._call.cancel()
+        elif not self._has_sent_status:
+            self._send_status(*told)
 
     def _find_handler(self) -> bool:
         """Whether there is one; if not the caller has been told."""
@@ -109,19 +118,14 @@ class Call(Known):
             if self._task is not None and self._is_served and not self._has_sent_status:
                 self._task.cancel()
 
-    def _came_whole(self, event: Event) -> None:
-        self._server.came_early()
-        message = event.batch_operations[0].message()
-        if message is None:
-            self._has_sent_status = True
-        elif self._find_handler():
-            self._run(self._serve_request(message))
-
     def _request_came(self, event: Event) -> None:
+        self._server.awaited.came(self)
         message = event.batch_operations[0].message()
         if message is None:  # the caller has gone before it had sent the request
             self._has_sent_status = True
-        else:
+        elif self._has_sent_status:  # it was too late
+            return
+        elif self._handler is not None or self._find_handler():
             self._run(self._serve_request(message))
             if self._handler.response_streaming:  # its end must be heard of before what its caller does next
                 self.watch()

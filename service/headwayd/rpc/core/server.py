@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 from grpc._cython import cygrpc  # type: ignore[attr-defined]
 
+from headwayd.rpc.core.awaited import Awaited
 from headwayd.rpc.core.call import Call
 from headwayd.rpc.core.completions import Completions, Event, Tag
 from headwayd.rpc.core.known import Refused
@@ -35,18 +36,20 @@ class Server(grpc.aio.Server):
     """Serves as grpc.aio's server does, without interceptors, compression, and handlers that block.
 
     Life: handlers and ports are added, `start`, `stop`. `completions` may be those of several servers; they are closed
-    when all have stopped. All methods belong to the event loop.
+    when all have stopped, and so may `awaited`. All methods belong to the event loop.
     """
 
-    def __init__(self, completions: Completions, options: Sequence[tuple[str, Any]] = ()) -> None:
+    def __init__(
+        self, completions: Completions, options: Sequence[tuple[str, Any]] = (), awaited: Awaited | None = None
+    ) -> None:
         self._completions = completions
+        self.awaited = awaited or Awaited()
         self._server = cygrpc.Server(tuple(options), False)
         self._server.register_completion_queue(completions.queue)
         completions.enter()
         self._generic: list[grpc.GenericRpcHandler] = []
         self._registered: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._read_early: set[str | bytes] = set()
-        self._early_begun = self._early_come = 0  # calls, and their requests; the first is counted by the thread alone
         # The calls that run. They are kept here, for the event loop itself keeps no task.
         self._young: set[Call] = set()
         self._old: set[Call] = set()
@@ -110,10 +113,9 @@ class Server(grpc.aio.Server):
 
     def _came_early(self, path: str | None, event: Event) -> bool:
         """By the thread of completions, while the event loop has nothing of gRPC's to do."""
-        has_time = self._early_begun - self._early_come < _AT_A_TIME
+        has_time = self.awaited.may_begin_early
         if not has_time or not event.success or (path or event.call_details.method) not in self._read_early:
             return False
-        self._early_begun += 1
         Call(self, self._completions, event, path).receive_early()
         self._ask(path)
         return True
@@ -123,10 +125,6 @@ class Server(grpc.aio.Server):
         self._completions.at_next_turn(partial(self._ask, path))
         if event.success:
             Call(self, self._completions, event, path).begin()
-
-    def came_early(self) -> None:
-        """The request of a call that was begun so has come."""
-        self._early_come += 1
 
     def handler_of(self, call: Call) -> grpc.RpcMethodHandler[Any, Any] | Refused | None:
         """Who serves it; None = nobody. Generic handlers may refuse a call."""
