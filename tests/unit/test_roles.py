@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from harness.clocks import run
-from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.errors import ShuttingDown, StoreUnavailable
 from headwayd.engine.ports import RoleStep
 from headwayd.engine.roles import until_done
 
@@ -24,7 +24,7 @@ def test_all_steps_share_the_time_of_the_call(silent_from_s: float) -> None:
 
     async def ends_at() -> float:
         with pytest.raises(StoreUnavailable):
-            await until_done(step, WAIT_MS, look_ms=LOOK_MS, budget_s=BUDGET_S)
+            await until_done(step, WAIT_MS, look_ms=LOOK_MS, budget_s=BUDGET_S, is_draining=lambda: False)
         return asyncio.get_running_loop().time()
 
     assert run(ends_at) <= (WAIT_MS + LOOK_MS) / 1000 + 0.001
@@ -38,8 +38,28 @@ def test_a_step_may_take_no_longer_because_the_wait_is_long() -> None:
         return RoleStep(False, "producer", "somebody")
 
     async def answer() -> bool:
-        return (await until_done(step, 30_000, look_ms=2_000, budget_s=2.0)).is_done
+        step_done = await until_done(step, 30_000, look_ms=2_000, budget_s=2.0, is_draining=lambda: False)
+        return step_done.is_done
 
     assert not run(answer)
     assert set(budgets[:-1]) == {2.0}
     assert budgets[-1] == pytest.approx(2.0)
+
+
+def test_going_down_ends_the_wait_between_two_steps() -> None:
+    begun: list[float] = []
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def step(_generation: str, _budget_s: float) -> RoleStep:
+        begun.append(now())
+        return RoleStep(False, "producer", "somebody")
+
+    async def ends_at() -> float:
+        with pytest.raises(ShuttingDown):
+            await until_done(step, 30_000, look_ms=2_000, budget_s=2.0, is_draining=lambda: now() > 5)
+        return now()
+
+    assert 5 < run(ends_at) < 5.2
+    assert len(begun) > 10

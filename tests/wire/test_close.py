@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+from collections.abc import Callable
 
 import grpc
 import pytest
 
 from faults.moments import at_rest
-from harness import StoreServer, error_of, eventually, refused
+from harness import ServiceProcess, StoreServer, error_of, eventually, refused
 from headway.v1 import queue_service_pb2
-from wire.calls import FAILED_PRECONDITION, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, leases, message, payloads, span
+from wire.calls import (
+    FAILED_PRECONDITION,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    UNAVAILABLE,
+    Keys,
+    Line,
+    leases,
+    line_at,
+    message,
+    payloads,
+    span,
+)
 from wire.conditions import consumers_wait, producers_wait
 
 
@@ -199,3 +213,38 @@ async def test_closing_with_a_deadline_shorter_than_the_wait_answers_before_the_
     with refused("ROLE_IN_USE", FAILED_PRECONDITION):
         await line.stub.Close(request, timeout=1)
     keys.client.lpush(keys["producer_free"], 0)
+
+
+async def test_a_service_that_stops_ends_a_close_and_a_delete_that_wait(
+    store_server: StoreServer,
+    make_service: Callable[..., ServiceProcess],
+    connect: Callable[[str], grpc.aio.Channel],
+    line: Line,
+    keys: Keys,
+) -> None:
+    settings = {"HEADWAY_REDIS_URL": store_server.url, "PRESSURE_PREFIX": keys.prefix}
+    doomed = await asyncio.to_thread(lambda: make_service(**settings))
+    gone = Line(line.stub, f"{line.name}-gone")
+    of_gone = Keys(keys.client, keys.prefix, gone.name)
+    for each, its in ((line, keys), (gone, of_gone)):
+        await each.create()
+        its.client.rpop(its["producer_free"])
+    async with line_at(doomed.address, line.name, connect) as there:
+        closing = asyncio.create_task(there.close(wait_ms=600_000))
+        await asyncio.sleep(0)  # it is sent first
+        deleting = asyncio.create_task(Line(there.stub, gone.name).delete(wait_ms=600_000))
+        await eventually(lambda: not of_gone.client.exists(of_gone["bound"]))
+        doomed.signal(signal.SIGTERM)
+        for waiting in (closing, deleting):
+            with refused("SHUTTING_DOWN", UNAVAILABLE) as said:
+                await waiting
+            assert said.retry_delay is not None
+    assert await asyncio.to_thread(doomed.wait) == 0
+    assert not (await line.describe()).closed
+    with refused("QUEUE_DELETED", NOT_FOUND):  # its deletion has begun, and can be finished
+        await gone.create()
+    for its in (keys, of_gone):
+        its.client.lpush(its["producer_free"], 0)
+    await gone.delete()
+    assert of_gone.all() == set()
+    assert (await line.close()).closed

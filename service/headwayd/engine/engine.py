@@ -246,25 +246,28 @@ class Engine:
 
     async def close(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> Queue:
         """Closes for good. Raises QueueClosed if it was, RoleInUse if a foreign producer kept its role for `wait_ms`,
-        QueueDeleted if the queue went meanwhile. Looks at the store for at most `look_ms` after the wait."""
+        QueueDeleted if the queue went meanwhile, ShuttingDown if draining began. Looks at the store for at most
+        `look_ms` after the wait."""
         step = await until_done(
             lambda generation, left_s: self._store.close_queue(queue, generation=generation, budget_s=left_s),
             wait_ms,
             look_ms=look_ms,
             budget_s=budget_s,
+            is_draining=lambda: self._is_draining,
         )
         if isinstance(step, RoleStep):
             raise RoleInUse.of(queue, role=step.role, holder=step.holder)
         return step
 
     async def delete(self, queue: str, wait_ms: int, *, look_ms: int, budget_s: float) -> None:
-        """Leaves nothing behind. Raises RoleInUse if foreign clients kept their roles for `wait_ms`; calling again
-        resumes. Looks at the store for at most `look_ms` after the wait."""
+        """Leaves nothing behind. Raises RoleInUse if foreign clients kept their roles for `wait_ms`, ShuttingDown if
+        draining began; calling again resumes. Looks at the store for at most `look_ms` after the wait."""
         done = await until_done(
             lambda generation, left_s: self._store.delete(queue, generation=generation, budget_s=left_s),
             wait_ms,
             look_ms=look_ms,
             budget_s=budget_s,
+            is_draining=lambda: self._is_draining,
         )
         if not done.is_done:
             raise RoleInUse.of(queue, role=done.role, holder=done.holder)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from headwayd.domain.errors import ShuttingDown
 from headwayd.engine.budgets import Budget
 from headwayd.engine.ports import RoleStep
 
@@ -14,12 +15,18 @@ _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.005, 0.1
 
 
 async def until_done(
-    step: Callable[[str, float], Awaitable[T | RoleStep]], wait_ms: int, *, look_ms: int, budget_s: float
+    step: Callable[[str, float], Awaitable[T | RoleStep]],
+    wait_ms: int,
+    *,
+    look_ms: int,
+    budget_s: float,
+    is_draining: Callable[[], bool],
 ) -> T | RoleStep:
     """Repeats the step while a foreign client holds the role, with growing pauses, for at most `wait_ms`. These calls
     are rare and short, so they look again instead of standing in a line. Each step gets the generation that the one
     before told, the first "": so all of them are of one life of the queue. And it gets the seconds that it may take:
-    `budget_s`, but all have ended `look_ms` after the wait at the latest."""
+    `budget_s`, but all have ended `look_ms` after the wait at the latest. Raises ShuttingDown between two steps once
+    `is_draining`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_ms / 1000
     budget = Budget(max(wait_ms / 1000 + look_ms / 1000, budget_s))
@@ -32,5 +39,7 @@ async def until_done(
         left_s = deadline - loop.time()
         if left_s <= 0:
             return result
+        if is_draining():
+            raise ShuttingDown("this process is going down")
         await asyncio.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

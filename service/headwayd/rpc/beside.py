@@ -13,9 +13,10 @@ from typing import Any
 
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import Overloaded
+from headwayd.domain.errors import Overloaded, ShuttingDown
 from headwayd.domain.limits import Limits
 from headwayd.rpc.status import abort
+from headwayd.rpc.streams import Requests
 
 Context = ServicerContext[Any, Any]
 # Of one connection. A client that follows health does so once for each service that it calls.
@@ -30,7 +31,26 @@ class Beside:
         self._running_count = running_count
         self._most = max(limits.max_running_calls // 10, 1)
         self._count_of: Counter[str] = Counter()  # by the address of the other side
+        self._asked: set[Requests] = set()
+        self._is_draining = False
         self.count = 0
+
+    def start_draining(self) -> None:
+        """Ends those that stream their requests, with SHUTTING_DOWN, and others as they begin. Idempotent."""
+        self._is_draining = True
+        for requests in tuple(self._asked):
+            requests.end(ShuttingDown("this service process is going down"))
+
+    @contextlib.contextmanager
+    def ending(self, requests: Requests) -> Iterator[None]:
+        """Within this block the requests end when draining begins."""
+        self._asked.add(requests)
+        if self._is_draining:
+            self.start_draining()
+        try:
+            yield
+        finally:
+            self._asked.discard(requests)
 
     async def admit(self, context: Context) -> None:
         """Ends the call if there are too many. Not after it has entered."""

@@ -93,6 +93,7 @@ class Gate:
         if self._is_draining:
             return
         self._is_draining = True
+        self.beside.start_draining()
         for stream in tuple(self._streams):
             stream.end()
 

@@ -99,6 +99,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_roles.py::test_all_steps_share_the_time_of_the_call",
     ),
     Mutant(
+        name="roles-awaited-while-going-down",
+        defect="A Close or Delete that waits for a role goes on when the process goes down, and is cut off at its end.",
+        file="engine/roles.py",
+        old="        if is_draining():\n",
+        new="        if False:\n",
+        test="tests/unit/test_roles.py::test_going_down_ends_the_wait_between_two_steps",
+    ),
+    Mutant(
+        name="schema-read-while-going-down",
+        defect="Whoever reads the schema holds up going down for the whole grace.",
+        file="rpc/edge.py",
+        old="        self.beside.start_draining()\n",
+        new="",
+        test="tests/unit/rpc/test_server.py::test_going_down_waits_for_nobody_who_reads_the_schema",
+    ),
+    Mutant(
         name="due-by-an-old-clock",
         defect="When the clock has gone forward what is due by now waits for the next list.",
         file="store/asking.py",

@@ -43,6 +43,7 @@ from unit.rpc.fake_engine import FakeEngine
 QueueStub: TypeAlias = "queue_service_pb2_grpc.QueueServiceAsyncStub"
 SECOND = timedelta(seconds=1)
 NONE = timedelta(0)
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 Health = health_pb2.HealthCheckResponse
 
 
@@ -199,7 +200,7 @@ def reflecting(channel: grpc.aio.Channel, *, asks: bool = True) -> Any:
             yield reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString()
         await asyncio.Event().wait()
 
-    call: Any = channel.stream_stream("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+    call: Any = channel.stream_stream(REFLECTION)
     return call(requests(), timeout=30)
 
 
@@ -258,6 +259,23 @@ async def test_streams_that_are_no_calls_take_their_room(small: str) -> None:
 async def _code(call: Any) -> grpc.StatusCode:
     code: grpc.StatusCode = await call.code()
     return code
+
+
+async def test_going_down_waits_for_nobody_who_reads_the_schema() -> None:
+    server = RpcServer(FakeEngine(), listen=["127.0.0.1:0"], limits=Limits(), has_reflection=True)
+    [address] = await server.start()
+    async with grpc.aio.insecure_channel(address) as channel:
+        call: Any = channel.stream_stream(REFLECTION)
+        stream = call(timeout=30)
+        await stream.write(reflection_pb2.ServerReflectionRequest(list_services="").SerializeToString())
+        await stream.read()
+        server.start_draining()
+        later = call(timeout=30)
+        for each in (stream, later):
+            with refused("SHUTTING_DOWN", grpc.StatusCode.UNAVAILABLE):
+                while await each.read() is not grpc.aio.EOF:
+                    pass
+        await asyncio.wait_for(server.stop(timedelta(hours=1)), 30)
 
 
 async def test_one_connection_has_its_share_of_streams_that_are_no_calls(
