@@ -284,7 +284,7 @@ class NewerLayout(StoreUnavailable):
 
 
 class OutcomeUnknown(Unavailable):
-    """The store's answer was lost; it may have happened."""
+    """The store's answer was lost, or could not be passed on; it may have happened."""
 
     reason = Reason.OUTCOME_UNKNOWN
 

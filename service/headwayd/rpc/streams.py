@@ -21,7 +21,7 @@ from typing import Any
 import grpc.aio
 from grpc.aio import ServicerContext
 
-from headwayd.domain.errors import HeadwayError, Overloaded, ShuttingDown
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, Overloaded, ShuttingDown
 from headwayd.rpc.decoding import Undecodable
 from headwayd.rpc.encoded import is_followed
 from headwayd.rpc.incidents import incident
@@ -69,6 +69,11 @@ class Requests:
         if type(request) is Undecodable:
             raise request.error
         return request.request if type(request) is Large else request
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether some that were taken have had no reply, which may have been done."""
+        return bool(self._sizes)
 
     def answered(self) -> None:
         """A reply has gone: what the first request took is free."""
@@ -130,9 +135,10 @@ class Stream:
                 incident(error, self._method)
             raise
         if self._task.cancelled() and self._is_unread:
-            raise Overloaded("the replies of this stream are not read", metadata={"limit": "write_timeout"})
+            unread = Overloaded("the replies of this stream are not read", metadata={"limit": "write_timeout"})
+            raise self._cut_off_by(unread)
         if self._task.cancelled() and self._why_ended is not None:
-            raise self._why_ended
+            raise self._cut_off_by(self._why_ended)
         self._task.result()
 
     def end(self, why: HeadwayError | None = None) -> None:
@@ -146,7 +152,7 @@ class Stream:
             self._requests.end(self._why_ended)
             loop.call_later(_LAST_ANSWERS_S, self._cancel)
         if self._writing_since is not None:
-            loop.call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply)
+            loop.call_later(_REPLY_ON_ITS_WAY_S, self._end_over_a_reply, self._writing_since)
         elif self._requests is not None:
             return
         else:
@@ -158,9 +164,15 @@ class Stream:
             self._is_unread = True
             self._cancel()
 
-    def _end_over_a_reply(self) -> None:
-        if self._writing_since is not None:
+    def _end_over_a_reply(self, since: float) -> None:
+        if self._writing_since == since:  # another one may be on its way by now
             self._cancel()
+
+    def _cut_off_by(self, why: HeadwayError) -> HeadwayError:
+        """What the caller is told: not that nothing happened if something may have, and its reply did not leave."""
+        if self._requests is None or not self._requests.has_unanswered:
+            return why
+        return OutcomeUnknown("the stream ended before all was answered", metadata={"cause": "UNREAD"})
 
     def _cancel(self) -> None:
         if not self._is_ending:

@@ -181,6 +181,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_produce_ends.py::test_draining_answers_what_was_accepted_and_ends_with_shutting_down",
     ),
     Mutant(
+        name="any-answer-on-its-way-cut-off",
+        defect="A second after going down began answers that leave one after the other are cut off.",
+        file="rpc/streams.py",
+        old="        if self._writing_since == since:  #",
+        new="        if self._writing_since is not None:  #",
+        test="tests/unit/rpc/test_streams.py::test_going_down_lets_answers_leave_one_after_the_other",
+    ),
+    Mutant(
+        name="put-and-told-that-nothing-happened",
+        defect="Who leaves answers untaken is told that nothing happened to batches that were put.",
+        file="rpc/streams.py",
+        old="        if self._requests is None or not self._requests.has_unanswered:\n",
+        new="        if True:\n",
+        test="tests/unit/rpc/test_streams.py::test_whose_answers_are_cut_off_is_not_told_that_nothing_happened",
+    ),
+    Mutant(
         name="readiness-at-a-hiccup",
         defect="One answer of the store, or one that is missing, changes whether the process is ready.",
         file="engine/readiness.py",

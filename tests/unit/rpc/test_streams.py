@@ -15,15 +15,17 @@ import grpc.aio
 import pytest
 import structlog.testing
 
+from harness.clocks import run
 from harness.errors import refused
 from headway.v1 import queue_pb2, queue_service_pb2_grpc
 from headway.v1.message_pb2 import PutResult
 from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse, WatchQueueRequest, WatchQueueResponse
-from headwayd.domain.errors import Overloaded, QueueNotFound, ShuttingDown
+from headwayd.domain.errors import HeadwayError, OutcomeUnknown, Overloaded, QueueNotFound, ShuttingDown
 from headwayd.domain.limits import Limits
 from headwayd.rpc.edge import CallRouter, Gate, service_handlers
+from headwayd.rpc.room import Room
 from headwayd.rpc.server import QUEUE_SERVICE
-from headwayd.rpc.streams import Stream
+from headwayd.rpc.streams import Requests, Stream
 
 BAD = b"\x0a\x02\xff\xfe"  # a queue's name that is no UTF-8
 MOST_RUNNING = 3
@@ -408,3 +410,60 @@ async def test_both_ways_a_caller_that_goes_ends_the_stream(
         await asyncio.wait_for(streams.started.wait(), 5)
     call.cancel()
     await ended(streams, gate)
+
+
+# -- slow readers of answers ------------------------------------------------------------------------------------------
+
+
+class SlowReader:
+    """A call whose every reply takes so long to leave."""
+
+    def __init__(self, write_s: float) -> None:
+        self.written: list[int] = []
+        self._write_s = write_s
+
+    async def write(self, reply: int) -> None:
+        self.written.append(reply)
+        await asyncio.sleep(self._write_s)
+
+
+def answered_slowly(write_s: float, end: Callable[[Stream], None]) -> tuple[list[int], BaseException | None]:
+    """What leaves of the answers to three requests, all of which were done at once, and how the stream ends. `end` is
+    called while the first is on its way."""
+
+    async def ask() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+        await asyncio.Event().wait()
+
+    async def play() -> tuple[list[int], BaseException | None]:
+        context, requests = SlowReader(write_s), Requests(ask(), room=Room(1_000))
+
+        async def answer() -> AsyncGenerator[int, None]:
+            for number in [await anext(requests) for _ in range(3)]:
+                yield number
+            await anext(requests)
+
+        stream = Stream(answer(), cast("Any", context), "Produce", requests=requests)
+        asyncio.get_running_loop().call_later(write_s / 2, end, stream)
+        try:
+            await stream.run()
+        except HeadwayError as error:
+            return context.written, error
+        return context.written, None
+
+    return run(play)
+
+
+def test_going_down_lets_answers_leave_one_after_the_other() -> None:
+    written, error = answered_slowly(0.8, Stream.end)
+    assert written == [0, 1, 2]
+    assert type(error) is ShuttingDown
+
+
+@pytest.mark.parametrize("end", [Stream.end, lambda stream: stream.end_if_unread(10)], ids=["going down", "unread"])
+def test_whose_answers_are_cut_off_is_not_told_that_nothing_happened(end: Callable[[Stream], None]) -> None:
+    written, error = answered_slowly(5, end)
+    assert written == [0]
+    assert type(error) is OutcomeUnknown
+    assert error.metadata == {"cause": "UNREAD"}
