@@ -60,7 +60,7 @@ class FakeStreams(FakeWatch, ABC):
             await self.notify()
 
     def _refusal(self, name: str, request: pb.ProduceRequest) -> Failure | None:
-        if any(message.id.startswith("~") for message in request.messages):
+        if not request.messages or any(message.id.startswith("~") for message in request.messages):
             return Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID")
         if len(request.messages) > self.limits.max_batch_messages:
             return Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="TOO_LARGE")

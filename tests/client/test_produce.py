@@ -268,6 +268,22 @@ async def test_message_without_id_is_not_put_again_if_that_is_not_wanted(
     assert [held.message.payload for held in made.line] == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("ids", [["a", ""], ["a", "", "b"], ["", "a", ""]], ids=str)
+async def test_batch_in_doubt_of_which_nothing_may_be_put_again_is_not_sent_again(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, ids: list[str]
+) -> None:
+    service.failures["Produce"] = [*(None for _ in ids[1:]), CUT]
+    service.swallows_answers = True
+    async with asyncio.timeout(30), queue.producer(makes_ids=False, max_batch=1, linger=LONG) as producer:
+        answers = [await producer.put_soon(b"x", id=each) for each in ids]
+        await service.wait_for(lambda: len(made.line) == len(ids))
+        service.swallows_answers = False
+        told = await asyncio.gather(*answers, return_exceptions=True)
+    assert [isinstance(each, PutResult) and each.deduplicated for each in told] == [bool(each) for each in ids]
+    assert all(isinstance(each, PutResult) or getattr(each, "is_outcome_unknown", False) for each in told)
+    assert sizes(service) == [1] * (len(ids) + sum(map(bool, ids)))
+
+
 async def test_what_waits_fails_when_the_service_is_away_for_longer_than_the_patience(
     service: FakeService, queue: headway.Queue
 ) -> None:

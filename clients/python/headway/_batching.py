@@ -86,6 +86,13 @@ class Gathering:
         self.unanswered.popleft()
         self.go_on()
 
+    def drop_empty(self) -> None:
+        """Drops batches of which nothing is left to be sent, wherever they stand: the service refuses an empty one."""
+        kept = [batch for batch in self.unanswered if batch.messages]
+        self.unanswered.clear()
+        self.unanswered.extend(kept)
+        self.go_on()
+
     def go_on(self) -> None:
         """Seals what is due and lets in what has room now."""
         if self._filling.messages and (self._is_due or not self.unanswered):

@@ -223,8 +223,7 @@ class Producer:
         if error.is_outcome_unknown:  # of all that was sent, whether answers were lost or the store's
             for batch in list(gathering.unanswered)[: stream.sent_count]:
                 _doubt(batch, error)
-        while gathering.unanswered and not gathering.unanswered[0].messages:
-            gathering.answered()
+        gathering.drop_empty()
         now = asyncio.get_running_loop().time()
         self._away_since = self._away_since or now
         pause = self._outage.pause_seconds(error)
