@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
+import grpc
 import pytest
 
 import headway
 from client.conftest import DEADLINE_SECONDS
-from client.fake_service import FakeQueue, FakeService
+from client.fake_service import Failure, FakeQueue, FakeService
 from headway.core import watch
 
 # Whose stub is made first, and what makes the other one, or both, behind the close. Run apart: gRPC could end it.
@@ -124,4 +125,27 @@ async def test_what_is_held_by_calls_goes_back_at_no_cost(service: FakeService, 
         with pytest.raises(headway.ClientClosed):
             await task
     assert not made.acked
+    assert not client.held
+
+
+async def test_what_is_being_acked_at_the_end_of_its_block_goes_back_at_no_cost(
+    service: FakeService, made: FakeQueue
+) -> None:
+    client = headway.connect(service.address)
+    queue = client.queue("q")
+
+    async def in_a_block() -> None:
+        async with queue.lease():
+            pass
+
+    await queue.put(b"1")
+    service.fail_next("Ack", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE"), times=100)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        task = asyncio.create_task(in_a_block())
+        await service.wait_for(lambda: service.requests("Ack"))
+        await client.close()
+        with pytest.raises(headway.ClientClosed):
+            await task
+    assert [held.attempt for held in made.line] == [1]
+    assert not made.leased
     assert not client.held

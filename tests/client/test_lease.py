@@ -12,6 +12,8 @@ from headway._lease import Lease
 from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled
 
+AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE")
+SILENT = Failure(code=grpc.StatusCode.UNAVAILABLE, is_silent=True)
 SOON = timedelta(seconds=5)
 
 
@@ -105,6 +107,41 @@ async def test_keep_alive_goes_on_after_a_failure(service: FakeService, queue: h
         await service.wait_for(lambda: len(service.requests("Extend")) >= 2)
     assert lease is not None
     assert not lease.is_lost
+
+
+async def test_lease_is_extended_while_its_last_ack_is_being_tried(service: FakeService, made: FakeQueue) -> None:
+    """The first try is never answered, though it did what was asked; Extends find the lease gone then: no loss."""
+    service.fail_next("Ack", SILENT)
+    async with headway.connect(service.address, call_timeout=timedelta(seconds=1)) as client:
+        queue = client.queue("q")
+        await queue.put(b"x")
+        async with queue.lease(lease=timedelta(milliseconds=150)) as lease:
+            pass
+    steps = [name for name, _ in service.calls]
+    first, last = (i for i, name in enumerate(steps) if name == "Ack")
+    assert "Extend" in steps[first:last]
+    assert lease is not None
+    assert not lease.is_lost
+    assert len(made.acked) == 1
+
+
+async def test_cancellation_while_the_last_ack_is_being_tried_gives_back_for_free(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"x")
+    service.fail_next("Ack", AWAY, times=100)
+
+    async def hold() -> None:
+        async with queue.lease():
+            pass
+
+    task = asyncio.create_task(hold())
+    await service.wait_for(lambda: service.requests("Ack"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert service.requests("Delay")[0].keep_attempt
+    assert [held.attempt for held in made.line] == [1]
 
 
 async def test_block_whose_lease_was_lost_raises_stale(

@@ -40,8 +40,8 @@ class Lease(leasing.Lease):
 
     As a context manager it keeps itself alive (Extend at a third of its span) and settles the message at the end of the
     block, unless the block did: acked if the block ends cleanly; given to the queue's backoff, at the cost of an
-    attempt, if it raises; given back at once and for free if it is cancelled. Leaving a clean block raises LeaseStale
-    or LeaseGone if the ack came too late to count.
+    attempt, if it raises or the ack fails; given back at once and for free if it is cancelled. Leaving a clean block
+    raises LeaseStale or LeaseGone if the ack came too late to count.
 
     Outside of `async with` nothing extends it: settle it within its span.
     """
@@ -227,10 +227,9 @@ class Lease(leasing.Lease):
 
     async def give_up(self, connection: Connection) -> None:
         """Gives the message back by another connection, for its own is closed; whoever holds it raises ClientClosed."""
-        self.connection = connection
-        await self.give_back(failed_with=None)
         self.is_lost, self._loss = True, ClientClosed("the connection was closed")
-        self.end()
+        self.end()  # first: what ends over the close would give it back as well, and at a cost
+        await leasing.Lease(connection, self.queue_name, self.delivery, self.span).give_back(failed_with=None)
 
     def _note_held(self) -> None:
         if self._link is None:

@@ -148,22 +148,22 @@ class Lease:
     async def held(self) -> AsyncIterator[Self]:
         """Keeps the lease alive while the block runs and settles the message at its end, unless the block did.
 
-        It is acked if the block ends cleanly; given to the queue's backoff, at the cost of an attempt, if it raises;
-        given back at once and for free if it is cancelled. A clean end raises LeaseStale or LeaseGone if the ack came
-        too late to count.
+        It is acked if the block ends cleanly; given to the queue's backoff, at the cost of an attempt, if it raises or
+        the ack fails; given back at once and for free if it is cancelled. A clean end raises LeaseStale or LeaseGone if
+        the ack came too late to count.
         """
         keeper = asyncio.create_task(self.keep_alive(failures=int(self.is_old)))
         try:
             yield self
+            if self._loss is not None:
+                raise self._loss
+            if not self.is_settled:
+                await self.ack()
         except BaseException as error:
             await self.give_back(failed_with=failure_reason(error))
             raise
         finally:
             keeper.cancel()
-        if self._loss is not None:
-            raise self._loss
-        if not self.is_settled:
-            await self.ack()
 
     async def give_back(self, *, failed_with: str | None) -> None:
         """Gives the message back, unless it is settled: to the queue's backoff with a reason; None: now and for free.
