@@ -73,6 +73,45 @@ async def test_cancellation_gives_back_now_and_for_free(
     assert len(made.line) == 1
 
 
+async def test_what_comes_after_the_ack_does_nothing(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    async with queue.lease() as lease:
+        assert lease is not None
+        await lease.ack(b"42")
+        told = [await lease.progress(1.0), await lease.extend(), await lease.delay(), await lease.release()]
+        assert (await lease.ack()).settled == Settled.SETTLED_ACKED
+    assert {each.settled for each in told} == {Settled.SETTLED_ACKED}
+    assert not lease.is_lost
+    assert [name for name, _ in service.calls if name in {"Ack", "Delay", "Extend"}] == ["Ack"]
+
+
+async def test_progress_that_the_ack_overtakes_is_no_loss(service: FakeService, queue: headway.Queue) -> None:
+    """As from a timer of its own: the Ack is done when the Extend comes, and is answered last."""
+    await queue.put(b"x")
+    gate = service.hold_next("Ack")
+    async with asyncio.timeout(30), queue.lease() as lease:
+        assert lease is not None
+        acking = asyncio.create_task(lease.ack())
+        await service.wait_for(lambda: service.requests("Ack"))
+        assert (await lease.progress(1.0)).settled == Settled.SETTLED_GONE
+        assert not lease.is_lost
+        gate.set()
+        assert (await acking).settled == Settled.SETTLED_ACKED
+    assert not lease.is_lost
+
+
+async def test_progress_after_a_loss_is_told_of_it_each_time(service: FakeService, queue: headway.Queue) -> None:
+    await queue.put(b"x")
+    lease = queue.hold((await queue.get()).deliveries[0], lease=SOON)
+    await service.lapse("q")
+    for _ in range(2):
+        with pytest.raises(headway.LeaseStale):
+            await lease.progress(0.5)
+        with pytest.raises(headway.LeaseStale):
+            await lease.ack()
+    assert lease.is_lost
+
+
 async def test_explicit_settling_is_not_done_again(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
     await queue.put_many([b"1", b"2"])
     async with queue.lease() as first:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headway._spans import available
 from headway.core import leasing
-from headway.core.connecting import Connection, log, span
+from headway.core.connecting import Connection, log
 from headway.core.errors import ClientClosed, LeaseGone, LeaseStale
 from headway.core.trace import context_of
 from headway.v1 import queue_service_pb2 as pb
@@ -141,13 +141,12 @@ class Lease(leasing.Lease):
         progress: 0.0 to 1.0; a note without it leaves it as it was last told through this handle.
         note: for people, at most 1024 bytes; progress without it has none.
 
-        Does not block. Raises LeaseStale or LeaseGone.
+        Does not block, and does nothing once the lease is settled. Raises LeaseStale or LeaseGone.
         """
-        request = pb.ExtendRequest(lease=span(self.span if lease is None else lease))
-        if progress is not None or note:
-            self._progress = self._progress if progress is None else progress
-            request.progress.CopyFrom(Progress(fraction=self._progress, note=note))
-        return self.book(await self.ask(request))
+        if progress is None and not note:
+            return await self.renew(lease)
+        self._progress = self._progress if progress is None else progress
+        return await self.renew(lease, Progress(fraction=self._progress, note=note))
 
     async def progress(self, fraction: float, note: str = "") -> SettleResult:
         """Tells watchers how far the work is, 0.0 to 1.0, and a word about it; extends the lease by its span as well.

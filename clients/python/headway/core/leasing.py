@@ -28,7 +28,7 @@ class Lease:
     delivery: the message, its attempt, its ticket, and the lease's token.
     is_settled: it was acked or given back through this handle, or found lost. is_ending: or that is under way.
     is_lost: the service said that somebody else has, or had, the message, or that it is dead: what is done with it now
-    has no say.
+    has no say. settled: how it was settled; None before, and if it was lost. Later calls answer that and do nothing.
     """
 
     connection: Connection
@@ -37,6 +37,7 @@ class Lease:
     span: timedelta
     is_old: bool = False  # given to an earlier try of the call that brought it: it may lapse sooner
     is_settled = is_ending = is_lost = False
+    settled: SettleResult | None = field(default=None, init=False)
     _loss: Exception | None = field(default=None, init=False)  # found while kept alive, and nobody was told yet
 
     @classmethod
@@ -69,7 +70,8 @@ class Lease:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
 
         Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more, for example because it lapsed
-        with the last attempt and the message is dead.
+        with the last attempt and the message is dead. What is settled is not settled again, here and by `delay`: they
+        answer how it was.
         """
         return await self.settle(pb.AckRequest(result=result))
 
@@ -85,23 +87,29 @@ class Lease:
     async def progress(self, fraction: float, note: str = "") -> SettleResult:
         """Tells watchers how far the work is, 0.0 to 1.0, with a note of at most 1024 bytes; extends the lease, too.
 
-        Does not block. Raises LeaseStale or LeaseGone.
+        Does not block, and does nothing once the lease is settled. Raises LeaseStale or LeaseGone.
         """
-        return self.book(await self.ask(self._extension(Progress(fraction=fraction, note=note))))
+        return await self.renew(progress=Progress(fraction=fraction, note=note))
 
-    def _extension(self, progress: Progress | None = None) -> pb.ExtendRequest:
-        """For the lease's span; where nobody knows that, for as long as the policy says."""
-        return pb.ExtendRequest(lease=span(None if self.span is _SHORTEST else self.span), progress=progress)
+    async def renew(self, lasts: _Span = None, progress: Progress | None = None) -> SettleResult:
+        """Extends it, by default for its span; where nobody knows that, for as long as the policy says.
+
+        What it is told while an Ack or a Delay is under way is no loss, for that may have overtaken it.
+        """
+        lease = span(lasts if lasts is not None or self.span is _SHORTEST else self.span)
+        request, was_lost = pb.ExtendRequest(lease=lease, progress=progress), self.is_lost
+        result = self.settled or await self.ask(request)
+        return self.book(result) if was_lost or not self.is_ending else result
 
     async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
-        """Makes a call that ends the lease; see `ack` and `delay`."""
-        lost, self.is_ending = list[bool](), True
+        """Makes a call that ends the lease, unless one has; see `ack` and `delay`."""
+        lost, is_ack, self.is_ending = list[bool](), isinstance(request, pb.AckRequest), True
         try:
-            result: SettleResult = await self.ask(request, on_lost=lambda: lost.append(True))
+            result = self.settled or await self.ask(request, on_lost=lambda: lost.append(True))
         finally:
             self.is_ending = self.is_settled
         # After a lost answer to a Delay they most likely say that it is done.
-        return self.book(result, ACK_NO_SAY if isinstance(request, pb.AckRequest) else {} if lost else NO_SAY)
+        return self.settled or self.book(result, ACK_NO_SAY if is_ack else {} if lost else NO_SAY)
 
     async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> Any:
         """Makes an Ack, a Delay or an Extend of this lease."""
@@ -112,7 +120,7 @@ class Lease:
     def book(self, result: SettleResult, no_say: Mapping[Any, tuple[type[HeadwayError], str]] = NO_SAY) -> SettleResult:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone for the results in `no_say`."""
         if result.settled != SETTLED_EXTENDED:
-            self.is_lost = result.settled in no_say
+            self.is_lost, self.settled = (True, None) if result.settled in no_say else (False, result)
             self.end()
         if result.settled in no_say:
             kind, text = no_say[result.settled]
@@ -124,14 +132,10 @@ class Lease:
         self.is_settled = self.is_ending = True
 
     async def confirm(self, *, within: float) -> bool:
-        """Extends the lease and tells whether the service answered; what it said stands in `is_lost`.
-
-        While somebody settles it that says nothing of a loss: an Ack may have overtaken the Extend.
-        """
+        """Extends the lease and tells whether the service answered; what it said stands in `is_lost`."""
         try:
             async with asyncio.timeout(within):
-                result = await self.ask(self._extension())
-            return self.is_ending or self.book(result) is not None
+                return bool(await self.renew())
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
             self._loss = error if self.is_lost else None

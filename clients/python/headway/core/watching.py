@@ -25,8 +25,7 @@ async def follow(connection: Connection, queue_name: str, rpc: Any, ask: Callabl
     failure: HeadwayError | None = None
     while (request := await ask()) is not None:
         if failure is not None:
-            failures += 1
-            pause = pause_seconds(queue_name, failures, failure)
+            pause = pause_seconds(queue_name, failures := failures + 1, failure)
             if give_up_at is not None and clock() + pause >= give_up_at:
                 raise failure
             await asyncio.sleep(pause)
@@ -35,8 +34,7 @@ async def follow(connection: Connection, queue_name: str, rpc: Any, ask: Callabl
             async with aclosing(connection.stream(rpc, request, first_within=connection.call_seconds)) as answers:
                 async for answer in answers:
                     give_up_at, failures = None, 0
-                    number = getattr(answer, "sequence", 0)  # those of WatchQueue have none
-                    if not number or number > sequence:
+                    if not (number := getattr(answer, "sequence", 0)) or number > sequence:  # WatchQueue has none
                         sequence = number
                         yield answer
         except HeadwayError as error:

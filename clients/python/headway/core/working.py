@@ -84,8 +84,7 @@ class Worker:
         """Runs the handler on a message and settles it."""
         try:
             async with lease.held():
-                result = await self.handler(lease)
-                if isinstance(result, bytes) and not lease.is_settled:
+                if isinstance(result := await self.handler(lease), bytes) and not lease.is_settled:
                     await lease.ack(result)
         except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure
             if failure_reason(error) is None:
