@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway.core import Connection, Lease, Worker, errors, watch
+from headway.core import Connection, Lease, Worker, connecting, errors, watch
 from headway.v1 import admin_service_pb2 as admin_pb
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, Message, OnDuplicate, Settled, SettleResult
@@ -165,6 +165,24 @@ async def test_handler_that_is_cancelled_by_nobody_here_has_failed(
         await Worker(connection, "q", handle, lease=HALF_A_MINUTE, stop=stop).run()
     assert made.reasons == ["asyncio.exceptions.CancelledError"]
     assert made.results == [b"done"]
+
+
+async def test_result_is_acked_after_an_outage_of_more_than_five_tries(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await _put(connection, Message(payload=b"1"))
+    service.fail_next("Ack", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE"), times=12)
+    stop = asyncio.Event()
+
+    async def handle(lease: Lease) -> bytes:
+        stop.set()
+        return b"done"
+
+    async with asyncio.timeout(30):
+        await Worker(connection, "q", handle, lease=HALF_A_MINUTE, stop=stop).run()
+    assert made.results == [b"done"]
+    assert not made.reasons
 
 
 async def test_failure_that_no_waiting_mends_ends_the_worker(connection: Connection) -> None:

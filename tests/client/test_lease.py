@@ -9,6 +9,7 @@ import pytest
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
 from headway._lease import Lease
+from headway.core import connecting
 from headway.core.error import from_status
 from headway.v1.message_pb2 import Settled
 
@@ -162,6 +163,34 @@ async def test_lease_is_extended_while_its_last_ack_is_being_tried(service: Fake
     assert lease is not None
     assert not lease.is_lost
     assert len(made.acked) == 1
+
+
+async def test_block_is_acked_after_an_outage_of_more_than_five_tries(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await queue.put_many([b"1", b"2"])
+    service.fail_next("Ack", AWAY, times=12)
+    async with queue.lease(lease=SOON):
+        pass
+    service.fail_next("Ack", AWAY, times=12)
+    async with queue.lease(lease=SOON) as lease:
+        assert lease is not None
+        await lease.ack(b"done")
+    assert made.results == [b"", b"done"]
+    assert not service.requests("Delay")
+
+
+async def test_block_whose_ack_is_refused_gives_to_the_backoff(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    await queue.put(b"x")
+    service.fail_next("Ack", Failure(code=grpc.StatusCode.INVALID_ARGUMENT, reason="FIELD_INVALID"))
+    with pytest.raises(headway.FieldInvalid):
+        async with queue.lease():
+            pass
+    assert len(service.requests("Ack")) == 1
+    assert made.reasons == ["headway.core.errors.FieldInvalid"]
 
 
 async def test_cancellation_while_the_last_ack_is_being_tried_gives_back_for_free(

@@ -155,7 +155,9 @@ class Lease(leasing.Lease):
         """
         return await self.extend(progress=fraction, note=note)
 
-    async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> SettleResult:
+    async def ask(
+        self, request: Any, timeout: float = 0.0, on_lost: Callable[[], object] | None = None
+    ) -> SettleResult:
         """Makes an Ack, a Delay or an Extend of this lease, on the stream that brought it if it can."""
         asked_at = _clock()
         result = None
@@ -163,7 +165,7 @@ class Lease(leasing.Lease):
             request.leases[:] = [self.token]
             result = await self._link.ask(request, on_lost)
         if result is None:
-            result = await super().ask(request, on_lost=on_lost)
+            result = await super().ask(request, timeout, on_lost)
             if self._link is not None:
                 self._link.forget(request)
         if result.settled == SETTLED_EXTENDED:

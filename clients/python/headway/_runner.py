@@ -12,6 +12,7 @@ from headway.core.error import HeadwayError
 from headway.core.errors import InvalidArgument, LeaseGone, LeaseStale
 from headway.core.leasing import failure_reason
 from headway.core.working import Worker
+from headway.v1 import queue_service_pb2 as pb
 
 if TYPE_CHECKING:
     from headway._queue import Queue
@@ -83,7 +84,7 @@ class Runner(Worker):
         failures = 0
         while True:
             try:
-                await lease.ack(result)
+                await lease.settle(pb.AckRequest(result=result))  # not for as long as it may live: this does that
             except (LeaseStale, LeaseGone) as error:
                 say_too_late(lease, error)
             except HeadwayError as error:

@@ -90,7 +90,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         self, rpc: _Rpc[_Response], request: Any, *, timeout: float = 0.0, on_lost: Callable[[], object] | None = None
     ) -> _Response:
         """Makes a call, and makes it again while it fails in passing and that does no harm: five tries at most, within
-        `call_timeout` plus the `wait` that the request asks for; or within `timeout` seconds, unless that is 0.
+        `call_timeout` plus the `wait` that the request asks for; or as many as `timeout` seconds have room for, unless
+        that is 0.
 
         What waits, and is refused for who calls, is made once more with the token of now: the last may have expired.
         What names its effect is repeated whatever became of it, `on_lost` being called first: a Put whose messages all
@@ -109,7 +110,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         failures, lost = 0, None
         while True:
             # What may be made again gets half of the time, so that an answer that never comes leaves some for that.
-            until = deadline if timeout else min(deadline, max(clock(), waited_at) + self.call_seconds / (1 + is_named))
+            until = min(deadline, max(clock(), waited_at) + self.call_seconds / 2) if is_named else deadline
             try:
                 return await rpc(request, timeout=until - clock(), metadata=self.metadata)
             except grpc.aio.AioRpcError as raised:
@@ -121,7 +122,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
                 is_safe = is_named or (name in _SAFE and not error.is_outcome_unknown)
                 is_renewed = wait > 0.0 and failures == 1 and isinstance(error, OF_CALLERS)
                 is_away = error.is_outcome_unknown or error.code is grpc.StatusCode.UNAVAILABLE or is_renewed
-                if not (is_away and is_safe) or failures == 5 or clock() + pause >= deadline:
+                if not (is_away and is_safe) or (failures == 5 and not timeout) or clock() + pause >= deadline:
                     raise (error if name in _READ or isinstance(error, _TELLING) else lost or error) from raised
             except (asyncio.CancelledError, grpc.aio.UsageError) as ended:
                 raise not_by_the_service(ended) from None

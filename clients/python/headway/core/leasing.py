@@ -69,11 +69,11 @@ class Lease:
     async def ack(self, result: bytes = b"") -> SettleResult:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
 
-        Does not block. Raises LeaseStale or LeaseGone if this lease has no say any more, for example because it lapsed
-        with the last attempt and the message is dead. What is settled is not settled again, here and by `delay`: they
-        answer how it was.
+        Does not block, but is tried for as long as the lease may live while the service is away. Raises LeaseStale or
+        LeaseGone if this lease has no say any more, for example because it lapsed with the last attempt and the message
+        is dead. What is settled is not settled again, here and by `delay`: they answer how it was.
         """
-        return await self.settle(pb.AckRequest(result=result))
+        return await self.settle(pb.AckRequest(result=result), within=max(self.span, self.connection.call_timeout))
 
     async def delay(self, delay: _Span = None, *, reason: str = "", keep_attempt: bool = False) -> SettleResult:
         """Gives the message back: by the queue's backoff, or after a span (0: now, at the head).
@@ -101,21 +101,21 @@ class Lease:
         result = self.settled or await self.ask(request)
         return self.book(result) if was_lost or not self.is_ending else result
 
-    async def settle(self, request: pb.AckRequest | pb.DelayRequest) -> SettleResult:
-        """Makes a call that ends the lease, unless one has; see `ack` and `delay`."""
+    async def settle(self, request: pb.AckRequest | pb.DelayRequest, within: timedelta = timedelta()) -> SettleResult:
+        """Makes a call that ends the lease, unless one has; see `ack` and `delay`, and `Connection.call`."""
         lost, is_ack, self.is_ending = list[bool](), isinstance(request, pb.AckRequest), True
         try:
-            result = self.settled or await self.ask(request, on_lost=lambda: lost.append(True))
+            result = self.settled or await self.ask(request, within.total_seconds(), lambda: lost.append(True))
         finally:
             self.is_ending = self.is_settled
         # After a lost answer to a Delay they most likely say that it is done.
         return self.settled or self.book(result, ACK_NO_SAY if is_ack else {} if lost else NO_SAY)
 
-    async def ask(self, request: Any, *, on_lost: Callable[[], object] | None = None) -> Any:
+    async def ask(self, request: Any, timeout: float = 0.0, on_lost: Callable[[], object] | None = None) -> Any:
         """Makes an Ack, a Delay or an Extend of this lease."""
         request.queue, request.leases[:] = self.queue_name, [self.delivery.lease]
         rpc = getattr(self.connection.queues, type(request).__name__.removesuffix("Request"))
-        return (await self.connection.call(rpc, request, on_lost=on_lost)).results[0]
+        return (await self.connection.call(rpc, request, timeout=timeout, on_lost=on_lost)).results[0]
 
     def book(self, result: SettleResult, no_say: Mapping[Any, tuple[type[HeadwayError], str]] = NO_SAY) -> SettleResult:
         """Notes what the service said of this lease. Raises LeaseStale or LeaseGone for the results in `no_say`."""
