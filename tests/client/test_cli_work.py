@@ -107,7 +107,9 @@ async def test_second_signal_kills_jobs_and_gives_back_for_free(
 async def test_job_cancelled_while_it_starts_leaves_nothing_running(tmp_path: Path, turns: int) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    lease: Any = SimpleNamespace(queue=SimpleNamespace(name="q"), id="1", attempt=1, ticket=1, headers={}, payload=b"")
+    never = asyncio.Event().wait
+    message: Any = {"id": "1", "attempt": 1, "ticket": 1, "headers": {}, "payload": b""}
+    lease: Any = SimpleNamespace(queue=SimpleNamespace(name="q"), until_ended=never, **message)
 
     def left() -> list[list[str]]:
         found = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
@@ -123,8 +125,24 @@ async def test_job_cancelled_while_it_starts_leaves_nothing_running(tmp_path: Pa
     await eventually(lambda: not left())
 
 
+async def test_job_whose_lease_is_lost_is_ended(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine, tmp_path: Path
+) -> None:
+    process, _ = await _worker_at_a_gate(service, queue, command_line, tmp_path, "--lease", "300ms")
+    job = int((tmp_path / "pid").read_text())
+    await service.lapse("q")
+    made.line.clear()  # somebody else has it
+    await eventually(lambda: not psutil.pid_exists(job))
+    process.terminate()
+    finished = await command_line.finish(process)
+    assert finished.code == 0
+    assert "its lease is lost, so sh was ended" in finished.err
+    assert not service.requests("Delay")
+    assert not made.acked
+
+
 async def _worker_at_a_gate(
-    service: FakeService, queue: headway.Queue, command_line: CommandLine, folder: Path
+    service: FakeService, queue: headway.Queue, command_line: CommandLine, folder: Path, *options: str
 ) -> tuple[asyncio.subprocess.Process, Path]:
     """A worker whose job has begun and goes on when something is written into the gate."""
     gate, begun = folder / "gate", folder / "begun"
@@ -132,7 +150,7 @@ async def _worker_at_a_gate(
     os.mkfifo(begun)
     await queue.put_many([b"first", b"second"])
     script = f"echo $$ > {folder / 'pid'}; echo > {begun}; cat {gate} > {folder / 'got'}; echo done"
-    process = await command_line.start("work", "q", "--", "sh", "-c", script)
+    process = await command_line.start("work", "q", *options, "--", "sh", "-c", script)
     async with asyncio.timeout(30):
         await asyncio.to_thread(begun.read_bytes)
     return process, gate

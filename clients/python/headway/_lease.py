@@ -181,6 +181,10 @@ class Lease(leasing.Lease):
             except TimeoutError:
                 continue  # unless it was extended meanwhile
 
+    async def until_ended(self) -> None:
+        """Returns when the lease is settled or lost, however late: until then an ack may count."""
+        await self._is_over.wait()
+
     def end(self) -> None:
         """Notes that it is settled."""
         super().end()

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from headway._lease import Lease
 
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
+_GRACE_SECONDS = 10.0  # how long a program may take to end when its lease is lost; as of `headway stand`
 
 
 class OutputGone(Exception):
@@ -48,8 +49,8 @@ async def run_job(command: Sequence[str], lease: Lease, writing: asyncio.Lock) -
     """Runs the command with the payload on its standard input, and writes its output in one piece when it has ended.
 
     Answers "" if it succeeded, else why not: "exit status 3", "signal 9", or why it could not start. It runs in a
-    process group of its own, so that Ctrl-C does not reach it; if this is cancelled the group is killed. Raises
-    OutputGone.
+    process group of its own, so that Ctrl-C does not reach it; if this is cancelled the group is killed, and if the
+    lease is lost it is told to end. Raises OutputGone.
     """
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
@@ -69,21 +70,36 @@ async def run_job(command: Sequence[str], lease: Lease, writing: asyncio.Lock) -
         with contextlib.suppress(OSError):  # it could not start
             await _kill_group(await starting)
         raise
+    ending = asyncio.create_task(_end_if_lost(process, lease))
     try:
         output, _ = await process.communicate(lease.payload)
     except asyncio.CancelledError:
         await _kill_group(process)
         raise
+    finally:
+        ending.cancel()
     if output:
         await _write_out(output, writing)
     status = process.returncode or 0
     return "" if status == 0 else f"exit status {status}" if status > 0 else f"signal {-status}"
 
 
+async def _end_if_lost(process: asyncio.subprocess.Process, lease: Lease) -> None:
+    """Only when the service says so, and not when the lease's time has run out: the service may be away for longer."""
+    await lease.until_ended()
+    _signal_group(process, signal.SIGTERM)
+    await asyncio.sleep(_GRACE_SECONDS)
+    _signal_group(process, signal.SIGKILL)
+
+
 async def _kill_group(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    _signal_group(process, signal.SIGKILL)
     await process.wait()
+
+
+def _signal_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 async def _write_out(output: bytes, writing: asyncio.Lock) -> None:

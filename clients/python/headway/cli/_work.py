@@ -36,8 +36,9 @@ def work(
 
     The payload is its standard input; HEADWAY_QUEUE, HEADWAY_ID, HEADWAY_ATTEMPT, HEADWAY_TICKET, HEADWAY_HEADERS
     (JSON) and HEADWAY_HEADER_<NAME> are in its environment. Exit status 0 acks the message; anything else, or a signal,
-    gives it to the queue's backoff. Its lease is kept alive meanwhile. What it writes is written in one piece when it
-    ends, also if it failed; if that cannot be written, its message goes back for free, and this ends.
+    gives it to the queue's backoff. Its lease is kept alive meanwhile; if it is lost, CMD gets SIGTERM, and is killed
+    10 s later. What it writes is written in one piece when it ends, also if it failed; if that cannot be written, its
+    message goes back for free, and this ends.
 
     Ends by itself when the queue is closed and drained. SIGINT or SIGTERM: finish what runs, then end; a second one
     kills what runs and gives its messages back for free.
@@ -137,6 +138,8 @@ class _Worker:
             return
         finally:
             self._running_count -= 1
-        if failure:
+        if lease.is_lost:
+            self._output.notice(f"message {lease.id}: its lease is lost, so {self._command[0]} was ended")
+        elif failure:
             self._output.notice(f"message {lease.id}: {failure} in attempt {lease.attempt}; it goes back to the queue")
             await lease.give_back(failed_with=failure)
