@@ -59,6 +59,7 @@ class Producer:
         patience = queue.client.connection.call_timeout if patience is None else patience
         self._patience_seconds = patience.total_seconds()
         self._most_bytes = 0  # of one message: what is larger fits into no request
+        self._most_of_message = 0  # what the service counts of one; 0: not known
         self._gathering: Gathering | None = None
         self._stream: ProducingStream | None = None
         self._running: asyncio.Task[None] | None = None
@@ -102,7 +103,7 @@ class Producer:
         """
         if self._is_closing or self._gathering is None:
             raise RuntimeError("the producer is closed" if self._is_closing else "use `async with queue.producer()`")
-        message = traced(self._made(payload, id, headers, delay, time_to_live))
+        message = traced(self._made(payload, id, headers, delay, time_to_live), self._most_of_message)
         if not message.id and self._ids:
             self._id_count += 1
             message.id = f"{self._ids}{self._id_count}"
@@ -145,7 +146,7 @@ class Producer:
 
     async def __aenter__(self) -> Self:
         limits = await self._queue.client.limits()
-        self._most_bytes = limits.max_request_bytes
+        self._most_bytes, self._most_of_message = limits.max_request_bytes, limits.max_message_bytes
         self._gathering = Gathering(
             max_messages=min(self._max_batch, limits.max_batch_messages),
             max_bytes=min(self._max_bytes, max(1, limits.max_request_bytes - _batch.ENVELOPE_BYTES)),

@@ -114,11 +114,13 @@ class Queue(Settling):
         QueueFull if not even one was accepted; whatever else a batch fails with is raised with the earlier batches'
         results as `error.results`.
         """
-        made = [traced(m if isinstance(m, Message) else _batch.make_message(m)) for m in messages]
+        plain = [m if isinstance(m, Message) else _batch.make_message(m) for m in messages]
         results: list[PutResult] = []
-        if not made:
+        if not plain:
             return results
-        for batch in _batch.batches(made, await self.client.limits()):
+        limits = await self.client.limits()
+        made = [traced(message, limits.max_message_bytes) for message in plain]
+        for batch in _batch.batches(made, limits):
             request = self._put_request(batch, wait, on_duplicate, producer)
             try:
                 answer = await _batch.send_batch(self._connection, request)

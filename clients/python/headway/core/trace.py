@@ -14,21 +14,31 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
 
 _PARENT = "traceparent"
+_MOST_HEADERS, _DEFAULT_MOST_BYTES = 64, 1024 * 1024  # of a message; the operator may have set other bytes
 
 
-def traced(message: Message) -> Message:
-    """The message with the current span's context in its headers; as it is if it has one or no span is current."""
+def traced(message: Message, most_bytes: int = 0) -> Message:
+    """The message with the current span's context in its headers; as it is if it has one or no span is current, or if
+    it would be refused with that and not without: for its headers, or for more than `most_bytes` (0: the default).
+    """
     api = sys.modules.get("opentelemetry.trace")
     if api is None or not api.get_current_span().get_span_context().is_valid or _PARENT in message.headers:
         return message
     found: dict[str, str] = {}
     _propagator().inject(found)
-    if not found:
+    if not found or _fits(message, {}, most_bytes) > _fits(message, found, most_bytes):
         return message
     copy = Message()
     copy.CopyFrom(message)
     copy.headers.update(found)
     return copy
+
+
+def _fits(message: Message, more: Mapping[str, str], most_bytes: int) -> bool:
+    """Whether the service takes it with these headers, too, by what it counts: payload, id and headers."""
+    headers = {**message.headers, **more}
+    size = len(message.payload) + sum(len(text.encode()) for text in (message.id, *headers, *headers.values()))
+    return len(headers) <= _MOST_HEADERS and size <= (most_bytes or _DEFAULT_MOST_BYTES)
 
 
 def context_of(headers: Mapping[str, str]) -> "Context | None":
