@@ -33,6 +33,21 @@ async def _turn(stand: headway.Stand) -> list[headway.Lease]:
         return list(await stand.turn())
 
 
+async def test_service_that_is_away_behind_a_lost_place_is_waited_for(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    """A new place is taken then, which is no beginning: that ends when the service does not answer."""
+    lost = Failure(code=grpc.StatusCode.NOT_FOUND, reason="PLACE_LOST")
+    away = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE")
+    async with asyncio.timeout(30), queue.stand() as stand:
+        assert await _place(stand) == (1, 1)
+        queue.client.connection.call_seconds = 0.2
+        service.failures["WatchPosition"] = [lost, *[away] * 6]
+        await service.break_streams()
+        assert await _place(stand) == (1, 1)
+        assert not service.failures["WatchPosition"]
+
+
 async def test_place_is_told_until_the_turn_comes(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
     made.eta_seconds = 2
     async with queue.stand(consumer="one") as first, queue.stand(consumer="two") as second:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headway._lease import Lease
+from headway._outage import Outage
 from headway._places import Granted, Place, Turn, read_instant, read_place
 from headway.core.connecting import backoff_seconds, span
 from headway.core.error import HeadwayError
@@ -54,6 +55,8 @@ class Stand:
         self._tasks: set[asyncio.Task[None]] = set()  # the keepers that have not ended
         self._none_held = asyncio.Event()
         self._turn_count = 0
+        self._outage = Outage(queue.name)  # behind a lost place: `follow` takes what it does then for a beginning
+        self._was_served = False
         # What was not looked at yet: only the newest place counts.
         self._unseen_place: Place | None = None
         self._unseen_turns: deque[Granted] = deque()
@@ -149,6 +152,10 @@ class Stand:
                     if not self._token:
                         raise
                     self._token = ""  # a new one, then
+                except HeadwayError as error:
+                    if not (self._was_served and error.is_passing):
+                        raise  # it is the beginning, or would not go away by itself
+                    await asyncio.sleep(self._outage.pause_seconds(error))
         except QueueDrained:
             pass  # the end, just as if the stream had said so
         except Exception as error:  # noqa: BLE001 - the loop's guard: whoever waits for news raises it
@@ -171,6 +178,8 @@ class Stand:
                         if answer.finished.outcome == pb.OUTCOME_DELETED:
                             raise self._deleted()
                         return
+                self._was_served = True
+                self._outage.over()
                 self._news.set()
 
     async def _request(self) -> pb.WatchPositionRequest | None:
