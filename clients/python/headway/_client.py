@@ -37,7 +37,8 @@ def connect(
     """A client of the service at `target`: "host:port" or any gRPC target. Calls go round its addresses.
 
     target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Several services: one DNS name for all of
-    them (`dns:///headway:7420`), or their IP addresses with commas between them.
+    them (`dns:///headway:7420`), or their IP addresses with commas between them. By TLS only the one name will do: gRPC
+    looks for the whole list in each certificate.
     credentials: TLS, as gRPC makes it (`grpc.ssl_channel_credentials`); default plain text.
     root_certificates: TLS that trusts these authorities (PEM). One of the two, not both.
     token: a bearer token, or a function that gives one: it is called for each call, so it must be quick.

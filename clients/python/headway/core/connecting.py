@@ -49,7 +49,7 @@ _Rpc = Callable[..., Awaitable[_Response]]  # a call of the generated stubs that
 class Connection(AbstractAsyncContextManager["Connection"]):
     """One channel and its stubs, opened in the event loop that makes the first call; calls go round the addresses.
 
-    target: "host:port", several of them (IP addresses) with commas between, or any gRPC target; default the
+    target: "host:port", several of them (IP addresses, not by TLS) with commas between, or any gRPC target; default the
     environment's HEADWAY_ADDRESS, else 127.0.0.1:7420.
     credentials: TLS; default plain text. metadata: sent with every call.
     call_timeout: how long a call may take beyond the `wait` it asks for.
