@@ -32,8 +32,8 @@ const repeatable = "Ack Check Create Delay Describe Extend GetServerInfo List Li
 type Client struct {
 	// Queues is the generated stub of QueueService. A call without a deadline gets one: the call timeout beyond the
 	// wait it asks for. Streams have none. While the service is unavailable a call is made again until its deadline, if
-	// it only reads or carries ids; so is one whose answer does not come within half of its time beyond the wait.
-	// Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
+	// it only reads or carries ids; so is one whose answer does not come within half of its time beyond the wait, and of
+	// the call timeout. Once a try may have taken effect such a Put turns from REJECT to KEEP, so what that
 	// try accepted is then deduplicated, and body_differs tells that the id is another message's; and the call fails
 	// with that try's error, unless a later answer tells what became of it. A Get with a name that waits, and is refused
 	// for who calls, is made once more, with the token of now: the last one may have expired.
@@ -116,11 +116,10 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 	if waiting, can := request.(interface{ GetWait() *durationpb.Duration }); can {
 		waited = waited.Add(max(0, waiting.GetWait().AsDuration()))
 	}
-	if _, has := ctx.Deadline(); !has {
-		limited, cancel := context.WithDeadline(ctx, waited.Add(c.callTimeout))
-		defer cancel()
-		ctx = limited
-	}
+	deadline, _ := ctx.Deadline()
+	deadline = cmp.Or(deadline, waited.Add(c.callTimeout))
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
 	put, isPut := request.(*headwaypb.PutRequest)
 	get, _ := request.(*headwaypb.GetRequest)
 	isNameless := func(message *headwaypb.Message) bool { return message.GetId() == "" }
@@ -130,10 +129,9 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 	}
 	var lost *Error // the last try that may have done it
 	for failures := 1; ; failures++ {
-		deadline, _ := ctx.Deadline()
 		wait := max(0, time.Until(waited))
 		// An answer that does not come leaves time for another try, which may meet another host.
-		try, end := context.WithTimeout(ctx, wait+max((time.Until(deadline)-wait)/2, time.Second))
+		try, end := context.WithTimeout(ctx, wait+max(min(time.Until(deadline)-wait, c.callTimeout)/2, time.Second))
 		err := Typed(invoke(try, method, request, response, conn, options...))
 		end()
 		failed, is := err.(*Error)
@@ -162,12 +160,16 @@ func (c *Client) unary(ctx context.Context, method string, request, response any
 // the token of now may mend.
 func (c *Client) pause(ctx context.Context, failures int, err error) bool {
 	failed, is := err.(*Error)
-	if !is || c.Conn.GetState() == connectivity.Shutdown || failed.RetryAfter == 0 &&
-		!slices.Contains(passing, failed.Code) && (failures > 0 || !slices.Contains(ofCallers, failed.Code)) {
-		return false
-	}
+	isPassing := is && (failed.RetryAfter > 0 || slices.Contains(passing, failed.Code) ||
+		failures == 0 && slices.Contains(ofCallers, failed.Code))
 	span := min(5*time.Second, 100*time.Millisecond<<max(0, min(failures-1, 16)))
-	paused, end := context.WithTimeout(ctx, max(span/2+rand.N(span/2), failed.RetryAfter))
+	return isPassing && c.Conn.GetState() != connectivity.Shutdown &&
+		sleep(ctx, time.Now().Add(max(span/2+rand.N(span/2), failed.RetryAfter)))
+}
+
+// sleep returns at a time, or false before that if ctx ends.
+func sleep(ctx context.Context, until time.Time) bool {
+	paused, end := context.WithDeadline(ctx, until)
 	defer end()
 	<-paused.Done()
 	return ctx.Err() == nil

@@ -189,18 +189,20 @@ func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bo
 	return isNews
 }
 
-// Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. If the lease has no say any
-// more the error is LEASE_STALE, also of a message that is dead, or LEASE_GONE. What is settled is not settled again:
-// later calls do nothing.
+// Ack settles the message for good; result, at most 4096 bytes, goes to those who watch it. While the service is away it
+// is tried for as long as the lease may live, or until ctx ends. If the lease has no say any more the error is
+// LEASE_STALE, also of a message that is dead, or LEASE_GONE. What is settled is not settled again: later calls do
+// nothing.
 func (l *Lease) Ack(ctx context.Context, result []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, max(l.span(), l.queue.client.callTimeout))
+	defer cancel()
 	request := &headwaypb.AckRequest{Queue: l.queue.name, Leases: []string{l.GetLease()}, Result: result}
 	return l.settle(&l.settling, func() (settled, error) { return l.queue.client.Queues.Ack(ctx, request) })
 }
 
 // Release gives the message back to the head of the line, now and for free: it was not worked on.
 func (l *Lease) Release(ctx context.Context) error {
-	now := &headwaypb.DelayRequest_Delay{Delay: durationpb.New(0)}
-	return l.delay(ctx, &headwaypb.DelayRequest{Available: now, KeepAttempt: true})
+	return l.delay(ctx, &headwaypb.DelayRequest{Available: &after{Delay: durationpb.New(0)}, KeepAttempt: true})
 }
 
 // Backoff gives the message back for when the queue's backoff says, at the cost of an attempt; reason, at most 1024
@@ -212,9 +214,10 @@ func (l *Lease) Backoff(ctx context.Context, reason string) error {
 // Delay gives the message back for after a delay, at the cost of an attempt; 0 is now, at the head of the line. See
 // [Lease.Backoff] for reason.
 func (l *Lease) Delay(ctx context.Context, delay time.Duration, reason string) error {
-	after := &headwaypb.DelayRequest_Delay{Delay: durationpb.New(delay)}
-	return l.delay(ctx, &headwaypb.DelayRequest{Available: after, Reason: reason})
+	return l.delay(ctx, &headwaypb.DelayRequest{Available: &after{Delay: durationpb.New(delay)}, Reason: reason})
 }
+
+type after = headwaypb.DelayRequest_Delay
 
 func (l *Lease) delay(ctx context.Context, request *headwaypb.DelayRequest) error {
 	request.Queue, request.Leases = l.queue.name, []string{l.GetLease()}
@@ -272,24 +275,24 @@ func (l *Lease) settle(lock sync.Locker, call func() (settled, error)) error {
 	return lost
 }
 
+// span is how long the lease lasts if nothing extends it; 0 if nobody knows.
+func (l *Lease) span() time.Duration {
+	if l.asked == nil && l.PutAt != nil { // else it is a foreign message, and nobody may know when it was put
+		// By the store's clock it was given when its message had waited so long.
+		return l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
+	}
+	return l.asked.AsDuration()
+}
+
 // keepAlive extends the lease at a third of its time, until ctx ends. An answer that does not come leaves time for
 // another try before the lease lapses. One that took several tries may have been
 // given to the first, and lapse soon: it is extended at once.
 func (l *Lease) keepAlive(ctx context.Context, tries int) {
-	span := l.asked.AsDuration()
-	if l.asked == nil && l.PutAt != nil { // else it is a foreign message, and nobody may know when it was put
-		// By the store's clock it was given when its message had waited so long.
-		span = l.LeaseExpiresAt.AsTime().Sub(l.PutAt.AsTime().Add(l.Waited.AsDuration()))
-	}
-	third := max(span/3, 30*time.Millisecond)
-	for turns := time.NewTicker(max(1, third*time.Duration(2-tries))); ctx.Err() == nil; {
-		select {
-		case <-turns.C:
-			turns.Reset(third)
-			limited, cancel := context.WithTimeout(ctx, max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond))
-			_ = l.extend(limited, &headwaypb.ExtendRequest{})
-			cancel()
-		case <-ctx.Done():
-		}
+	third := max(l.span()/3, 30*time.Millisecond)
+	for turn := time.Now().Add(third * time.Duration(2-tries)); sleep(ctx, turn); {
+		turn = time.Now().Add(third)
+		limited, cancel := context.WithTimeout(ctx, max(min(third, l.queue.client.callTimeout)/2, 100*time.Millisecond))
+		_ = l.extend(limited, &headwaypb.ExtendRequest{})
+		cancel()
 	}
 }

@@ -96,9 +96,8 @@ fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) 
 impl Client {
     /// The client with a bearer token for each call and stream. `give` is asked anew for each, so it must be quick;
     /// where it gives `None` no token is sent. Clones that were made before stay without.
-    pub fn with_token(mut self, give: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
-        self.service = InterceptedService::new(self.channel.clone(), Token(Arc::new(give)));
-        self
+    pub fn with_token(self, give: impl Fn() -> Option<String> + Send + Sync + 'static) -> Self {
+        Client { service: InterceptedService::new(self.channel.clone(), Token(Arc::new(give))), ..self }
     }
 
     /// A handle on the queue of this name; calls nothing, and the queue need not exist.
@@ -120,7 +119,7 @@ impl Client {
     /// Makes a unary call, which one its request says, with a deadline. While the service is UNAVAILABLE it is made
     /// again until then, but not more than `attempts` times, where that is safe: calls that read, that settle, or that
     /// make the same of a queue, and what was never sent. So it is where no answer comes in half of the time that is
-    /// left beyond the wait, or in 2 s if that is more. Dropping it cancels it.
+    /// left beyond the wait, but not before 2 s, and not after 5 s. Dropping it cancels it.
     ///
     /// # Errors
     /// What the service says, DEADLINE_EXCEEDED, or UNAVAILABLE without a reason if it cannot be reached. If an attempt
@@ -141,13 +140,13 @@ impl Client {
     pub(crate) async fn repeat<R: Call, F: FnMut(&mut R)>(&self, mut asked: R, mut again: Option<F>) -> Done<R> {
         let wait = asked.wait().and_then(|wait| Duration::try_from(*wait).ok()).unwrap_or_default();
         let most = self.call_timeout.unwrap_or(wait + PATIENCE).min(LONGEST_SPAN);
-        let (waited_at, deadline) = (Instant::now() + wait.min(most), Instant::now() + most);
+        let (waited_at, end) = (Instant::now() + wait.min(most), Instant::now() + most);
         let (mut lost, mut failures) = (None, 0);
         loop {
             failures += 1;
             let (is_last, from) = (again.is_none() || failures >= self.attempts, Instant::now().max(waited_at));
             // An answer that does not come leaves time for another try.
-            let until = if is_last { deadline } else { deadline.min(from + SLOWEST.max((deadline - from) / 2)) };
+            let until = if is_last { end } else { end.min(from + SLOWEST.max(PATIENCE.min(end - from) / 2)) };
             let mut request = Request::new(asked.clone());
             request.set_timeout(until - Instant::now());
             let late = |_| Err(Status::deadline_exceeded("no answer came in time"));
@@ -155,7 +154,7 @@ impl Client {
             let answer = answer.map(Response::into_inner).map_err(Error::from);
             let Err(error) = answer else { return answer };
             let pause = backoff(failures, &error);
-            let is_over = failures >= self.attempts || Instant::now() + pause >= deadline;
+            let is_over = failures >= self.attempts || Instant::now() + pause >= end;
             // gRPC ends with CANCELLED what a process that goes down, or is overrun, has not begun.
             let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded);
             let is_expired = failures == 1 && R::NAME == "Get" && !wait.is_zero() && OF_CALLERS.contains(&error.code);

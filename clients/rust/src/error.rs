@@ -7,7 +7,7 @@ use tonic_types::{FieldViolation, StatusExt};
 
 use crate::v1::ErrorReason;
 
-pub(crate) const DOMAIN: &str = "headway.v1";
+const DOMAIN: &str = "headway.v1";
 
 /// A call, or one message of a batch, that failed.
 #[derive(Debug, thiserror::Error)]

@@ -4,13 +4,12 @@ use std::{fmt::Display, sync::Arc, thread, time::Duration, time::SystemTime};
 
 use tokio::{sync::Mutex, time::Instant, time::MissedTickBehavior, time::interval_at, time::timeout};
 use {tokio_util::sync::CancellationToken, tonic::Code, tonic::Status, tracing::warn};
-use {tonic_types::ErrorDetails, tonic_types::StatusExt};
 
-use crate::{client::span, error::DOMAIN, error::Error, queue::Queue, v1::delay_request::Available, v1::*};
+use crate::{client::PATIENCE, client::span, error::Error, queue::Queue, v1::delay_request::Available, v1::*};
 
 const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
-const STALE: (Code, &str) = (Code::FailedPrecondition, "LEASE_STALE");
-const GONE: (Code, &str) = (Code::NotFound, "LEASE_GONE");
+const STALE: (Code, ErrorReason) = (Code::FailedPrecondition, ErrorReason::LeaseStale);
+const GONE: (Code, ErrorReason) = (Code::NotFound, ErrorReason::LeaseGone);
 
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
 ///
@@ -35,6 +34,7 @@ struct Held {
     queue: Queue,
     named: (String, Vec<String>), // its queue and token
     lasts: Option<Duration>,      // None: as the queue's policy says
+    span: Duration,               // which is that, or what it seems to be
     lost: CancellationToken,
     settling: Mutex<()>,        // locked by calls that may settle it, which go one after the other
     settled: CancellationToken, // or dropped
@@ -44,16 +44,18 @@ impl Lease {
     /// `is_old`: it may have been given before the call that was answered, so nobody knows how long it still lasts.
     pub(crate) fn new(mut queue: Queue, mut delivery: Delivery, lasts: Option<Duration>, is_old: bool) -> Arc<Self> {
         queue.client.attempts = u32::MAX; // while there is time
+        queue.client.call_timeout.get_or_insert(PATIENCE);
         let span = lasts.or_else(|| told_span(&delivery)).unwrap_or(SHORTEST_POLICY);
         let message = delivery.message.take().unwrap_or_default();
         let named = (queue.name.clone(), vec![delivery.lease.clone()]);
         let (lost, settling, settled) = Default::default();
-        let held = Arc::new(Held { queue, named, lasts, lost, settling, settled });
+        let held = Arc::new(Held { queue, named, lasts, span, lost, settling, settled });
         tokio::spawn(keep_alive(held.clone(), message.id.clone(), span / 3, is_old));
         Arc::new(Lease { message, delivery, lost: held.lost.clone(), held })
     }
 
-    /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
+    /// Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it. While the service is away
+    /// it is tried for as long as the lease may live.
     ///
     /// # Errors
     /// LEASE_STALE or LEASE_GONE if this lease has no say any more; STALE, too, if the message lies with the dead.
@@ -115,7 +117,9 @@ impl Held {
         if self.settled.is_cancelled() {
             return Ok(());
         }
-        let said = results(self.queue.client.call(request).await?).first().map(SettleResult::settled);
+        let mut client = self.queue.client.clone();
+        client.call_timeout = client.call_timeout.max((R::NAME == "Ack").then_some(self.span));
+        let said = results(client.call(request).await?).first().map(SettleResult::settled);
         let _turn = if settling.is_some() { settling } else { Some(self.settling.lock().await) };
         // Dead before this call: a Delay may have done it itself, if the lease was not known to be lost.
         let was_dead = said == Some(Settled::Dead) && (R::NAME == "Ack" || self.lost.is_cancelled());
@@ -124,10 +128,10 @@ impl Held {
             (said != Some(Settled::Extended)).then(|| self.settled.cancel());
             return Ok(());
         }
-        let (code, reason) = if is_gone { GONE } else { STALE };
         self.lost.cancel();
-        let told = [("queue".to_owned(), self.queue.name.clone())];
-        Err(Status::with_error_details(code, "too late", ErrorDetails::with_error_info(reason, DOMAIN, told)).into())
+        let (code, reason) = if is_gone { GONE } else { STALE };
+        let metadata = [("queue".to_owned(), self.queue.name.clone())].into();
+        Err(Error { reason, metadata, ..Status::new(code, "too late").into() })
     }
 }
 
@@ -156,8 +160,7 @@ async fn keep_alive(held: Arc<Held>, id: String, pause: Duration, is_old: bool) 
     let mut ticks = interval_at(Instant::now() + pause * u32::from(!is_old), pause);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while held.settled.run_until_cancelled(ticks.tick()).await.is_some() && !held.lost.is_cancelled() {
-        if let Ok(Err(error)) = timeout(pause.max(SHORTEST_POLICY), held.extend(None)).await {
-            warn!(id, %error, "could not extend a lease");
-        }
+        let told = timeout(pause.max(SHORTEST_POLICY), held.extend(None)).await;
+        let _ = told.map(|it| it.inspect_err(|error| warn!(id, %error, "could not extend a lease")));
     }
 }

@@ -81,13 +81,13 @@ impl Queue {
         (concurrency > 0).then_some(()).ok_or_else(|| Status::invalid_argument("a concurrency of 0 is none"))?;
         let (mut stop, mut handlers, mut pause) = (pin!(stop), JoinSet::new(), Duration::ZERO);
         let ended = loop {
-            let is_free = handlers.len() < concurrency; // those that have ended count until they are joined
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
-                () = sleep(pause), if is_free && !pause.is_zero() => { pause = Duration::ZERO; continue }
+                // Those that have ended count until they are joined.
+                _ = handlers.join_next(), if handlers.len() >= concurrency => continue,
+                () = sleep(pause), if !pause.is_zero() => { pause = Duration::ZERO; continue }
                 // A waiting Get lasts half a minute; a shorter one would notice a lost service sooner.
-                leased = self.lease(Duration::from_secs(30), lasts), if is_free && pause.is_zero() => leased,
-                _ = handlers.join_next(), if !is_free => continue,
+                leased = self.lease(Duration::from_secs(30), lasts), if handlers.len() < concurrency && pause.is_zero() => leased,
                 () = &mut stop => break Ok(()),
             };
             match leased {

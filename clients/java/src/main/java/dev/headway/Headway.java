@@ -129,8 +129,8 @@ public final class Headway extends Channel implements AutoCloseable {
 
     /**
      * Makes one call with its error typed, and again if the service was not there and it does no harm when done twice.
-     * It may take the call timeout beyond what it asks to wait, and each try of it half of what is left of that, so
-     * that one whose answer does not come leaves time for another.
+     * It may take the call timeout beyond what it asks to wait, and each try of it half of what is left of that, or
+     * of the call timeout, so that one whose answer does not come leaves time for another.
      *
      * @param <Q> what it asks
      * @param <R> what it answers
@@ -159,8 +159,8 @@ public final class Headway extends Channel implements AutoCloseable {
         for (; ; failures.incrementAndGet()) {
             // An answer that does not come leaves time for another try, which may meet another host.
             long left = end - System.nanoTime();
-            long waiting = Math.max(0, left - limit.toNanos());
-            long half = Math.min(left, waiting + Math.max((left - waiting) / 2, 1_000_000_000));
+            long idle = Math.max(0, left - limit.toNanos()); // of what it asks to wait
+            long half = Math.min(left, idle + Math.max(Math.min(left - idle, callTimeout.toNanos()) / 2, (long) 1e9));
             var options = CallOptions.DEFAULT.withDeadlineAfter(again == null ? left : half, TimeUnit.NANOSECONDS);
             try {
                 return ClientCalls.blockingUnaryCall(this, rpc, options, lost == null ? request : again);
@@ -172,7 +172,7 @@ public final class Headway extends Channel implements AutoCloseable {
                 // CANCELLED is gRPC's word for what a process that goes down, or is overrun, has not begun.
                 boolean isSafe = again != null && (error.code() == Code.UNAVAILABLE || error.isOutcomeUnknown());
                 // A Get, which is asked again as it is, may have waited until its token expired.
-                boolean isWait = waiting > 0 && again == request && OF_CALLERS.contains(error.code());
+                boolean isWait = idle > 0 && again == request && OF_CALLERS.contains(error.code());
                 pause(isSafe || isWait ? end - System.nanoTime() : 0, failures.get(), error, lost);
             }
         }

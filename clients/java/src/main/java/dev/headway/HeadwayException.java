@@ -1,12 +1,10 @@
 package dev.headway;
 
-import com.google.protobuf.InvalidProtocolBufferException;
 import com.google.rpc.*;
 import dev.headway.v1.ErrorReason;
 import dev.headway.v1.Status;
 import io.grpc.Status.Code;
 import io.grpc.StatusRuntimeException;
-import io.grpc.protobuf.StatusProto;
 import java.time.Duration;
 import java.util.List;
 
@@ -34,7 +32,7 @@ public final class HeadwayException extends RuntimeException {
      * @return the error with the reason, metadata and so on that the service gave
      */
     public static HeadwayException from(StatusRuntimeException error) {
-        var details = StatusProto.fromThrowable(error);
+        var details = io.grpc.protobuf.StatusProto.fromThrowable(error);
         var info = find(details, ErrorInfo.getDefaultInstance());
         var known = ErrorReason.getDescriptor().findValueByName("ERROR_REASON_" + info.getReason());
         var status = Status.newBuilder().setCode(details.getCode()).setMessage(error.getMessage());
@@ -116,7 +114,7 @@ public final class HeadwayException extends RuntimeException {
         try {
             var found = details.getDetailsList().stream().filter(each -> each.isSameTypeAs(absent)).findFirst();
             return found.isPresent() ? found.get().unpackSameTypeAs(absent) : absent;
-        } catch (InvalidProtocolBufferException unreadable) {
+        } catch (com.google.protobuf.InvalidProtocolBufferException unreadable) {
             return absent;
         }
     }

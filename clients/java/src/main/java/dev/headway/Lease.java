@@ -56,8 +56,8 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Settles the message for good, with a word to those who watch it. What is settled is not settled again: later
-     * calls do nothing.
+     * Settles the message for good, with a word to those who watch it. While the service is away it is tried for as
+     * long as the lease may live. What is settled is not settled again: later calls do nothing.
      *
      * @param result at most 4096 bytes; null: none
      * @throws HeadwayException LEASE_STALE or LEASE_GONE if this lease has no say any more, be it that the message is
@@ -65,8 +65,10 @@ public final class Lease implements AutoCloseable {
      */
     public synchronized void ack(byte[] result) {
         var request = AckRequest.newBuilder().setQueue(extension.getQueue()).addLeases(delivery.getLease());
-        request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result));
-        settle(SETTLING, true, () -> headway.call(QueueServiceGrpc.getAckMethod(), request.build()).getResults(0));
+        var ack = request.setResult(result == null ? ByteString.EMPTY : ByteString.copyFrom(result)).build();
+        var most = headway.callTimeout.plusSeconds(extension.getLease().getSeconds()); // while the lease may live
+        var rpc = QueueServiceGrpc.getAckMethod();
+        settle(SETTLING, true, () -> headway.call(rpc, ack, ack, most, new AtomicInteger()).getResults(0));
         extending.cancel(false);
     }
 
