@@ -153,9 +153,12 @@ class Player:
         return self._driver.ask(op, **fields)
 
     async def _judge(self, step: Json, asked: Asked) -> None:
-        """Waits for the answer and compares it with what the step expects."""
+        """Waits for the answer, which may have to come soon, and compares it with what the step expects."""
         try:
-            answer = await asked.answer()
+            async with asyncio.timeout(step.get("within")):
+                answer = await asked.answer()
+        except TimeoutError:
+            raise Mismatch(f"no answer within {step['within']} s") from None
         except RefusedByService as refused:
             if "error" not in step:
                 raise Mismatch(f"it failed: {refused}") from None

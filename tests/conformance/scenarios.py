@@ -45,8 +45,9 @@ OPERATIONS = {
 OF_RUNNER = {"await", "cancel", "pending", "handling", "cancelled", "ended", "fault"}
 # What an answer should be; `until` and `until_error` make the operation again until it is.
 EXPECTATIONS = {"expect", "until", "error", "until_error", "ends", "silent"}
-# What stands beside any operation. `start` gives it a name and does not wait for its answer.
-BESIDE = EXPECTATIONS | {"keep", "start", "to"}
+# What stands beside any operation. `start` gives it a name and does not wait for its answer; `within` says how many
+# seconds that may take, where a driver's answer may take longer.
+BESIDE = EXPECTATIONS | {"keep", "start", "to", "within"}
 _WORDS = re.compile(r"[A-Z][A-Z_]+")
 _RULE = re.compile(r"\*\*(P-[A-Z]+-\d+)\*\*")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -180,6 +181,23 @@ def always_an_error(op: str, fields: dict[str, Any]) -> RefusedByService:
 async def test_no_scenario_passes_with_a_driver_that_asks_no_service(scenario: Scenario, answering: Answering) -> None:
     with pytest.raises((Mismatch, RefusedByService, DriverFailed)):
         await Player(scenario, Pretender(answering), Nowhere(), patience_s=0).play()
+
+
+class Never(Told):
+    """An answer that does not come."""
+
+    async def answer(self) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+async def test_answer_that_comes_too_late_is_none() -> None:
+    driver = Pretender(nothing)
+    ask, step = driver.ask, {"call": "Describe", "within": 0.01, "error": {"code": "DEADLINE_EXCEEDED"}}
+    driver.ask = lambda op, **fields: Never(0, {}) if op == "call" else ask(op, **fields)  # type: ignore[method-assign]
+    scenario = Scenario(id="x", says="X.", proves=("P-GEN-1",), queue=None, steps=(step,))
+    with pytest.raises(Mismatch, match=r"no answer within 0\.01 s"):
+        await Player(scenario, driver, Nowhere()).play()
 
 
 @pytest.mark.parametrize(
