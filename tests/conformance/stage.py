@@ -13,12 +13,14 @@ from typing import Any
 from conformance.securing import Credentials
 from faults.wires import ReplyProxy
 from harness import FaultProxy, ServiceProcess, StoreServer
+from harness.conditions import eventually
 from harness.stores import free_port
 from wire.calls import Keys
 
 KINDS = ("shared", "proxied", "own", "fragile", "secured")
 _PREFIX = "__conformance__"
 _ALL = 1_000_000
+_LOST_S = 20.0
 
 
 @dataclass(slots=True)
@@ -60,6 +62,14 @@ class Scene:
     async def _mute(self, name: str, _: str) -> None:
         """Lets nothing through, and resets nothing."""
         self.proxies[name].silent = True
+
+    async def _swallow(self, name: str, _: str) -> None:
+        """Requests are lost on their way."""
+        self.proxies[name].swallowed = b""
+
+    async def _swallowed(self, name: str, queue: str) -> None:
+        """Waits until a request about the queue is lost."""
+        await eventually(lambda: queue.encode() in (self.proxies[name].swallowed or b""), within=_LOST_S)
 
     async def _restore(self, name: str, _: str) -> None:
         """Everything passes again."""

@@ -16,6 +16,7 @@ class FaultProxy:
 
     `refuse`: new connections are reset at once, standing ones too.
     `silent`: takes requests in, and passes nothing on in either direction.
+    `swallowed`: not None: takes requests in, and keeps them here instead of passing them on.
     `drop_replies`: probability that a chunk from the store is swallowed and its connection cut: the request was done,
     the answer is lost.
     `reset_mid_reply`: probability that half of a chunk from the store is sent before the connection is reset.
@@ -28,6 +29,7 @@ class FaultProxy:
         self.refuse = False
         self.drop_replies = 0.0
         self.reset_mid_reply = 0.0
+        self.swallowed: bytes | None = None
         self.connections = 0  # accepted so far
         self._flowing = asyncio.Event()
         self._flowing.set()
@@ -62,7 +64,7 @@ class FaultProxy:
     def restore(self) -> None:
         """Behaves from now on."""
         self.refuse, self.drop_replies, self.reset_mid_reply = False, 0.0, 0.0
-        self.silent = False
+        self.silent, self.swallowed = False, None
 
     async def __aenter__(self) -> Self:
         if self.listen:
@@ -119,6 +121,9 @@ class FaultProxy:
     async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(_CHUNK):
             await self._flowing.wait()
+            if self.swallowed is not None:
+                self.swallowed += chunk
+                continue
             writer.write(chunk)
             await writer.drain()
 
