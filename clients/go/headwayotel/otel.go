@@ -14,8 +14,15 @@ import (
 	"headway.dev/go/headwaypb"
 )
 
+// What the service takes: so many headers, and by its default so many bytes in a message.
+const (
+	mostHeaders = 64
+	mostBytes   = 1 << 20
+)
+
 // Inject is for [headway.Config].Dial: the headers "traceparent" and "tracestate" of the messages that Put puts tell
-// the span in which that is done, unless they have some of their own.
+// the span in which that is done, unless they have some of their own, or no room: beside 62 headers, or where the message
+// would be larger than 1 MiB.
 func Inject() grpc.DialOption { return grpc.WithChainUnaryInterceptor(inject) }
 
 func inject(
@@ -24,12 +31,14 @@ func inject(
 ) error {
 	headers := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, headers)
+	added := proto.Size(&headwaypb.Message{Headers: headers})
 	if put, is := request.(*headwaypb.PutRequest); is && len(headers) > 0 {
 		put = proto.Clone(put).(*headwaypb.PutRequest) // the caller's stays as it is
 		for _, message := range put.Messages {
-			if own := message.Headers; own["traceparent"] == "" {
-				message.Headers = maps.Clone(map[string]string(headers))
-				maps.Copy(message.Headers, own)
+			traced := maps.Clone(map[string]string(headers))
+			maps.Copy(traced, message.Headers)
+			if message.Headers["traceparent"] == "" && len(traced) <= mostHeaders && proto.Size(message)+added <= mostBytes {
+				message.Headers = traced
 			}
 		}
 		request = put

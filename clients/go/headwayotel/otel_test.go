@@ -2,6 +2,7 @@ package headwayotel
 
 import (
 	"context"
+	"strconv"
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
@@ -40,6 +41,26 @@ func TestTraceContextGoesWithMessagesThatHaveNone(t *testing.T) {
 	}
 	lease := &headway.Lease{Delivery: &headwaypb.Delivery{Message: sent[0]}}
 	if _, err := Extract(handle)(t.Context(), lease); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTraceContextThatFindsNoRoomIsLeftOut(t *testing.T) {
+	many := &headwaypb.Message{Headers: map[string]string{}}
+	for n := range 64 {
+		many.Headers[strconv.Itoa(n)] = "own"
+	}
+	full := &headwaypb.Message{Payload: make([]byte, 1<<20-10)}
+	request := &headwaypb.PutRequest{Messages: []*headwaypb.Message{many, full}}
+	invoke := func(_ context.Context, _ string, request, _ any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+		for _, message := range request.(*headwaypb.PutRequest).Messages {
+			if message.Headers["traceparent"] != "" {
+				t.Errorf("put %d bytes with %d headers", len(message.Payload), len(message.Headers))
+			}
+		}
+		return nil
+	}
+	if err := inject(trace.ContextWithSpanContext(t.Context(), span), "", request, nil, nil, invoke); err != nil {
 		t.Fatal(err)
 	}
 }

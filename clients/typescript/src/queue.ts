@@ -5,7 +5,7 @@ import type { Client } from "./client.js";
 import { HeadwayError } from "./errors.js";
 import { type Handler, Lease } from "./lease.js";
 import { backoffMs, pause, span, warn } from "./timing.js";
-import { currentHeaders } from "./trace.js";
+import { currentHeaders, traced } from "./trace.js";
 import { OF_CALLERS, repeated } from "./transport.js";
 import { ErrorReason, type MessageSchema, type PutResult, type WatchPositionResponse } from "./v1.js";
 
@@ -39,8 +39,8 @@ export class Queue {
 
   /** Puts a batch, in order; one result each, with `error` set if it was refused. Throws if all were for one reason. */
   async put(messages: MessageInitShape<typeof MessageSchema>[], how: CallOptions = {}): Promise<PutResult[]> {
-    const traced = await currentHeaders();
-    const made = messages.map((m) => (m.headers?.traceparent ? m : { ...m, headers: { ...m.headers, ...traced } }));
+    const context = await currentHeaders();
+    const made = messages.map((message) => traced(message, context));
     return (await this.client.queues.put({ queue: this.name, messages: made, wait: span(how.waitMs) }, how)).results;
   }
 

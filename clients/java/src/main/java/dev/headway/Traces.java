@@ -10,9 +10,14 @@ import io.opentelemetry.context.propagation.TextMapGetter;
  *
  * <p>Needs {@code io.opentelemetry:opentelemetry-api}, on which this client does not depend. Where the application has
  * it, and puts while a span is current, the headers {@code traceparent} and {@code tracestate} are written by
- * themselves, unless the message has a {@code traceparent} already.
+ * themselves, unless the message has a {@code traceparent} already, or no room: beside 62 headers, or where it would be
+ * larger than 1 MiB.
  */
 public final class Traces {
+    // What the service takes: so many headers, and by its default so many bytes in a message.
+    private static final int MOST_HEADERS = 64;
+    private static final int MOST_BYTES = 1 << 20;
+
     private static final TextMapGetter<Message> HEADERS = new TextMapGetter<>() {
         @Override
         public Iterable<String> keys(Message message) {
@@ -37,13 +42,17 @@ public final class Traces {
         return W3CTraceContextPropagator.getInstance().extract(Context.current(), message, HEADERS);
     }
 
-    /** The message with the current span in its headers, if there is one and the caller set none. */
+    /**
+     * The message with the current span in its headers, if there is one, the caller set none, and there is room: it must
+     * not be refused for what its producer did not write.
+     */
     static Message inject(Message message) {
         if (message.containsHeaders("traceparent")) {
             return message;
         }
         var traced = message.toBuilder();
         W3CTraceContextPropagator.getInstance().inject(Context.current(), traced, Message.Builder::putHeaders);
-        return traced.build();
+        var made = traced.build();
+        return made.getHeadersCount() <= MOST_HEADERS && made.getSerializedSize() <= MOST_BYTES ? made : message;
     }
 }

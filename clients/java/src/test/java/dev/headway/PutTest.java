@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import com.google.protobuf.ByteString;
 import com.google.rpc.ErrorInfo;
 import com.google.rpc.RetryInfo;
 import dev.headway.v1.Message;
@@ -117,6 +118,22 @@ class PutTest extends WithService {
         assertEquals(told, put.getMessages(1));
         var found = Span.fromContext(Traces.context(put.getMessages(0))).getSpanContext();
         assertEquals(span.getSpanId(), found.getSpanId());
+    }
+
+    @Test
+    void traceContextThatFindsNoRoomIsLeftOut() {
+        var many = Message.newBuilder();
+        for (int n = 0; n < 64; n++) {
+            many.putHeaders("own" + n, "x");
+        }
+        var full = Message.newBuilder().setPayload(ByteString.copyFrom(new byte[(1 << 20) - 10])).build();
+        var parts = PARENT.split("-");
+        var span = SpanContext.create(parts[1], parts[2], TraceFlags.getSampled(), TraceState.getDefault());
+        Runnable inject = () -> {
+            assertEquals(many.build(), Traces.inject(many.build()));
+            assertEquals(full, Traces.inject(full));
+        };
+        Context.root().with(Span.wrap(span)).wrap(inject).run();
     }
 
     @Test
