@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver"
@@ -86,8 +85,7 @@ func Connect(config Config) (*Client, error) {
 		grpc.WithDefaultServiceConfig(`{"loadBalancingConfig": [{"round_robin": {}}]}`),
 		// The service allows pings every 10 s and more.
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second}),
-	}
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 5 * time.Second})}
 	target := cmp.Or(strings.Join(config.Addresses, ","), strings.TrimSpace(os.Getenv("HEADWAY_ADDRESS")), "127.0.0.1:7420")
 	addresses := strings.Fields(strings.ReplaceAll(target, ",", " "))
 	if target = strings.Join(addresses, ","); len(addresses) > 1 {
@@ -163,7 +161,7 @@ func (c *Client) pause(ctx context.Context, failures int, err error) bool {
 	isPassing := is && (failed.RetryAfter > 0 || slices.Contains(passing, failed.Code) ||
 		failures == 0 && slices.Contains(ofCallers, failed.Code))
 	span := min(5*time.Second, 100*time.Millisecond<<max(0, min(failures-1, 16)))
-	return isPassing && c.Conn.GetState() != connectivity.Shutdown &&
+	return isPassing && c.Conn.GetState().String() != "SHUTDOWN" &&
 		sleep(ctx, time.Now().Add(max(span/2+rand.N(span/2), failed.RetryAfter)))
 }
 

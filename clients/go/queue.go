@@ -42,7 +42,9 @@ type Options struct {
 	// Attended is for Watch: messages that still wait when the watch ends, for whatever reason, are withdrawn.
 	Attended bool
 
-	idle context.Context // of Work: when it ends, nothing is to be leased any more
+	idle     context.Context // of Work: when it ends, nothing is to be leased any more
+	name     string          // of Work's Get, until one is answered
+	failures int             // how often that was not
 }
 
 // Handler works on one message. What it returns settles the lease, unless it did that itself:
@@ -74,16 +76,16 @@ type Lease struct {
 // The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
 // LEASE_GONE. If ctx ends while it waits, what was leased in that moment is given back, which takes 5 s at most.
 func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
-	tries, request := 0, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: rand.Text()}
-	if o.idle, request.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease != 0 {
-		request.Lease = durationpb.New(o.Lease)
+	tries, get := o.failures, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: cmp.Or(o.name, rand.Text())}
+	if o.idle, get.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease != 0 {
+		get.Lease = durationpb.New(o.Lease)
 	}
-	response, err := q.client.Queues.Get(o.idle, request, grpc.OnFinish(func(error) { tries++ }))
+	response, err := q.client.Queues.Get(o.idle, get, grpc.OnFinish(func(error) { tries++ }))
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	if err != nil && o.idle.Err() != nil { // it may have been answered in that moment: what it leased goes back
 		lasting, stop = context.WithTimeout(lasting, 5*time.Second)
-		ctx, request.Wait, handle = o.idle, nil, func(context.Context, *Lease) ([]byte, error) { return nil, err }
-		response, _ = q.client.Queues.Get(lasting, request)
+		ctx, get.Wait, handle = o.idle, nil, func(context.Context, *Lease) ([]byte, error) { return nil, err }
+		response, _ = q.client.Queues.Get(lasting, get)
 	}
 	defer stop()
 	if len(response.GetDeliveries()) == 0 {
@@ -91,7 +93,7 @@ func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found boo
 	}
 	work, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: request.Lease, end: end}
+	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: get.Lease, end: end}
 	go l.keepAlive(lasting, tries)
 	result, err := handle(work, l)
 	if err == nil {
@@ -118,13 +120,14 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 	o.Wait, o.idle = 30*time.Second, idle // longer saves calls, shorter notices a lost service sooner
 	for range max(1, o.Concurrency) {
 		slots.Go(func() error { // one message after the other
-			for failures := 1; idle.Err() == nil; failures++ {
+			for o := o; idle.Err() == nil; {
+				o.name = cmp.Or(o.name, rand.Text()) // one that was not answered may have leased something
 				found, err := q.Lease(ctx, handle, o)
-				if found || err == nil {
-					failures = 0
+				if o.failures++; found || err == nil {
+					o.name, o.failures = "", 0
 				} else if Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED) {
 					return nil
-				} else if !q.client.pause(idle, failures, err) && idle.Err() == nil {
+				} else if !q.client.pause(idle, o.failures, err) && idle.Err() == nil {
 					return err
 				}
 			}

@@ -402,6 +402,39 @@ func TestWorkGoesOnAfterFailuresAndEndsWhenTheQueueIsDrained(t *testing.T) {
 	}
 }
 
+func TestWorkKeepsTheNameOfAGetUntilOneIsAnswered(t *testing.T) {
+	s, extends := settles(acked, delayed, extended), make(chan struct{}, 100)
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			return nil, status.Error(codes.Internal, "lost, and not asked for again by the call itself")
+		}
+		return give(ctx, request)
+	}
+	s.extend = func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) {
+		extends <- struct{}{}
+		return extended, nil
+	}
+	handle := func(ctx context.Context, _ *Lease) ([]byte, error) {
+		select {
+		case <-extends: // it may be old
+			return nil, nil
+		case <-time.After(time.Minute):
+			return nil, errHandler
+		}
+	}
+	if err := connect(t, s).Queue("q").Work(t.Context(), handle, Options{Lease: time.Hour}); err != nil {
+		t.Error("ended with", err)
+	}
+	asked := requests[*headwaypb.GetRequest](s)
+	if len(asked) != 3 || asked[0].AttemptId != asked[1].AttemptId || asked[1].AttemptId == asked[2].AttemptId {
+		t.Errorf("asked %v", asked)
+	}
+	if len(requests[*headwaypb.AckRequest](s)) != 1 {
+		t.Error("it was not extended at once")
+	}
+}
+
 func TestWorkEndsWithWhatNoWaitingMends(t *testing.T) {
 	tooLarge := status.Error(codes.ResourceExhausted, "an answer larger than this client takes")
 	for _, lasting := range []error{refusal(codes.NotFound, "QUEUE_NOT_FOUND"), tooLarge} {

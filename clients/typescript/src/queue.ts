@@ -17,9 +17,10 @@ export type CallOptions = { waitMs?: number; signal?: AbortSignal };
 
 /**
  * How long a lease lasts when nothing extends it, in milliseconds (unset: the queue's policy), and the name of the Get
- * (unset: a new one): under the same name a lease that still lives comes once more.
+ * (unset: a new one): under the same name a lease that still lives comes once more. `isOld` says that the name was used
+ * before, so that what comes may lapse soon, and is extended at once.
  */
-export type LeaseOptions = CallOptions & { leaseMs?: number; attemptId?: string };
+export type LeaseOptions = CallOptions & { leaseMs?: number; attemptId?: string; isOld?: boolean };
 
 /** How many messages are worked on at once (unset: 1), and what stops that: what is held is finished first. */
 export type WorkOptions = { leaseMs?: number; concurrency?: number; stop?: AbortSignal };
@@ -45,7 +46,7 @@ export class Queue {
   }
 
   /** Leases one message; undefined if none came in time. The caller settles it: `ack`, `delay` or `giveBack`. */
-  async lease({ waitMs, leaseMs, signal, attemptId = unique() }: LeaseOptions = {}): Promise<Lease | undefined> {
+  async lease({ waitMs, leaseMs, signal, attemptId = unique(), isOld }: LeaseOptions = {}): Promise<Lease | undefined> {
     const request = { queue: this.name, attemptId, wait: span(waitMs), lease: span(leaseMs) };
     const call = createLinkedAbortController(this.client.closing.signal, signal); // of `any` Node 20 keeps something
     const asked = this.client.queues.get(request, { signal: call.signal }).finally(() => call.abort());
@@ -54,7 +55,7 @@ export class Queue {
       await (signal?.aborted && this.withLease((it) => it.giveBack(), { attemptId }).catch(() => undefined));
       throw error;
     });
-    const lease = deliveries[0] && new Lease(this, deliveries[0], repeated.has(request), leaseMs);
+    const lease = deliveries[0] && new Lease(this, deliveries[0], isOld === true || repeated.has(request), leaseMs);
     await (this.client.closing.signal.aborted && lease?.giveBack()); // it came all the same
     this.client.closing.signal.throwIfAborted();
     return lease;
@@ -85,11 +86,12 @@ export class Queue {
     const ending = new AbortController();
     const signal = AbortSignal.any([ending.signal, this.client.closing.signal, ...(stop ? [stop] : [])]);
     const slot = async () => {
-      for (let failures = 0; !signal.aborted; ) {
+      for (let [failures, attemptId] = [0, unique()]; !signal.aborted; ) {
         try {
-          // A longer wait saves calls, a shorter one notices a lost service sooner.
-          const lease = await this.lease({ waitMs: 30_000, leaseMs, signal });
-          failures = 0;
+          // A longer wait saves calls, a shorter one notices a lost service sooner. A Get that was not answered may have
+          // leased something, so the next one has its name.
+          const lease = await this.lease({ waitMs: 30_000, leaseMs, signal, attemptId, isOld: failures > 0 });
+          [failures, attemptId] = [0, unique()];
           await lease?.handle(handler).catch(warn);
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
-import { Code, type ServiceImpl } from "@connectrpc/connect";
+import { Code, ConnectError, type ServiceImpl } from "@connectrpc/connect";
 import { Client, ErrorReason, type HeadwayError, type Lease } from "@headway/client";
 import { type DelayRequest, type ExtendRequest, type GetRequest, type QueueService, Settled } from "@headway/client/v1";
 import { broken, DELIVERY, pass, refusal, settle, transportOf } from "./service.js";
@@ -483,6 +483,27 @@ test("a worker goes on with the token of now, and ends when that is refused", as
     assert.equal(acks.length, 1);
     assert.deepEqual([names.length, new Set(names).size, names[0], names[2]], [4, 2, names[1], names[3]]);
   }
+});
+
+test("a worker keeps the name of its get until one is answered, and extends what that brings at once", async () => {
+  const names: string[] = [];
+  const { client, extensions } = serviceOf({
+    get: ({ attemptId }) => {
+      if (names.push(attemptId) === 1) {
+        throw new ConnectError("lost, and not asked for again by the call itself", Code.Internal);
+      }
+      if (names.length > 2) {
+        throw refusal(Code.FailedPrecondition, ErrorReason.QUEUE_DRAINED);
+      }
+      return { deliveries: [DELIVERY] };
+    },
+  });
+  const worker = client.queue("q").work(async () => settle());
+  await pass(1_000);
+  await worker;
+  assert.equal(names[0], names[1]);
+  assert.notEqual(names[1], names[2]);
+  assert.equal(extensions.length, 1);
 });
 
 test("a get that does not wait, and is refused, is not made again", async () => {
