@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from harness import StoreServer
-from headwayd.domain.model import OnDuplicate, Policy, Purged
+from headwayd.domain.model import DelayOrder, OnDuplicate, Policy, Purged
 from headwayd.store import keys, scripts
 from stateful.clients import FOREVER_MS
 from stateful.machines import BUDGET, CLOCK, CLOCK_KEY, EXAMPLES, run_examples
@@ -159,6 +159,38 @@ class QueueMachine(WatchedMachine):
         if found is not None:
             assert isinstance(found, bytes)
             assert found.endswith(expected or b"")
+
+    @precondition(lambda self: not self.model.is_closed and self.model.bound == 0 and self.model.line)
+    @rule(picks=st.lists(st.integers(0, 43), min_size=1, max_size=3), gives_back=st.booleans())
+    def foreign_put_and_get_at_once(self, picks: list[int], *, gives_back: bool) -> None:
+        """Between what both did to the line and what they count something leaves it, then leases come back."""
+        base, model = self.base, self.model
+        holes = None
+        while holes != (holes := self.raw.zcard(f"{base}:x:holes")):  # as above
+            self._sweep_both()
+        if not model.line or (self.window_ms != FOREVER_MS and model.messages[model.line[0]].id):
+            return
+        head = model.name_of(("ticket", model.line[0]), model.messages[model.line[0]])
+        named = [both for both in zip(*self._names(picks), strict=True) if both[0] not in (head, str(model.tail + 1))]
+        for role in ("producer", "consumer"):
+            assert self.raw.rpop(f"{base}:{role}_free") is not None
+        self.raw.rpop(base)
+        self.raw.lpush(base, b"foreign")
+        model.foreign_get()
+        message = model.foreign_put(b"foreign")
+        outcomes = self.run(self.store.withdraw(self.name, [made for _, made in named], **BUDGET))
+        assert [self._withdrawn(outcome) for outcome in outcomes] == model.withdraw([name for name, _ in named])
+        live = [(ticket, token) for life, ticket, token in self.leases if life == self.life and ticket in model.leased]
+        if gives_back and live:
+            order = DelayOrder(queue=self.name, leases=[token for _, token in live], delay_ms=0, keep_attempt=True)
+            results = self.run(self.store.delay(order, **BUDGET))
+            assert [r.settled.name for r in results] == model.delay(live, [], mode="delay", ms=0, keeps=True)
+        for role, counter in (("producer", "produced_messages"), ("consumer", "consumed_messages")):
+            self.raw.incr(f"{base}:stats:{counter}")
+            self.raw.lpush(f"{base}:{role}_free", 0)
+        self._sweep_both()
+        if model.time_to_live_ms:
+            message.expires_at = self.now + model.time_to_live_ms
 
 
 @pytest.fixture(params=[(MANY, MANY), (2, MANY), (MANY, 1)], ids=["short lines", "as if long", "as if many came back"])

@@ -116,7 +116,8 @@ type QueueServiceClient interface {
 	// Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
 	// and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
 	// `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
-	// STALE (somebody works on it) or GONE. Errors: none of its own.
+	// STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if something is to be postponed by id while foreign
+	// clients hold both roles; then nothing happened.
 	Delay(ctx context.Context, in *DelayRequest, opts ...grpc.CallOption) (*DelayResponse, error)
 	// Keeps leases alive and may tell how far the work has come.
 	//
@@ -461,7 +462,8 @@ type QueueServiceServer interface {
 	// Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
 	// and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
 	// `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
-	// STALE (somebody works on it) or GONE. Errors: none of its own.
+	// STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if something is to be postponed by id while foreign
+	// clients hold both roles; then nothing happened.
 	Delay(context.Context, *DelayRequest) (*DelayResponse, error)
 	// Keeps leases alive and may tell how far the work has come.
 	//

@@ -262,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="swept-without-end",
         defect="Whatever happens in a queue whose leases wait to lapse sends the sweeper there at once.",
         file=INCLUDE + "commit.lua",
-        old="S.lapse_at or S.due_said\n",
+        old="(S.lapse_at or S.due_said)\n",
         new="S.lapse_at\n",
         test=MANY_END + "test_a_lease_that_waits_to_lapse_does_so_in_time_whatever_else_happens",
     ),

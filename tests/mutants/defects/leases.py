@@ -104,8 +104,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="lapse-costs-no-attempt",
         defect="A lapsed lease is no failed delivery: a message that kills its workers is delivered for ever.",
         file=INCLUDE + "due.lua",
-        old="record.failures = record.failures + 1",
-        new="record.failures = record.failures",
+        old="record.failures, record.error, lapsed = record.failures + 1, ",
+        new="record.failures, record.error, lapsed = record.failures, ",
         test=WIRE + "test_lapse.py::test_lapsed_leases_spend_attempts_until_the_message_is_dead",
     ),
     Mutant(

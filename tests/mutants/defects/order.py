@@ -6,6 +6,7 @@ from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
 ANEW = "tests/faults/test_made_anew.py::"
 FOREIGN_AGE = "tests/integration/test_foreign_age.py::"
+HALFWAY = "tests/integration/test_foreign_halfway.py::"
 PURGE = "tests/integration/test_purge_steps.py::"
 REDRIVE = "tests/integration/test_redrive_steps.py::"
 
@@ -34,6 +35,62 @@ MUTANTS: tuple[Mutant, ...] = (
         old="not sides[i] and is_waiting(S, ticket)",
         new="is_waiting(S, ticket)",
         test=FOREIGN_AGE + "test_what_is_put_behind_keeps_its_own_time",
+    ),
+    Mutant(
+        name="wrong-one-withdrawn",
+        defect="Between a foreign put and get and their counts a Withdraw removes the message behind the one meant.",
+        file=INCLUDE + "places.lua",
+        old="    if unsure then\n",
+        new="    if false then\n",
+        test=HALFWAY + "test_what_is_withdrawn_by_its_id_goes_and_not_the_one_behind_it",
+    ),
+    Mutant(
+        name="a-place-unknown-taken-for-known",
+        defect="A message without an id is taken out where its ticket says, though it may have moved up.",
+        file=INCLUDE + "places.lua",
+        old="  return '', false\n",
+        new="  return '', index\n",
+        test=HALFWAY + "test_what_is_withdrawn_by_a_made_id_goes_and_not_the_one_behind_it",
+    ),
+    Mutant(
+        name="wrong-hole-filled",
+        defect="What was withdrawn deep in the line is taken out while it is not sure where it stands.",
+        file=INCLUDE + "places.lua",
+        old="  if S.is_hole_near then return end\n",
+        new="",
+        test=HALFWAY + "test_what_is_far_from_both_ends_is_taken_out_when_it_is_sure_where_it_stands",
+    ),
+    Mutant(
+        name="given-back-behind-a-pop",
+        defect="What is given back while it is not sure what stands at the head changes its ticket with another.",
+        file=INCLUDE + "line.lua",
+        old="if #all == 0 or not is_unsure(S) then",
+        new="if true then",
+        test=HALFWAY + "test_what_is_given_back_goes_to_the_head_when_it_is_sure_what_stands_there",
+    ),
+    Mutant(
+        name="due-at-a-place-unknown",
+        defect="Leases lapse, and messages expire and fall due, while it is not sure what stands where.",
+        file=INCLUDE + "due.lua",
+        old="  if is_unsure(S) then\n",
+        new="  if false then\n",
+        test=HALFWAY + "test_what_is_due_waits_until_it_is_sure_where_it_goes",
+    ),
+    Mutant(
+        name="redriven-to-a-place-unknown",
+        defect="Redrive puts the dead back behind a foreign put that nobody has seen, and names change their messages.",
+        file=INCLUDE + "queue.lua",
+        old=" or is_unsure(S) then return 0 end",
+        new=" then return 0 end",
+        test=HALFWAY + "test_the_dead_find_no_room_while_it_is_not_sure_where_they_stand",
+    ),
+    Mutant(
+        name="swept-without-rest",
+        defect="What is due and has to wait for foreign clients is looked after without a pause.",
+        file=INCLUDE + "commit.lua",
+        old="    return math.max(due, S.now + pause)\n",
+        new="    return due\n",
+        test=HALFWAY + "test_what_is_due_waits_until_it_is_sure_where_it_goes",
     ),
     Mutant(
         name="redriven-there-and-back",
@@ -111,8 +168,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="redriven-beside-a-foreign-put",
         defect="Redrive takes the room that a foreign producer has found and is about to take.",
         file=INCLUDE + "queue.lua",
-        old="if S.bound > 0 and not role_is_free('producer') then return 0 end",
-        new="",
+        old="if S.bound > 0 and not role_is_free('producer') or is_unsure(S) then return 0 end",
+        new="if is_unsure(S) then return 0 end",
         test=REDRIVE + "test_nothing_is_put_into_a_bounded_line_while_a_foreign_client_holds_the_producers_role",
     ),
     Mutant(

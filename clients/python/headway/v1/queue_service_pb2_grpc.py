@@ -249,7 +249,8 @@ class QueueServiceServicer(object):
         Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
         and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
         `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
-        STALE (somebody works on it) or GONE. Errors: none of its own.
+        STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if something is to be postponed by id while foreign
+        clients hold both roles; then nothing happened.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

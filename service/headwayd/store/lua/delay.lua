@@ -9,7 +9,8 @@
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then the leases (see include/settle)
 -- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each lease, then for each
---        message id; or echo, TOO_FAR; or why there is no queue.
+--        message id; or echo, TOO_FAR; or echo, ROLE_IN_USE, 'producer', holder: foreign clients hold both roles, and
+--        until one is free nothing is postponed by id; or why there is no queue.
 -- O(k log n), and O(NEAR) for each waiting message. Wakes waiting consumers by the line's change.
 -- @include due
 -- @include settle
@@ -24,6 +25,11 @@ local lease_count = tonumber(ARGV[7 + id_count])
 if string.sub(when, 1, 1) == 'a' and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then
   commit(S, false, nil)
   return { ARGV[1], T.TOO_FAR }
+end
+
+if id_count > 0 and is_unsure(S) then
+  commit(S, false, nil)
+  return { ARGV[1], T.ROLE_IN_USE, 'producer', holder_of('producer') }
 end
 
 local function due_of(record)
@@ -95,7 +101,7 @@ end, function(i, ticket, outcome, record, is_of_this_life)
   if reason ~= '' then record.error = reason end
   record.flags = without_flag(record.flags, FLAG.LAPSED)
   local due = due_of(record)
-  if due > S.now then
+  if due > S.now and not is_unsure(S) then   -- else it may be another's element
     local element, whole = take_one(S, ticket)
     record.expires_at = whole.expires_at
     put_aside(i, ticket, element, record, due)
@@ -105,7 +111,7 @@ end, function(i, ticket, outcome, record, is_of_this_life)
   end
 end)
 drop_leases(S, dropped, string.sub(ARGV[4], 1, 1) ~= 'o')
-return_to_head(S, back)
+give_back(S, back)
 
 -- By id: what waits is taken out of the line, what is delayed gets another time.
 local function postpone(name)

@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Keeps leases alive from now on; takes up again those that lapsed and that nobody took, if there is a slot.
+-- Keeps leases alive from now on; takes up again those that lapsed and that nobody took, if there is a slot and it is
+-- sure where they stand.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] lease (ms); '0' = the queue's policy
 -- ARGV[4] how far the work has come (0 to 1), '' = nothing told; ARGV[5] a note
@@ -29,7 +30,7 @@ each_lease(S, 8, tonumber(ARGV[7]), function(i, ticket, packed)
   note_progress(ticket)
   results[i] = { T.EXTENDED, record.failures }
 end, function(i, ticket, outcome)
-  if outcome == T.LAPSED and (limit == 0 or leased_count(S) < limit) then
+  if outcome == T.LAPSED and (limit == 0 or leased_count(S) < limit) and not is_unsure(S) then
     local element, record = take_one(S, ticket)
     record.failures = record.failures - 1
     record.flags = with_flag(without_flag(record.flags, FLAG.LAPSED), FLAG.RETAKEN)

@@ -2,6 +2,8 @@
 -- The end of every script that changed something: the state is written back, and whoever waits for it is told.
 
 local LONGEST_WAIT_MS = 100   -- of a lease whose deadline has come, until it lapses (see due)
+-- What is due and cannot be done yet is looked after again when it is an eighth later than it was due, but within these.
+local SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 5, 100
 
 -- When time alone next changes something here: the first due message, deadline, expiry, or thing to forget. 0 = never.
 local function next_due(S)
@@ -15,12 +17,13 @@ local function next_due(S)
   end
   if S.extras > 0 then first_of(K.delayed) end
   -- What should have lapsed may wait; where it was not looked at in this step, for as long as was said.
-  local lapse_at = S.lapse_at or S.due_said
+  local lapse_at = not S.is_put_off and (S.lapse_at or S.due_said)
   first_of(K.leases, lapse_at)
   if S.n_bundled > 0 then first_of(K.bundle_at, lapse_at) end
   if S.expiring == 1 then first_of(K.expiry) end
   if S.standing > 0 and S.extras > 0 then first_of(K.place_at) end
   if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end
+  if S.is_hole_near and (due == 0 or S.now + LONGEST_PAUSE_MS < due) then due = S.now + LONGEST_PAUSE_MS end
   if S.aged < S.tail then due = S.now end
   return due
 end
@@ -54,6 +57,10 @@ local function commit(S, made_room, me)
     fields[#fields + 1] = value
   end
   if #fields > 0 then redis.call('HSET', K.meta, unpack(fields)) end
+  if S.is_put_off and due > 0 then
+    local pause = math.min(math.max(math.floor((S.now - due) / 8), SHORTEST_PAUSE_MS), LONGEST_PAUSE_MS)
+    return math.max(due, S.now + pause)
+  end
   return due
 end
 

@@ -30,7 +30,8 @@ local function lapsing(S)
   return S.lapse_at > S.now and 0 or DUE_AT_ONCE
 end
 
--- Leases whose deadline has come: an attempt is spent; the messages go back to the head, or to the dead. The last of
+-- Leases whose deadline has come: an attempt is spent, but of what was given back (`give_back`); the messages go back to
+-- the head, or to the dead. The last of
 -- them come first: with deadlines in ticket order each batch goes before the one before. O(k log n).
 local function lapse(S, most)
   local untied = 0
@@ -44,13 +45,17 @@ local function lapse(S, most)
   local tickets = redis.call('ZREVRANGEBYSCORE', K.leases, S.now, '-inf', 'LIMIT', 0, most)
   if #tickets == 0 then return 0 end
   local records, elements = fields_of(K.lease, tickets), fields_of(K.body, tickets)
-  local back = {}
+  local back, lapsed = {}, 0
   for i = #tickets, 1, -1 do
     local ticket, record = tickets[i], unpack_record(records[i])
-    record.failures = record.failures + 1
-    record.flags = with_flag(record.flags, FLAG.LAPSED)
-    record.error = 'the lease lapsed'
-    if attempts_are_used_up(S, record.failures) then
+    local is_back = has_flag(record.flags, FLAG.BACK)
+    if is_back then
+      record.flags = without_flag(record.flags, FLAG.BACK)
+    else
+      record.failures, record.error, lapsed = record.failures + 1, 'the lease lapsed', lapsed + 1
+      record.flags = with_flag(record.flags, FLAG.LAPSED)
+    end
+    if not is_back and attempts_are_used_up(S, record.failures) then
       bury(S, ticket, elements[i], record, CAUSE.ATTEMPTS)
     else
       back[#back + 1] = { ticket = tonumber(ticket), element = elements[i], record = record }
@@ -58,7 +63,7 @@ local function lapse(S, most)
   end
   return_to_head(S, back)
   drop_leases(S, tickets, false)
-  redis.call('HINCRBY', K.meta, 'n_lapsed', #tickets)   -- not a part of S: few scripts need it
+  redis.call('HINCRBY', K.meta, 'n_lapsed', lapsed)   -- not a part of S: few scripts need it
   return #tickets
 end
 
@@ -109,15 +114,21 @@ local function promote(S, most)
   return #due
 end
 
--- All of it. True if there may be more that is due already.
+-- All of it, but what moves messages only while it is sure where they stand. True if there may be more that is due
+-- already.
 local function do_what_is_due(S)
   -- Nothing is due before what was told last (see `commit`).
   if not S.is_new and (S.due_said == 0 or S.due_said > S.now) then return S.aged < S.tail end
   keep_keys()
-  local most = lapsing(S)
-  local lapsed = most > 0 and lapse(S, most) or 0
-  local is_expiring = expire_old(S)
-  local joined = promote(S, DUE_AT_ONCE)
+  local most, lapsed, is_expiring, joined = 0, 0, false, 0
+  if is_unsure(S) then
+    S.is_put_off = true
+  else
+    most = lapsing(S)
+    lapsed = most > 0 and lapse(S, most) or 0
+    is_expiring = expire_old(S)
+    joined = promote(S, DUE_AT_ONCE)
+  end
   lose_places(S)
   tidy(S)
   return lapsed > 0 and lapsed == most or is_expiring or joined == DUE_AT_ONCE or S.aged < S.tail

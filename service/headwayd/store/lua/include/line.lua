@@ -66,6 +66,20 @@ local function return_to_head(S, all)
   S.len = S.len + #list
 end
 
+-- Puts messages back whose leases have been dropped. While it is not sure what stands at the head (`is_unsure`) they
+-- stay as leases that nobody has, and lapse as soon as it is, at no cost. As return_to_head.
+local function give_back(S, all)
+  if #all == 0 or not is_unsure(S) then return return_to_head(S, all) end
+  S.is_put_off = true
+  for _, entry in ipairs(all) do
+    local ticket, record = text_of(entry.ticket), entry.record
+    record.nonce, record.flags = NO_NONCE, with_flag(without_flag(record.flags, FLAG.RETAKEN), FLAG.BACK)
+    redis.call('ZADD', K.leases, S.now, ticket)
+    redis.call('HSET', K.lease, ticket, pack_record(record))
+    redis.call('HSET', K.body, ticket, entry.element)
+  end
+end
+
 -- Lets messages join the tail. `list` holds {element, name, expires_at, record, from}; the record may be nil, and
 -- `from` is the reference that the message, or the one it replaces, had before. Returns the first ticket. O(k log n).
 local function join_tail(S, list)

@@ -1,4 +1,4 @@
--- @include keys blocks record
+-- @include keys blocks record frame
 -- Where the messages stand in the list, when some were taken from its middle (withdrawn, expired, postponed, replaced).
 --
 -- A list cannot lose an element from its middle cheaply. So:
@@ -6,6 +6,7 @@
 --   x:holes  those whose element still stands in the list, because it was far from both ends; also tickets of
 --            x:returned, which are sorted as they are there. A hole is taken out when the head has come near, long
 --            before a foreign client could pop it.
+-- While it is not sure where what stands (`is_unsure`) whatever leaves the line is a hole, but where an id tells it apart.
 -- S.returned counts the elements of returned messages, holes among them; S.n_gaps and S.n_holes are the sets' sizes.
 
 local LOOKED_AT = 100   -- gaps that are passed one by one before it is looked how far they go on
@@ -164,18 +165,34 @@ local function remove_elements(indexes, size)
   if from_tail > 0 then redis.call('LREM', K.q, from_tail, mark) end
 end
 
+-- The element of a waiting message that may stand one place nearer to the head than its ticket says, and its place: known
+-- by an id that names it. '' and false if none does.
+local function element_with_id(ticket, index)
+  for i, element in ipairs(redis.call('LRANGE', K.q, -(index + 1), -math.max(index, 1))) do
+    local id = read_frame(element)
+    if id and redis.call('HGET', K.ids, id) == 'w' .. ticket then return element, index + 1 - i end
+  end
+  return '', false
+end
+
 -- Takes waiting messages out of the line wherever they stand; all behind move up. Returns their elements and records
--- (false where none is kept). O(log n) each, and O(NEAR) once.
+-- (false where none is kept). While it is not sure where they stand (`is_unsure`) they are told only of those that an
+-- id names, '' of others. O(log n) each, and O(NEAR) once.
 local function take_out(S, tickets)
-  local elements, indexes, sides = {}, {}, fields_of(K.side, tickets)
+  local elements, indexes, sides, unsure = {}, {}, fields_of(K.side, tickets), is_unsure(S)
   for i, ticket in ipairs(tickets) do
     indexes[i] = index_of(S, ticket)
-    elements[i] = redis.call('LINDEX', K.q, -(indexes[i] + 1))
+    if unsure then
+      elements[i], indexes[i] = element_with_id(ticket, indexes[i])
+      S.is_hole_near = S.is_hole_near or not indexes[i]
+    else
+      elements[i] = redis.call('LINDEX', K.q, -(indexes[i] + 1))
+    end
   end
   local size, near = S.size, {}
   for i, ticket in ipairs(tickets) do
-    local number = tonumber(ticket)
-    local is_near = indexes[i] < NEAR or size - indexes[i] <= NEAR
+    local number, index = tonumber(ticket), indexes[i]
+    local is_near = index and (index < NEAR or size - index <= NEAR)
     if number > S.head then
       redis.call('ZADD', K.gaps, ticket, ticket)
       add(S, 'n_gaps', 1)
@@ -184,7 +201,7 @@ local function take_out(S, tickets)
       S.returned = S.returned - 1
     end
     if is_near then
-      near[#near + 1] = indexes[i]
+      near[#near + 1] = index
     else
       redis.call('ZADD', K.holes, number > S.head and ticket or order_of(S, ticket), ticket)
       add(S, 'n_holes', 1)
@@ -214,6 +231,8 @@ end
 local function fill_holes(S)
   local first = redis.call('ZRANGE', K.holes, 0, 0)[1]
   if not first or index_of(S, first) >= NEAR / 2 then return end
+  S.is_hole_near = is_unsure(S)
+  if S.is_hole_near then return end
   local filled, indexes = {}, {}
   for _, ticket in ipairs(redis.call('ZRANGE', K.holes, 0, NEAR)) do
     local index = index_of(S, ticket)

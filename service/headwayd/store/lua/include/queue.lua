@@ -32,6 +32,11 @@ local function count_extras()
 end
 local function has_extra(S, key) return S.extras > 0 and redis.call('EXISTS', key) == 1 end
 
+-- Whether a foreign producer and a foreign consumer are both amid something: then the one may have pushed and the other
+-- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; and a
+-- closed queue takes no pushes.
+local function is_unsure(S) return not S.closed and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0 end
+
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
 -- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
 -- over what foreign clients took. O(1), O(log n) per message taken from the middle that they passed.
@@ -53,7 +58,8 @@ local function load(joining)
               put_sum_at = 0, n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false,
               was_full = false, policy = false, log = false, bits = false, at_commit = false, made_room = false,
               time_known = false, called = false, present = false, lapse_at = false, is_line_empty = false,
-              n_finished = false }
+              n_finished = false, is_put_off = false,
+              is_hole_near = false }
   for i = FIRST_COUNTER, #CORE do
     local value = meta[i]
     if value and value ~= '0' then S[CORE[i]] = value + 0 end
@@ -265,7 +271,7 @@ local function holder_of(role) return redis.call('GET', role == 'producer' and K
 -- How many of the dead may join the line. A foreign producer that holds its role may have found the room already that it
 -- is about to take.
 local function room_for_the_dead(S)
-  if S.bound > 0 and not role_is_free('producer') then return 0 end
+  if S.bound > 0 and not role_is_free('producer') or is_unsure(S) then return 0 end
   return room_of(S)
 end
 

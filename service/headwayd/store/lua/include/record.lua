@@ -15,6 +15,7 @@ local FLAG = {
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
   HELD = 16,     -- it tells by whom: only while it is leased
   RETAKEN = 32,  -- the last lease lapsed, and its holder took it up again
+  BACK = 64,     -- its lease has ended, and it goes back to the head as soon as it is sure what stands there
 }
 local NO_NONCE = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 

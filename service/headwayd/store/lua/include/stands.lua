@@ -60,7 +60,7 @@ local function release_owned(S, tickets, is_gone)
     back[i] = { ticket = tonumber(theirs[i]), element = element, record = record }
   end
   drop_leases(S, theirs, false, records)
-  return_to_head(S, back)
+  give_back(S, back)
 end
 
 -- A waiter is no more: its turns, and what it may still have leased because the answer that told of it was lost.
