@@ -37,6 +37,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FOREIGN_AGE + "test_what_is_put_behind_keeps_its_own_time",
     ),
     Mutant(
+        name="never-counted-for-ever",
+        defect="What a foreign client did and never counted hides what others do later.",
+        file=INCLUDE + "queue.lua",
+        old="set(S, 'seen_prod', S.prod) end\n  if S.seen_cons > S.cons",
+        new="end\n  if false",
+        test=HALFWAY + "test_what_foreign_clients_never_counted_hides_nothing_that_others_do_later",
+    ),
+    Mutant(
+        name="counted-late-counted-twice",
+        defect="What a foreign client has done and counts later is taken for another put.",
+        file=INCLUDE + "queue.lua",
+        old="if S.seen_prod > S.prod and role_is_free('producer') then",
+        new="if S.seen_prod > S.prod then",
+        test=HALFWAY + "test_what_is_counted_late_is_not_counted_twice",
+    ),
+    Mutant(
         name="wrong-one-withdrawn",
         defect="Between a foreign put and get and their counts a Withdraw removes the message behind the one meant.",
         file=INCLUDE + "places.lua",

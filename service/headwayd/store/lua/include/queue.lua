@@ -32,6 +32,10 @@ local function count_extras()
 end
 local function has_extra(S, key) return S.extras > 0 and redis.call('EXISTS', key) == 1 end
 
+local function role_is_free(role)
+  return redis.call('EXISTS', role == 'producer' and K.producer_free or K.consumer_free) == 1
+end
+
 -- Whether a foreign producer and a foreign consumer are both amid something: then the one may have pushed and the other
 -- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; and a
 -- closed queue takes no pushes.
@@ -102,6 +106,9 @@ local function load(joining)
     add(S, 'n_departed', S.pops - holes)
     set(S, 'seen_len', S.size)
   end
+  -- Whoever had a role and has not counted never will: what is counted next is something else.
+  if S.seen_prod > S.prod and role_is_free('producer') then set(S, 'seen_prod', S.prod) end
+  if S.seen_cons > S.cons and role_is_free('consumer') then set(S, 'seen_cons', S.cons) end
   S.len = S.size - S.n_holes + holes
   return S
 end
@@ -263,9 +270,6 @@ end
 -- How many leases are out: those that are kept by themselves, and those in bundles.
 local function leased_count(S) return redis.call('ZCARD', K.leases) + S.n_bundled end
 
-local function role_is_free(role)
-  return redis.call('EXISTS', role == 'producer' and K.producer_free or K.consumer_free) == 1
-end
 local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
 
 -- How many of the dead may join the line. A foreign producer that holds its role may have found the room already that it
