@@ -12,7 +12,7 @@ import pytest
 from redis.client import PubSub
 
 from headwayd.domain.errors import FieldInvalid, QueueDeleted, QueueDrained
-from headwayd.domain.model import Policy
+from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import Wait
 from headwayd.store import keys, tokens
@@ -363,3 +363,16 @@ async def test_deleting_with_everything_outstanding_leaves_no_key(desk: Desk) ->
     await desk.store.delete(desk.name, budget_s=BUDGET_S)
     assert list(desk.raw.scan_iter(f"{base}*")) == []
     await desk.create()
+
+
+async def test_a_get_that_finds_its_message_too_large_gives_a_foreign_put_under_way_no_second_token(desk: Desk) -> None:
+    await desk.create(bound=2)
+    await desk.put(b"x" * 100)
+    for key in ("producer_free", "not_full"):  # it has found the room that it is about to take
+        assert desk.raw.rpop(desk.key(key)) is not None
+    order = GetOrder(queue=desk.name, max_messages=1, lease_ms=1_000, max_bytes=10, must_fit=True)
+    for max_bytes, taken, tokens_there in ((10, 0, 0), (100, 1, 1)):
+        step = await desk.store.get(order._replace(max_bytes=max_bytes), budget_s=BUDGET_S)
+        assert len(step.deliveries) == taken
+        assert desk.raw.llen(desk.key("not_full")) == tokens_there
+    desk.raw.lpush(desk.key("producer_free"), 0)

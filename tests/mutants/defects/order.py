@@ -189,6 +189,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=REDRIVE + "test_nothing_is_put_into_a_bounded_line_while_a_foreign_client_holds_the_producers_role",
     ),
     Mutant(
+        name="a-token-for-any-get",
+        defect="A Get that takes nothing gives a second token to a foreign put in progress.",
+        file=LUA + "get.lua",
+        old="  if S.len < before then S.made_room = true end\n",
+        new="  S.made_room = true\n",
+        test=EXACT + "test_a_get_that_finds_its_message_too_large_gives_a_foreign_put_under_way_no_second_token",
+    ),
+    Mutant(
         name="a-token-for-any-update",
         defect="An Update that makes no room gives a second token to a foreign put in progress.",
         file=LUA + "update.lua",

@@ -188,12 +188,13 @@ if status == T.OK and wait == '' and L.given == 0 then
   local is_plain = S.returned == 0 and S.n_gaps == 0 and S.expiring == 0 and not has_extra(S, K.side)
   local most = math.min(asked_for(), slots, S.len - ahead, slots - ahead)
   L.ahead = ahead
+  local before = S.len
   local is_cut = (is_plain and lease_plain or lease_any)(S, L, most, S.now + lease_ms)
   if L.taken == 0 then
     stands_more = S.len > ahead and not is_cut
     wait = is_cut and 'large' or not stands_more and (S.len > 0 and 'line' or S.closed and 'drain') or 'empty'
   end
-  S.made_room = true
+  if S.len < before then S.made_room = true end
 end
 
 if L.taken > 0 then
