@@ -12,7 +12,7 @@ import pytest
 from redis.client import PubSub
 
 from headwayd.domain.errors import FieldInvalid, QueueDeleted, QueueDrained
-from headwayd.domain.model import GetOrder, Policy
+from headwayd.domain.model import DelayOrder, GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import Wait
 from headwayd.store import keys, tokens
@@ -376,3 +376,29 @@ async def test_a_get_that_finds_its_message_too_large_gives_a_foreign_put_under_
         assert len(step.deliveries) == taken
         assert desk.raw.llen(desk.key("not_full")) == tokens_there
     desk.raw.lpush(desk.key("producer_free"), 0)
+
+
+@pytest.mark.parametrize("how", ["redriven", "postponed"])
+async def test_a_lease_has_no_say_of_the_ticket_that_its_message_has_later(desk: Desk, how: str) -> None:
+    """Its last lease lapsed, so a late ack by its own ticket was good."""
+    await desk.create(max_attempts=1 if how == "redriven" else 2)
+    await desk.put(b"one", ids=["one"])
+    lease = (await desk.take_one(lease_ms=1_000)).lease
+    desk.at(1_000)
+    await desk.sweep()
+    if how == "redriven":
+        await desk.store.redrive(desk.name, "", message_ids=[], most=5, budget_s=BUDGET_S)
+    else:
+        order = DelayOrder(queue=desk.name, leases=[], message_ids=["one"], delay_ms=10)
+        await desk.store.delay(order, budget_s=BUDGET_S)
+        desk.at(1_010)
+        await desk.sweep()
+    name = tokens.decode(lease)
+    forged = tokens.encoder(name.generation)(name.ticket + 1, name.nonce[:16], 1)
+    assert tokens.decode(forged) == name._replace(ticket=name.ticket + 1)
+    extended = await desk.store.extend(desk.name, [forged], 1_000, budget_s=BUDGET_S)
+    assert [one.settled.name for one in extended] == ["STALE"]
+    assert await desk.ack(forged, lease) == ["STALE", "STALE"]
+    delivery = await desk.take_one()
+    assert (delivery.ticket, delivery.attempt) == (2, 1 if how == "redriven" else 2)
+    assert await desk.is_sound()

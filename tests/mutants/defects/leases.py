@@ -101,6 +101,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     # Attempts and the way to the dead.
     Mutant(
+        name="lapsed-under-another-ticket",
+        defect="The lease of a message that lapsed settles it also under the ticket that it gets later.",
+        file=INCLUDE + "names.lua",
+        old="  record.nonce, record.flags = NO_NONCE, without_flag(record.flags, FLAG.LAPSED)\n",
+        new="",
+        test=EXACT + "test_a_lease_has_no_say_of_the_ticket_that_its_message_has_later",
+    ),
+    Mutant(
         name="lapse-costs-no-attempt",
         defect="A lapsed lease is no failed delivery: a message that kills its workers is delivered for ever.",
         file=INCLUDE + "due.lua",

@@ -51,7 +51,7 @@ end
 local results, back, dropped, released = {}, {}, {}, {}
 local function put_aside(i, ticket, element, record, due)
   keep_made_id(S, ticket, element, record)
-  if record.nonce ~= NO_NONCE then remember(S, ticket, record, MARK.BACK, '') end
+  leave_lease(S, ticket, record)
   set_aside(S, element, record, due, ticket)
   results[i] = { T.DELAYED, record.failures, text_of(due) }
 end
@@ -128,7 +128,7 @@ local function postpone(name)
   if record.put_at == 0 then record.put_at = known.put_at end
   if reason ~= '' then record.error = reason end
   keep_made_id(S, ref, element, record)
-  if state == 'w' and record.nonce ~= NO_NONCE then remember(S, ref, record, MARK.BACK, '') end
+  if state == 'w' then leave_lease(S, ref, record) end
   set_aside(S, element, record, math.max(due, S.now), ref)
   return { T.DELAYED, record.failures, text_of(math.max(due, S.now)) }
 end

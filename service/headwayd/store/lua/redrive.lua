@@ -47,7 +47,7 @@ local list = {}
 for i, corpse in ipairs(fields_of(K.corpse, refs)) do
   local record, element = unpack_corpse(corpse)
   keep_made_id(S, refs[i], element, record)
-  if record.nonce ~= NO_NONCE then remember(S, refs[i], record, MARK.BACK, '') end
+  leave_lease(S, refs[i], record)
   record.failures, record.replays, record.expires_at = 0, record.replays + 1, 0
   list[i] = { element = element, record = record, name = name_of(element, record), expires_at = 0,
               from = refs[i] }

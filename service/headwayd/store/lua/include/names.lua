@@ -50,6 +50,12 @@ local function remember(S, ref, record, mark, result)
   end
 end
 
+-- The message gets another reference than this one: its last lease has no say there. O(log n).
+local function leave_lease(S, ref, record)
+  if record.nonce ~= NO_NONCE then remember(S, ref, record, MARK.BACK, '') end
+  record.nonce, record.flags = NO_NONCE, without_flag(record.flags, FLAG.LAPSED)
+end
+
 -- A digest of payload and headers, but those that tell of the put: it is the same message in another trace.
 local function digest_of(element)
   return string.sub(redis.sha1hex(body_of(element)), 1, 16)
