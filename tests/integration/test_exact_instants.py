@@ -402,3 +402,28 @@ async def test_a_lease_has_no_say_of_the_ticket_that_its_message_has_later(desk:
     delivery = await desk.take_one()
     assert (delivery.ticket, delivery.attempt) == (2, 1 if how == "redriven" else 2)
     assert await desk.is_sound()
+
+
+async def test_ids_that_foreign_clients_take_while_others_are_looked_for_are_found(desk: Desk) -> None:
+    await desk.create()
+    count, first, more = 2_000, 1, 1_500
+    for start in range(0, count, 500):
+        await desk.put(*[b"x"] * 500, ids=[f"id-{n}" for n in range(start, start + 500)])
+    desk.foreign_get()
+    at_ms = 0
+    for _ in range(2):  # the second step begins to look, and is not at the end by far
+        await desk.sweep()
+        at_ms += 1_100
+        desk.at(at_ms)
+    await desk.sweep()
+    assert desk.raw.hget(desk.key("meta"), "scan") not in (b"-1", b"0")
+    desk.raw.rpop(desk.key("q"), more)
+    desk.raw.incrby(desk.key("consumed_messages"), more)
+    for _ in range(100):
+        await desk.sweep()
+        at_ms += 60
+        desk.at(at_ms)
+    assert desk.raw.hget(desk.key("meta"), "scan") == b"-1"
+    states = [state[:1] for state in desk.raw.hvals(desk.key("ids"))]
+    assert (states.count(b"w"), states.count(b"f")) == (count - first - more, first + more)
+    assert await desk.is_sound()

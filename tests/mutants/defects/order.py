@@ -37,6 +37,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FOREIGN_AGE + "test_what_is_put_behind_keeps_its_own_time",
     ),
     Mutant(
+        name="taken-behind-the-search",
+        defect="Ids that foreign clients take behind the search for such stay for ever.",
+        file=INCLUDE + "queue.lua",
+        old=" elseif S.scan_again == 0 then set(S, 'scan_again', 1) end",
+        new=" end",
+        test=EXACT + "test_ids_that_foreign_clients_take_while_others_are_looked_for_are_found",
+    ),
+    Mutant(
         name="never-counted-for-ever",
         defect="What a foreign client did and never counted hides what others do later.",
         file=INCLUDE + "queue.lua",

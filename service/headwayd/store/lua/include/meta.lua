@@ -6,7 +6,7 @@
 -- in bundles; include/bundles), seq (last sequence number of the delayed), line (last number in the producer line),
 -- died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time told to the
 -- processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that foreign clients
--- took; -1 = none goes on), expiring (1 = x:expiry may hold something), aged (tickets up to here were given the queue's
+-- took; -1 = none goes on), scan_again (1 = they took some meanwhile), expiring (1 = x:expiry may hold something), aged (tickets up to here were given the queue's
 -- time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its making is over),
 -- offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in the consumer line),
 -- turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals; n_departed: what ever left the line at
@@ -24,7 +24,7 @@ local CORE = { 'gen', 'turn_to', 'layout', 'head', 'tail', 'seen_len', 'seen_pro
 local FIRST_COUNTER = 3   -- all but the first two are numbers, in both
 local function other_fields()
   return { 'offer_to', 'scan', 'offer_at', 'turn_at', 'seq', 'line', 'died', 'n_expired', 'n_withdrawn', 'n_foreign',
-    'born', 'logged' }
+    'born', 'logged', 'scan_again' }
 end
 
 -- Fields and values that x:meta begins with. A small hash is kept as one piece that is searched from its front, and to

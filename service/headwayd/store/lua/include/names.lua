@@ -248,7 +248,9 @@ local function tidy(S)
         if state == 'f' then finish_name(S, name, ref, mark, nil) end
       end
     end
-    set(S, 'scan', found[1] == '0' and '-1' or found[1])
+    local is_over = found[1] == '0' and S.scan_again == 0   -- else it may have passed some that were taken then
+    if found[1] == '0' and not is_over then set(S, 'scan_again', 0) end
+    set(S, 'scan', is_over and '-1' or found[1])
     if S.scan ~= '-1' then again(S.now + SCAN_PAUSE_MS) end
   end
   if is_more then

@@ -180,7 +180,7 @@ local function book_pops(S)
     remove_fields(K.side, gone)
   end
   if redis.call('EXISTS', K.ids) == 1 then
-    if S.scan == '-1' then set(S, 'scan', '0') end
+    if S.scan == '-1' then set(S, 'scan', '0') elseif S.scan_again == 0 then set(S, 'scan_again', 1) end
     tidy_by(S, S.now)
   end
 end
