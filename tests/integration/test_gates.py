@@ -12,10 +12,10 @@ import redis
 
 from harness import StoreServer, eventually
 from harness.batches import calls_of
-from headwayd.domain.errors import QueueNotFound, StoreFull
+from headwayd.domain.errors import HeadwayError, NotDurable, QueueNotFound, StoreFull
 from headwayd.domain.model import Policy
 from headwayd.engine.ports import PutStep
-from headwayd.store import frames, gates, keys
+from headwayd.store import frames, gates, keys, trouble
 from integration.desk import BUDGET_S, HOUR_MS, PREFIX, Desk, desk_at, queue_of, store_of
 
 BODIES = [b"%03d" % number + b"x" * 300 for number in range(200)]
@@ -343,3 +343,28 @@ async def test_a_user_who_may_not_do_all_of_it_puts_without_a_gate(
         assert desk.raw.exists(desk.key("gate")) == 0
         assert await desk.is_sound()
         assert gates_tried(desk.raw) <= tried + tries
+
+
+@pytest.mark.parametrize(
+    ("setting", "usual", "means"),
+    [("maxmemory", 0, StoreFull), ("min-replicas-to-write", 0, NotDurable)],
+    ids=["full", "without replicas"],
+)
+async def test_what_befalls_the_store_within_the_transaction_is_told_as_what_it_is(
+    store_server: StoreServer, setting: str, usual: int, means: type[HeadwayError]
+) -> None:
+    """Then it is the end of the transaction that fails, in words of its own."""
+    with store_server.client() as raw:
+        connection = raw.connection_pool.get_connection()
+        try:
+            for command in (("MULTI",), ("LPUSHX", "nowhere", "x")):
+                connection.send_command(*command)
+                connection.read_response()
+            raw.config_set(setting, 1)
+            connection.send_command("EXEC")
+            with pytest.raises(redis.exceptions.ExecAbortError) as aborted:
+                connection.read_response()
+        finally:
+            raw.config_set(setting, usual)
+            raw.connection_pool.release(connection)
+    assert type(trouble.refused(aborted.value)) is means

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from redis.exceptions import ExecAbortError, NoPermissionError, NoScriptError, OutOfMemoryError, ReadOnlyError
+from redis.exceptions import ExecAbortError, NoPermissionError, NoScriptError, ReadOnlyError
 
 from headwayd.domain.bare import BareMessages
 from headwayd.domain.model import NewMessage
@@ -43,7 +43,8 @@ def test_its_commands_are_those_of_one_slot_and_tell_the_payloads_once() -> None
 QUEUED = [b"OK", b"QUEUED", b"QUEUED", b"QUEUED"]
 DONE = [[b"echo", b"OK"], 100, [b"echo", b"OK", 1]]
 OTHERS_SHUT = [b"another's echo", b"GATE_SHUT"]
-READ_ONLY, FULL = ReadOnlyError("You can't write"), OutOfMemoryError("command not allowed")
+READ_ONLY = ReadOnlyError("You can't write")
+FULL = ExecAbortError("Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.")
 DENIED, UNKNOWN, ABORTED = (
     NoPermissionError("no permissions"),
     NoScriptError("No matching script"),

@@ -43,6 +43,8 @@ _WORD_OF_CLASS: dict[type[Exception], str] = {
     redis_errors.OutOfMemoryError: "OOM",
     redis_errors.NoPermissionError: "NOPERM",
 }
+# What stands before the error that befalls a transaction only at its end.
+_ABORTED = "Transaction discarded because of: "
 # redis-py has one class for all that concerns passwords, and takes the first word off. What the rest begins with; the
 # last one is our own.
 _WORD_OF_REFUSED_PASSWORD = {
@@ -80,7 +82,7 @@ def word_of(error: Exception) -> str:
     if isinstance(error, redis_errors.AuthenticationError):
         words = (word for begins, word in _WORD_OF_REFUSED_PASSWORD.items() if str(error).startswith(begins))
         return next(words, "NOAUTH")
-    return str(error).split(" ", 1)[0]
+    return str(error).removeprefix(_ABORTED).split(" ", 1)[0]
 
 
 def refused(error: Exception) -> HeadwayError:

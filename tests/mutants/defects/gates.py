@@ -10,6 +10,14 @@ GATE = INCLUDE + "gate.lua"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="full-within-a-transaction",
+        defect="A store that becomes full within a transaction is told as a defect.",
+        file="store/trouble.py",
+        old=".removeprefix(_ABORTED)",
+        new="",
+        test="tests/integration/test_gates.py::test_what_befalls_the_store_within_the_transaction_is_told_as_what_it_is",
+    ),
+    Mutant(
         name="gate-past-the-bound",
         defect="A batch for which there is no room goes through the gate.",
         file=GATE,
