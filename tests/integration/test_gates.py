@@ -368,3 +368,15 @@ async def test_what_befalls_the_store_within_the_transaction_is_told_as_what_it_
             raw.config_set(setting, usual)
             raw.connection_pool.release(connection)
     assert type(trouble.refused(aborted.value)) is means
+
+
+async def test_the_gate_opens_again_when_all_that_was_due_is_done(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"one", delay_ms=10)
+    desk.at(10)
+    await desk.sweep()
+    assert desk.raw.hget(desk.key("meta"), "due_said") == b"0"
+    opened = gates_opened(desk.raw)
+    await desk.put_many(BODIES)
+    assert gates_opened(desk.raw) == opened + 1
+    assert await desk.is_sound()

@@ -10,6 +10,14 @@ GATE = INCLUDE + "gate.lua"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="shut-by-what-is-over",
+        defect="Where something was due once no gate opens any more, and each step looks for what is due.",
+        file="store/lua/include/commit.lua",
+        old="    set(S, 'due_said', 0) ",
+        new="    ",
+        test="tests/integration/test_gates.py::test_the_gate_opens_again_when_all_that_was_due_is_done",
+    ),
+    Mutant(
         name="full-within-a-transaction",
         defect="A store that becomes full within a transaction is told as a defect.",
         file="store/trouble.py",

@@ -48,6 +48,8 @@ local function commit(S, made_room, me)
   if due > 0 and (S.due_said == 0 or due < S.due_said or S.due_said <= S.now) and due ~= S.due_said then
     set(S, 'due_said', due)
     redis.call('PUBLISH', ARGV[2] .. DUE_CHANNEL, text_of(due) .. ' ' .. BASE)
+  elseif due == 0 and S.due_said > 0 and S.due_said <= S.now then
+    set(S, 'due_said', 0)   -- else each step would look for what is due
   end
   local fields = {}
   for name in pairs(S.dirty) do
