@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from headwayd.domain.model import DelayOrder, Policy
-from integration.desk import BUDGET_S, START_MS, Desk
+from integration.desk import BUDGET_S, HOUR_MS, START_MS, Desk
 
 TICK_MS = 100  # as lua/include/put_times.lua has it
 ENTRIES, OF_ENTRY, PART = 12_000, 2, 1_000
@@ -198,3 +198,19 @@ async def test_all_that_the_head_has_passed_go_in_one_command(long: Desk, act: s
     assert times(long) <= 2
     assert await peek(long, 1, 2) == [(skipped + n, put_at_ms(skipped + n)) for n in (2, 3)]
     assert await long.is_sound()
+
+
+async def test_what_a_foreign_client_put_and_nobody_has_noticed_is_told_as_new(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"old", b"older")
+    desk.at(HOUR_MS)
+    desk.raw.lpush(desk.key("q"), b"foreign")
+    desk.raw.incr(desk.key("produced_messages"))
+    desk.foreign_get()
+    assert await peek(desk, 1, 9) == [(2, START_MS), (3, START_MS + HOUR_MS)]
+    desk.foreign_get()
+    assert await peek(desk, 1, 9) == [(3, START_MS + HOUR_MS)]
+    assert (await desk.counts()).oldest_age_ms == 0
+    await desk.sweep()
+    desk.at(HOUR_MS + 50)
+    assert await peek(desk, 1, 9) == [(3, START_MS + HOUR_MS)]

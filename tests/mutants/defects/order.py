@@ -37,6 +37,15 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FOREIGN_AGE + "test_what_is_put_behind_keeps_its_own_time",
     ),
     Mutant(
+        name="as-old-as-the-put-before",
+        defect="A look tells what a foreign client has just put as old as what was put before it.",
+        file=INCLUDE + "names.lua",
+        old="  if S.skipped and tonumber(ticket) > S.tail - S.pushes then return S.now end\n",
+        new="",
+        test="tests/integration/test_put_times.py::"
+        "test_what_a_foreign_client_put_and_nobody_has_noticed_is_told_as_new",
+    ),
+    Mutant(
         name="taken-behind-the-search",
         defect="Ids that foreign clients take behind the search for such stay for ever.",
         file=INCLUDE + "queue.lua",

@@ -65,9 +65,8 @@ while position <= last do
       local record = side and unpack_record(side) or new_record(0)
       bytes = bytes + #element + #record.error
       if bytes > most_bytes and given > 0 then return reply end
-      local _, framed_at = id_of(element)
       local put_at = record.put_at
-      if not side then put_at = framed_at > 0 and framed_at or S.is_new and 0 or put_time(S, tonumber(ticket)) end
+      if not side then put_at = S.is_new and select(2, id_of(element)) or put_at_of(S, ticket, element) end
       for _, value in ipairs({ ticket, position, record.failures, text_of(put_at), record.id, record.error, element }) do
         reply[#reply + 1] = value
       end

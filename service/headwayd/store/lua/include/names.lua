@@ -19,10 +19,12 @@ local function id_of(element)
 end
 
 -- When the message was put that waits, or has just left the line, with this ticket, and of which no record tells it; 0
--- if nobody knows. O(log n).
+-- if nobody knows. What a look sees and nobody has booked yet was put now, as the step that books it will say. O(log n).
 local function put_at_of(S, ticket, element)
   local _, put_at = id_of(element)
-  return put_at > 0 and put_at or put_time(S, tonumber(ticket))
+  if put_at > 0 then return put_at end
+  if S.skipped and tonumber(ticket) > S.tail - S.pushes then return S.now end
+  return put_time(S, tonumber(ticket))
 end
 
 -- The name that x:ids may know the message by; '' if its reference is its name.
