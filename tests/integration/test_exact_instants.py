@@ -427,3 +427,16 @@ async def test_ids_that_foreign_clients_take_while_others_are_looked_for_are_fou
     states = [state[:1] for state in desk.raw.hvals(desk.key("ids"))]
     assert (states.count(b"w"), states.count(b"f")) == (count - first - more, first + more)
     assert await desk.is_sound()
+
+
+async def test_nobody_overtakes_a_producer_that_stands_behind_many_that_are_gone(desk: Desk) -> None:
+    await desk.create(bound=2)
+    await desk.put(b"one")
+    with listening(desk, ":x:wake:alive"):
+        desk.raw.zadd(desk.key("producers"), {f"gone-{n}#1": n for n in range(1, 251)} | {"alive#1": 251})
+        for left in (151, 1, 1):  # a hundred are dropped when the step begins, and a hundred at its end
+            assert len((await desk.put(b"overtakes")).outcomes) == 0
+            assert desk.raw.zcard(desk.key("producers")) <= left
+        step = await desk.put(b"two", waiter="alive#1", line_ticket=251)
+    assert len(step.outcomes) == 1
+    assert [delivery.payload for delivery in await desk.take(5)] == [b"one", b"two"]

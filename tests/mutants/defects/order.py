@@ -46,6 +46,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "test_what_a_foreign_client_put_and_nobody_has_noticed_is_told_as_new",
     ),
     Mutant(
+        name="overtaken-behind-a-hundred",
+        defect="A producer that stands behind a hundred that are gone is overtaken.",
+        file=INCLUDE + "queue.lua",
+        old="  return redis.call('ZRANGE', K.producers, 0, 0)[1] ",
+        new="  return nil ",
+        test=EXACT + "test_nobody_overtakes_a_producer_that_stands_behind_many_that_are_gone",
+    ),
+    Mutant(
         name="taken-behind-the-search",
         defect="Ids that foreign clients take behind the search for such stay for ever.",
         file=INCLUDE + "queue.lua",

@@ -339,5 +339,5 @@ local function first_producer(S, me, offers)
     end
     leave_producers(first)
   end
-  return nil
+  return redis.call('ZRANGE', K.producers, 0, 0)[1]   -- the next step looks whether it lives
 end
