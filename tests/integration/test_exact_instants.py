@@ -429,6 +429,22 @@ async def test_ids_that_foreign_clients_take_while_others_are_looked_for_are_fou
     assert await desk.is_sound()
 
 
+async def test_who_takes_all_the_while_has_their_ids_looked_for_once_a_second(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(*[b"x"] * 400, ids=[f"id-{n}" for n in range(400)])
+
+    def looks() -> int:
+        asked: dict[str, dict[str, int]] = desk.raw.info("commandstats")
+        return asked.get("cmdstat_hscan", {}).get("calls", 0)
+
+    before = looks()
+    for step in range(300):
+        desk.at(step * 10)
+        desk.foreign_get()
+        await desk.sweep()
+    assert 2 <= looks() - before <= 10
+
+
 async def test_nobody_overtakes_a_producer_that_stands_behind_many_that_are_gone(desk: Desk) -> None:
     await desk.create(bound=2)
     await desk.put(b"one")

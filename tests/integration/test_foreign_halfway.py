@@ -13,6 +13,7 @@ import pytest
 from harness import StoreServer
 from headwayd.domain.errors import RoleInUse
 from headwayd.domain.model import DelayOrder, Outcome, Policy
+from headwayd.store import tokens
 from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at, queue_of
 
 ROLES = {"producer": "produced_messages", "consumer": "consumed_messages"}
@@ -60,6 +61,15 @@ async def test_what_is_withdrawn_by_its_id_goes_and_not_the_one_behind_it(desk: 
         assert desk.raw.llen(desk.key("q")) == 3  # its id tells where it stands, so no foreign client gets it
     assert await left(desk) == [b"3", b"4", b"foreign"]
     assert await desk.withdraw("m2") == [Outcome.WITHDRAWN.name]
+
+
+async def test_what_a_foreign_client_has_just_taken_is_not_withdrawn(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"1", b"2", ids=["m1", "m2"])
+    with halfway(desk):
+        assert await desk.withdraw("m1") == [Outcome.UNKNOWN.name]  # finished, and nobody knows how
+    assert await left(desk) == [b"2", b"foreign"]
+    assert (await desk.counts()).taken_by_foreign == 1
 
 
 async def test_what_is_withdrawn_by_a_made_id_goes_and_not_the_one_behind_it(desk: Desk) -> None:
@@ -113,6 +123,11 @@ async def test_what_is_given_back_goes_to_the_head_when_it_is_sure_what_stands_t
         [settled] = await desk.give_back(leases[-1], delay_ms=0)
         assert (settled.settled.name, settled.attempts) == ("RELEASED", 1)
         assert await desk.ack(leases[-1]) == ["STALE"]
+        given = tokens.decode(leases[-1])
+        made_up = tokens.encoder(given.generation)(given.ticket, bytes(16), 0)
+        assert await desk.ack(made_up) == ["GONE"]
+        extended = await desk.store.extend(desk.name, [made_up], HOUR_MS, budget_s=BUDGET_S)
+        assert [one.settled.name for one in extended] == ["GONE"]
         await desk.sweep()
         assert (await desk.counts()).leased == 1
     await desk.sweep()
@@ -143,6 +158,9 @@ async def test_what_is_due_waits_until_it_is_sure_where_it_goes(desk: Desk) -> N
         desk.at(2_000)
         await desk.sweep()
         assert told[-1] == 0.1
+        desk.at(9_000)
+        report = await desk.store.check(desk.name, max_entries=1_000, budget_s=BUDGET_S)
+        assert not [finding for finding in report.findings if "does no service sweep" in finding]
     await desk.sweep()
     counts = await desk.counts()
     assert (counts.leased, counts.delayed, counts.expired) == (0, 0, 2)
@@ -191,6 +209,26 @@ async def test_one_of_them_alone_keeps_nothing_waiting(desk: Desk) -> None:
         assert desk.raw.exists(desk.key("holes")) == 0
         desk.raw.lpush(desk.key(f"{role}_free"), 0)
     assert await left(desk) == [b"3"]
+
+
+async def test_what_one_of_them_did_is_seen_and_then_nothing_waits(desk: Desk) -> None:
+    """Until that one has counted it does nothing more. Where many stock clients want the roles none is ever free."""
+    await desk.create()
+    await desk.put(b"1", b"2", b"3", ids=["m1", "m2", "m3"])
+    await desk.put(b"later", ids=["later"], delay_ms=1_000)
+    for role in ROLES:
+        desk.raw.rpop(desk.key(f"{role}_free"))
+    desk.raw.rpop(desk.key("q"))
+    desk.at(1_000)
+    await desk.sweep()
+    assert (await desk.counts()).delayed == 0
+    desk.raw.lpush(desk.key("q"), b"foreign")
+    assert await desk.withdraw("m2") == [""]
+    assert desk.raw.exists(desk.key("holes")) == 0
+    for role, counter in ROLES.items():
+        desk.raw.incr(desk.key(counter))
+        desk.raw.lpush(desk.key(f"{role}_free"), 0)
+    assert await left(desk) == [b"3", b"later", b"foreign"]
 
 
 async def test_from_a_closed_queue_it_is_sure_what_was_taken(desk: Desk) -> None:

@@ -57,7 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="taken-behind-the-search",
         defect="Ids that foreign clients take behind the search for such stay for ever.",
         file=INCLUDE + "queue.lua",
-        old=" elseif S.scan_again == 0 then set(S, 'scan_again', 1) end",
+        old=" elseif S.scan ~= '0' then set(S, 'scan_again', 1) end",
         new=" end",
         test=EXACT + "test_ids_that_foreign_clients_take_while_others_are_looked_for_are_found",
     ),

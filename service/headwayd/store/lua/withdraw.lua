@@ -21,6 +21,8 @@ for i = 4, #ARGV do
     result = { T.FINISHED, mark }
   elseif state and seen[ref] then
     result = { T.FINISHED, MARK.WITHDRAWN }
+  elseif state == 'w' and is_taken_unseen(S, ARGV[i], ref) then
+    result = { T.FINISHED, MARK.TAKEN }
   elseif state then
     seen[ref] = true
     if state == 'w' then tickets[#tickets + 1] = ref else seqs[#seqs + 1] = string.sub(ref, 2) end

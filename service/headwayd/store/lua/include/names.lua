@@ -253,7 +253,7 @@ local function tidy(S)
     local is_over = found[1] == '0' and S.scan_again == 0   -- else it may have passed some that were taken then
     if found[1] == '0' and not is_over then set(S, 'scan_again', 0) end
     set(S, 'scan', is_over and '-1' or found[1])
-    if S.scan ~= '-1' then again(S.now + SCAN_PAUSE_MS) end
+    if S.scan ~= '-1' then again(S.now + (S.scan == '0' and TIDY_EVERY_MS or SCAN_PAUSE_MS)) end
   end
   if is_more then
     next_at = S.now

@@ -175,6 +175,12 @@ local function element_with_id(ticket, index)
   return '', false
 end
 
+-- Whether a foreign client has popped a waiting message with an id of its own and that is not booked yet: it stands at
+-- neither of its two places.
+local function is_taken_unseen(S, name, ticket)
+  return is_given(name) and is_unsure(S) and not select(2, element_with_id(ticket, index_of(S, ticket)))
+end
+
 -- Takes waiting messages out of the line wherever they stand; all behind move up. Returns their elements and records
 -- (false where none is kept). While it is not sure where they stand (`is_unsure`) they are told only of those that an
 -- id names, '' of others. O(log n) each, and O(NEAR) once.

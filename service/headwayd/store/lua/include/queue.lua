@@ -37,9 +37,12 @@ local function role_is_free(role)
 end
 
 -- Whether a foreign producer and a foreign consumer are both amid something: then the one may have pushed and the other
--- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; and a
--- closed queue takes no pushes.
-local function is_unsure(S) return not S.closed and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0 end
+-- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; a
+-- closed queue takes no pushes; and who was seen to act and has not counted acts no more, so the other leaves a trace, too.
+local function is_unsure(S)
+  return not S.closed and S.seen_prod <= S.prod and S.seen_cons <= S.cons
+    and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0
+end
 
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
 -- Afterwards `S.size` is the number of elements in the list, `S.len` how many messages wait, and `S.passed` the walk
@@ -180,7 +183,7 @@ local function book_pops(S)
     remove_fields(K.side, gone)
   end
   if redis.call('EXISTS', K.ids) == 1 then
-    if S.scan == '-1' then set(S, 'scan', '0') elseif S.scan_again == 0 then set(S, 'scan_again', 1) end
+    if S.scan == '-1' then set(S, 'scan', '0') elseif S.scan ~= '0' then set(S, 'scan_again', 1) end
     tidy_by(S, S.now)
   end
 end

@@ -39,6 +39,7 @@ local function named_leases(S, from, count, take)
   local args, tickets, generations, nonces, numbers, named, kept = ARGV, {}, {}, {}, {}, 0, 0
   while named < count do
     local generation, nonce, run = args[from], args[from + 1], tonumber(args[from + 2])
+    if nonce == NO_NONCE then generation = '' end   -- nobody was ever given that: see give_back
     local at, first = from + 2, run < 0 and tonumber(args[from + 3])
     if first then run = -run end
     local bundle = generation == S.gen and read_bundle(S, string.sub(nonce, 1, 16))
