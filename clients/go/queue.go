@@ -74,7 +74,8 @@ type Lease struct {
 // See [Handler] for what becomes of the message.
 //
 // The error is the handler's, or why nothing could be leased, or that the ack came too late to count: LEASE_STALE or
-// LEASE_GONE. If ctx ends while it waits, what was leased in that moment is given back, which takes 5 s at most.
+// LEASE_GONE. If ctx ends while it waits, what was leased in that moment is given back, which takes 5 s at most; if it
+// ends later, settling takes no longer than the call timeout once the handler has returned.
 func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found bool, err error) {
 	tries, get := o.failures, &headwaypb.GetRequest{Queue: q.name, MaxMessages: 1, AttemptId: cmp.Or(o.name, rand.Text())}
 	if o.idle, get.Wait = cmp.Or(o.idle, ctx), durationpb.New(o.Wait); o.Lease != 0 {
@@ -96,6 +97,7 @@ func (q *Queue) Lease(ctx context.Context, handle Handler, o Options) (found boo
 	l := &Lease{Delivery: response.Deliveries[0], queue: q, asked: get.Lease, end: end}
 	go l.keepAlive(lasting, tries)
 	result, err := handle(work, l)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(q.client.callTimeout, stop) })() // cut off, it takes no longer
 	if err == nil {
 		err = l.Ack(lasting, result)
 	}
@@ -243,9 +245,8 @@ func (l *Lease) extend(ctx context.Context, request *headwaypb.ExtendRequest) er
 // done with it now has no say.
 func (l *Lease) IsLost() bool { return l.loss.Load() != nil }
 
-type settled interface {
-	GetResults() []*headwaypb.SettleResult
-}
+type results = []*headwaypb.SettleResult
+type settled interface{ GetResults() results }
 
 // settle makes a call about a lease that is not settled, and notes what the service says of it; what it says to an
 // Extend once nothing settles the lease any more, for an Ack that overtakes one makes it look lost.

@@ -561,6 +561,31 @@ func TestWorkThatIsCutOffGivesBackWhatItHolds(t *testing.T) {
 	}
 }
 
+func TestWorkThatIsCutOffDoesNotTryAnAckForAsLongAsTheLeaseMayLive(t *testing.T) {
+	s := holding()
+	s.ack = func(*headwaypb.AckRequest) (headwaypb.Settled, error) { return 0, errBroken }
+	client, err := Connect(Config{Addresses: []string{serve(t, s)}, CallTimeout: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	handle := func(context.Context, *Lease) ([]byte, error) {
+		cancel()
+		return nil, nil
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- client.Queue("q").Work(ctx, handle, Options{Lease: time.Hour}) }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, context.Canceled) || len(requests[*headwaypb.AckRequest](s)) == 0 {
+			t.Error("ended with", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it still tries")
+	}
+}
+
 func TestWhatAGetThatWasCancelledLeasedGoesBackForFree(t *testing.T) {
 	for _, isWorker := range []bool{true, false} {
 		s := settles(acked, delayed, extended)
