@@ -17,6 +17,7 @@ import pytest
 import trustme
 
 from harness import ServiceProcess, eventually
+from harness.ipv6 import has_ipv6
 from harness.scraping import fetch
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.http import protocol
@@ -309,16 +310,6 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
         with pytest.raises(CannotListenHttp):
             await HttpServer(behind, listen=f"{taken}:{port}").start()
     await both.stop(STOP)
-
-
-def has_ipv6() -> bool:
-    """Whether this machine has an address of that family."""
-    try:
-        with socket.socket(socket.AF_INET6) as one:
-            one.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
 
 
 async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> None:

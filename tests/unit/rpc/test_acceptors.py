@@ -19,6 +19,7 @@ import trustme
 from grpc_channelz.v1 import channelz_pb2
 from grpc_channelz.v1.channelz import ChannelzServicer
 
+from harness.ipv6 import has_ipv6
 from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
 from headwayd.rpc.books import server_ids
 from headwayd.rpc.listening import CannotListen
@@ -155,7 +156,7 @@ async def test_what_connections_begin_is_counted_until_it_is_counted_anew() -> N
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::]", "0.0.0.0"])
 async def test_an_address_is_theirs_alone(host: str) -> None:
-    if ":" in host and not socket.has_ipv6:
+    if ":" in host and not has_ipv6():
         pytest.skip("this machine has no IPv6")
     async with accepting(f"{host}:0") as (_, [address]):
         assert listeners(address) >= COUNT
@@ -168,7 +169,7 @@ async def test_an_address_is_theirs_alone(host: str) -> None:
 
 @pytest.mark.parametrize("host", ["[::]", "0.0.0.0"])
 async def test_either_address_of_all_is_of_both_families(host: str) -> None:
-    if not socket.has_ipv6:
+    if not has_ipv6():
         pytest.skip("this machine has no IPv6")
     async with accepting(f"{host}:0") as (_, [address]):
         port = address.rpartition(":")[2]

@@ -45,7 +45,7 @@ export class Stream {
       headers: authorization(), signal: control.signal, cache: "no-store",
     }));
     if (!response.ok) {
-      const refusal = await response.json().catch(() => ({ code: 14, text: response.statusText }));
+      const refusal = await soon(response.json()).catch(() => ({ code: 14, text: response.statusText }));
       if (![400, 401, 403].includes(response.status)) return true;
       if (!this.closed) this.state("refused", refusal);
       return false;
