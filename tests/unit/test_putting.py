@@ -40,6 +40,7 @@ class FullStore:
         self.room = 0
         self.trouble: HeadwayError | None = None
         self.goes_on = asyncio.Event()
+        self.goes_on_with: dict[bytes, asyncio.Event] = {}  # by its first payload
 
     async def put(
         self,
@@ -54,7 +55,7 @@ class FullStore:
         """As put.lua does, up to the first message that needs room."""
         self.steps.append([message.payload for message in messages])
         self.budgets.append(budget_s)
-        await self.goes_on.wait()
+        await self.goes_on_with.get(messages[0].payload, self.goes_on).wait()
         self.answered_at = asyncio.get_running_loop().time()
         if self.trouble is not None:
             raise self.trouble
@@ -274,3 +275,20 @@ async def test_nor_by_a_try_of_which_nothing_is_known(putting: Putting, lines: L
     store.trouble = OutcomeUnknown("silent")
     await gone(call, store)
     await eventually(lambda: store.left_at >= store.answered_at + ON_ITS_WAY_S)
+
+
+async def test_who_is_served_is_told_though_another_that_is_tried_with_it_is_not_yet(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    store.goes_on.set()
+    orders = [PLAIN._replace(messages=BareMessages([one]), wait_ms=60_000) for one in (b"1", b"2", b"3")]
+    calls = [asyncio.create_task(putting.put(order, budget_s=BUDGET_S)) for order in orders]
+    await eventually(lambda: len(store.line) == len(lines.idle_on("jobs")) == len(orders))
+    held = store.goes_on_with[b"3"] = asyncio.Event()
+    store.room = 2
+    lines.kick("jobs")  # the first by itself, and then the others together
+    await eventually(lambda: calls[0].done() and calls[1].done())
+    assert not calls[2].done()
+    store.room = 1
+    held.set()
+    assert [codes(await call) for call in calls] == [[PutCode.QUEUED]] * 3

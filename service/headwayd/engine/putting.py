@@ -291,7 +291,8 @@ class Putting:
         line = self._lines.join(order.queue, waiter)
         try:
             waiter.why_not = await wait_for(waiter.done, order.cut_off, timeout_s=order.wait_ms / 1000)
-            await line.leave(waiter)  # whatever ended the wait, what it is just trying may be done all the same
+            if waiter.rest:
+                await line.leave(waiter)  # whatever ended the wait, what it is just trying may be done all the same
             if waiter.found_role_taken:
                 await self._look_again(order, waiter)
         except asyncio.CancelledError:

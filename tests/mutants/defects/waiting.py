@@ -481,8 +481,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="put-and-told-shutting-down",
         defect="A Put that is just being tried when the process goes down is told that nothing happened, and is put.",
         file="engine/putting.py",
-        old="            await line.leave(waiter)  # whatever ended the wait",
-        new="            line.forget(waiter)  #",
+        old="                await line.leave(waiter)  # whatever ended the wait",
+        new="                line.forget(waiter)  #",
         test="tests/unit/test_putting.py::test_what_is_put_while_the_process_goes_down_is_told_as_put",
     ),
     Mutant(
