@@ -7,6 +7,7 @@ this process, and whatever is given to someone who has gone meanwhile is given b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -134,7 +135,8 @@ class Consumer:
             self.order.queue, [self.waiter], stand_again=False, budget_s=budget_s
         )
         if self.last is not None:
-            self.last = self.last._replace(polls=found.polls, position=found.footings[0].position)
+            position = found.footings[0].position or self.last.position  # 0: it was dropped, and is put back
+            self.last = self.last._replace(polls=found.polls, position=position)
 
     async def attempt(self) -> bool:
         """See Waiter of `engine/lines.py`."""
@@ -351,7 +353,8 @@ class Consumers:
         budget = Budget(budget_s)
         order = consumer.order
         if order.stands and order.wait_ms:
-            await consumer.look(budget.left_s)
+            with contextlib.suppress(Unavailable):  # then by what is known of it
+                await consumer.look(budget.left_s / 2)
         hints = consumer.away_hints if is_away else consumer.hints
         return await self.store.keep_place(order.queue, consumer.waiter, place, hints, budget_s=budget.left_s)
 

@@ -295,8 +295,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="polls-by-an-old-place",
         defect="A poll that has waited is told hints for where it stood when it came.",
         file="engine/consumers.py",
-        old="            await consumer.look(budget.left_s)\n",
-        new="            pass\n",
+        old="                await consumer.look(budget.left_s / 2)\n",
+        new="                pass\n",
         test=WIRE + "test_poll.py::test_after_a_wait_the_next_poll_is_asked_for_by_where_it_stands_then",
     ),
     Mutant(
