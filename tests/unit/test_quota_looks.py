@@ -108,8 +108,13 @@ async def test_a_look_that_fails_forgets_nothing(quota: Quota, store: Store) -> 
     make_old(quota)
     store.is_away = True
     for _ in range(3):
+        make_old(quota)
         with pytest.raises(StoreUnavailable):
             await put(quota, 1)
+    with pytest.raises(QuotaExceeded):
+        await put(quota, 1)
+    assert store.times_asked == 4  # it is not asked anew at once
+    make_old(quota)
     store.answering.clear()
     store.asked.clear()
     looking = asyncio.ensure_future(put(quota, 1))
@@ -247,6 +252,26 @@ async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_f
     ends = await asyncio.gather(*later, return_exceptions=True)
     assert [isinstance(end, QuotaExceeded) for end in ends] == [False] * 4 + [True] * 2
     assert store.times_asked == 2  # the first one may have been too early to see `a`
+
+
+async def test_a_queue_is_made_by_the_last_look_where_the_next_takes_long(quota: Quota, store: Store) -> None:
+    quota.limits = Quotas(queues=2, messages=MOST)
+    store.has = Used(queues=1)
+    store.answering.clear()
+    async with asyncio.timeout(5):
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                await quota.check_queues("a", Budget(0.02))
+        for _ in range(2):  # what was let in while a look was under way is known behind it, too
+            store.answering.set()
+            await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "quota"))
+            store.answering.clear()
+            budget = Budget(0.1)
+            await quota.check_queues("a", budget)
+            assert budget.left_s > 0
+            with pytest.raises(QuotaExceeded):
+                await quota.check_queues("b", Budget(0.1))
+    await quota.close()
 
 
 class FakeEngine:

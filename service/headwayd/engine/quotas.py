@@ -145,7 +145,7 @@ class Quota:
         self.claimed = 0
         self._look = look
         self._looking: asyncio.Task[_Seen] | None = None  # the look that is under way
-        self._used: Used | None = None
+        self._seen: _Seen | None = None  # at the last look
         self._look_again_at = 0.0
         self._put_count = self._put_bytes = self._leased_count = 0  # let in since the last look began
         self._claimed_count = self._claimed_bytes = 0  # of messages that Puts under way may yet add
@@ -192,12 +192,22 @@ class Quota:
         most = self.limits.queues
         if most is None:
             return
-        if self._looking is not None:  # it may have begun before the last queue was made
-            await _ended(self._looking, budget)
-        seen = await _ended(self._looking or self._begin_to_look(), budget)
+        seen = await self._newly_seen(budget)
         if seen.used.queues + len(seen.to_be_made - {queue}) >= most:
             raise _exceeded("queues", most)
         seen.to_be_made.add(queue)
+
+    async def _newly_seen(self, budget: Budget) -> _Seen:
+        """By a look that begins now; where that takes long, by the last one."""
+        within = budget if self._seen is None else Budget(budget.left_s * _WAIT_SHARE)
+        try:
+            if self._looking is not None:  # it may have begun before the last queue was made
+                await _ended(self._looking, within)
+            return await _ended(self._looking or self._begin_to_look(), within)
+        except StoreUnavailable:
+            if self._seen is None:
+                raise
+            return self._seen
 
     async def check_put(self, count: int, size: Callable[[], int], budget: Budget) -> tuple[int, int]:
         """Before so many messages are put; `size` tells their bytes. How many messages and bytes are to be claimed."""
@@ -248,14 +258,14 @@ class Quota:
     async def _fresh(self, budget: Budget) -> Used:
         """What was found at the last look. Whoever finds it old looks again, and goes on with it if that takes long;
         the others go on with it meanwhile."""
-        if self._used is None:
+        if self._seen is None:
             return (await _ended(self._looking or self._begin_to_look(), budget)).used
         if self._looking is None and asyncio.get_running_loop().time() >= self._look_again_at:
             look = self._begin_to_look()
             await asyncio.wait({look}, timeout=budget.left_s * _WAIT_SHARE)
             if look.done():
                 look.result()
-        return self._used
+        return self._seen.used
 
     def _begin_to_look(self) -> asyncio.Task[_Seen]:
         self._looking = asyncio.create_task(self._look_now(), name="quota")
@@ -264,20 +274,23 @@ class Quota:
 
     def _looked(self, look: asyncio.Task[_Seen]) -> None:
         self._looking = None
-        if not look.cancelled():
-            look.exception()  # who still waits is told; where nobody does, the next looks again
+        if not look.cancelled() and look.exception() is not None:  # who still waits is told
+            self._look_again_at = asyncio.get_running_loop().time() + _LOOK_EVERY_S
 
     async def _look_now(self) -> _Seen:
         loop = asyncio.get_running_loop()
         began_at = loop.time()
         put_count, put_bytes, leased_count = self._put_count, self._put_bytes, self._leased_count
-        used = self._used = await self._look(self.limits.bytes is not None)
+        made_before = set(self._seen.to_be_made) if self._seen is not None else set()
+        used = await self._look(self.limits.bytes is not None)
         # Only now: others go on with what was known before, and a look that fails tells nothing.
         self._put_count -= put_count
         self._put_bytes -= put_bytes
         self._leased_count -= leased_count
         self._look_again_at = loop.time() + max(_LOOK_EVERY_S, _LOOK_SHARE * (loop.time() - began_at))
-        return _Seen(used)
+        made_since = self._seen.to_be_made - made_before if self._seen is not None else set()
+        self._seen = _Seen(used, made_since)
+        return self._seen
 
 
 async def _ended(look: asyncio.Task[_Seen], budget: Budget) -> _Seen:
