@@ -254,85 +254,80 @@ async def test_keys_that_an_unknown_one_had_fetched_have_changed_too(monkeypatch
         assert access.version == version  # the same keys
 
 
-async def test_what_the_file_says_is_in_force_while_keys_are_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caller = Caller(roles=("admin",))
-    file = write_callers(tmp_path / "callers.toml", [caller])
-    keys = KeyUrl("http://127.0.0.1:1/")
-    asked, answer = asyncio.Event(), asyncio.Event()
+class Fetch:
+    """A fetch of the key, which is answered when it is let."""
 
-    async def fetch(_url: str, *, within_s: float) -> bytes:
-        asked.set()
-        await asyncio.wait_for(answer.wait(), within_s)
+    def __init__(self) -> None:
+        self.asked, self.answer = asyncio.Event(), asyncio.Event()
+        self.times_asked = 0
+
+    async def __call__(self, _url: str, *, within_s: float) -> bytes:
+        self.times_asked += 1
+        self.asked.set()
+        await asyncio.wait_for(self.answer.wait(), within_s)
         return key_set(KEY).encode()
 
-    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
-    access = Access(file=file, signed=SignedTokens(SignedRules(**RULES), keys))
+
+@pytest.fixture
+def fetch(monkeypatch: pytest.MonkeyPatch) -> Fetch:
+    """What fetches the keys of any address."""
+    made = Fetch()
+    monkeypatch.setattr("headwayd.access.jwks.fetched", made)
+    return made
+
+
+def by_address() -> SignedTokens:
+    return SignedTokens(SignedRules(**RULES), KeyUrl("http://127.0.0.1:1/"))
+
+
+async def test_what_the_file_says_is_in_force_while_keys_are_fetched(tmp_path: Path, fetch: Fetch) -> None:
+    caller = Caller(roles=("admin",))
+    file = write_callers(tmp_path / "callers.toml", [caller])
+    access = Access(file=file, signed=by_address())
     fetching = asyncio.create_task(access.refresh_keys())
-    await asyncio.wait_for(asked.wait(), 5)
+    await asyncio.wait_for(fetch.asked.wait(), 5)
     version = access.version
     write_callers(file, [Caller(roles=("admin",))])
     access.refresh()
     assert access.version > version
     with pytest.raises(Unauthenticated):
         await access.identify_token(caller.token)
-    answer.set()
+    fetch.answer.set()
     await fetching
     assert access.version > version + 1
 
 
-async def test_who_comes_while_keys_are_fetched_waits_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answer, times_asked = asyncio.Event(), asyncio.Event(), 0
-
-    async def fetch(_url: str, *, within_s: float) -> bytes:
-        nonlocal times_asked
-        times_asked += 1
-        asked.set()
-        await answer.wait()
-        return key_set(KEY).encode()
-
-    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
+async def test_who_comes_while_keys_are_fetched_waits_for_them(monkeypatch: pytest.MonkeyPatch, fetch: Fetch) -> None:
     monkeypatch.setattr("headwayd.access.jwks._MOST_WAITING", 11)  # with who fetches
-    checked = SignedTokens(SignedRules(**RULES), KeyUrl("http://127.0.0.1:1/"))
+    checked = by_address()
     fetching = asyncio.create_task(checked.refresh())
     async with asyncio.timeout(5):
-        await asked.wait()
+        await fetch.asked.wait()
         waiting = [asyncio.create_task(checked.identify(KEY.token())) for _ in range(9)]
         waiting.append(asyncio.create_task(checked.identify(SigningKey("made-up").token())))
         await asyncio.sleep(0)  # they have all come
         with pytest.raises(Unauthenticated):
             await checked.identify(KEY.token())  # too many wait already
-        answer.set()
+        fetch.answer.set()
         *sound, made_up = await asyncio.gather(*waiting, return_exceptions=True)
         await fetching
     assert [getattr(one, "name", one) for one in sound] == ["somebody"] * 9
     assert isinstance(made_up, Unauthenticated)
-    assert times_asked == 1
+    assert fetch.times_asked == 1
 
 
-async def test_a_fetch_goes_on_if_whoever_began_it_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answer, times_asked = asyncio.Event(), asyncio.Event(), 0
-
-    async def fetch(_url: str, *, within_s: float) -> bytes:
-        nonlocal times_asked
-        times_asked += 1
-        asked.set()
-        await answer.wait()
-        return key_set(KEY).encode()
-
-    monkeypatch.setattr("headwayd.access.jwks.fetched", fetch)
-    checked = SignedTokens(SignedRules(**RULES), KeyUrl("http://127.0.0.1:1/"))
+async def test_a_fetch_goes_on_if_whoever_began_it_has_gone(fetch: Fetch) -> None:
+    checked = by_address()
     async with asyncio.timeout(5):
         first = asyncio.create_task(checked.identify(KEY.token()))
-        await asked.wait()
+        await fetch.asked.wait()
         second = asyncio.create_task(checked.identify(KEY.token()))
         await asyncio.sleep(0)  # it has come
         first.cancel()
         await asyncio.wait({first})
-        answer.set()
+        fetch.answer.set()
         assert (await second).name == "somebody"
-    assert times_asked == 1
+    assert fetch.times_asked == 1
 
 
 async def test_keys_that_come_byte_by_byte_are_given_up_in_good_time(monkeypatch: pytest.MonkeyPatch) -> None:

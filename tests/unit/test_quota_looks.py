@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import pytest
@@ -82,17 +82,23 @@ async def lease(quota: Quota, count: int) -> None:
     quota.note_leased(count)
 
 
+async def at_its_look(store: Store, ask: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """It has begun, and waits for its look, which is not answered yet."""
+    store.answering.clear()
+    store.asked.clear()
+    begun = asyncio.create_task(ask)
+    await store.asked.wait()
+    return begun
+
+
 @pytest.mark.parametrize("take", [put, lease])
 async def test_what_was_let_in_before_a_look_counts_while_it_is_under_way(
-    quota: Quota, store: Store, take: Callable[[Quota, int], asyncio.Future[None]]
+    quota: Quota, store: Store, take: Callable[[Quota, int], Coroutine[Any, Any, None]]
 ) -> None:
     await take(quota, MOST)
     make_old(quota)
     store.has = Used(messages=MOST, leases=MOST)
-    store.answering.clear()
-    store.asked.clear()
-    looking = asyncio.ensure_future(take(quota, 1))
-    await store.asked.wait()
+    looking = await at_its_look(store, take(quota, 1))
     with pytest.raises(QuotaExceeded):
         await take(quota, 1)
     store.answering.set()
@@ -115,10 +121,7 @@ async def test_a_look_that_fails_forgets_nothing(quota: Quota, store: Store) -> 
         await put(quota, 1)
     assert store.times_asked == 4  # it is not asked anew at once
     make_old(quota)
-    store.answering.clear()
-    store.asked.clear()
-    looking = asyncio.ensure_future(put(quota, 1))
-    await store.asked.wait()
+    looking = await at_its_look(store, put(quota, 1))
     with pytest.raises(QuotaExceeded):
         await put(quota, 1)
     store.answering.set()
@@ -242,9 +245,7 @@ async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_f
 ) -> None:
     quota.limits = Quotas(queues=3)
     store.has = Used(queues=1)
-    store.answering.clear()
-    first = asyncio.ensure_future(quota.check_queues("a", Budget(5.0)))
-    await store.asked.wait()
+    first = await at_its_look(store, quota.check_queues("a", Budget(5.0)))
     later = [asyncio.ensure_future(quota.check_queues(name, Budget(5.0))) for name in "bbccdd"]
     await asyncio.sleep(0)  # they have all come while the first look is under way
     store.answering.set()
@@ -323,9 +324,7 @@ async def ask(engine: GuardedEngine, kind: str, *, wait_ms: int, budget_s: float
 async def test_the_time_of_a_look_is_taken_from_that_of_its_call(store: Store, quota: Quota, kind: str) -> None:
     quota.limits = Quotas(queues=1, messages=MOST, leases=MOST)
     engine = FakeEngine()
-    store.answering.clear()
-    asked = asyncio.ensure_future(ask(guarded(engine, quota), kind, wait_ms=0, budget_s=60.0))
-    await store.asked.wait()
+    asked = await at_its_look(store, ask(guarded(engine, quota), kind, wait_ms=0, budget_s=60.0))
     asyncio.get_running_loop().call_later(0.05, store.answering.set)
     await asked
     assert 0 < engine.given[1] < 60.0 - 0.04
@@ -334,9 +333,7 @@ async def test_the_time_of_a_look_is_taken_from_that_of_its_call(store: Store, q
 @pytest.mark.parametrize("kind", ["put", "get"])
 async def test_it_is_taken_from_the_wait_of_a_call_that_may_wait(store: Store, quota: Quota, kind: str) -> None:
     engine = FakeEngine()
-    store.answering.clear()
-    asked = asyncio.ensure_future(ask(guarded(engine, quota), kind, wait_ms=60_000, budget_s=60.0))
-    await store.asked.wait()
+    asked = await at_its_look(store, ask(guarded(engine, quota), kind, wait_ms=60_000, budget_s=60.0))
     asyncio.get_running_loop().call_later(0.05, store.answering.set)
     await asked
     assert 0 < engine.given[0] < 60_000 - 40

@@ -5,13 +5,14 @@
 -- (elements of the list), seen_prod, seen_cons (what the last script left), n_gaps, n_holes (sizes), n_bundled (leases
 -- in bundles; include/bundles), seq (last sequence number of the delayed), line (last number in the producer line),
 -- died (last number of the dead), tick_at (ms of the last entry of x:times), due_said (next due time told to the
--- processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that foreign clients
--- took; -1 = none goes on), scan_again (1 = they took some meanwhile), expiring (1 = x:expiry may hold something), aged (tickets up to here were given the queue's
--- time to live), adopted_at (ms since when a queue made by a foreign client has been known, 0 = its making is over),
--- offer_at (ms since when offer_to, a string, has been asked to come), standing (last number in the consumer line),
--- turn_at (the same as offer_at, for turn_to in that line), paused, n_* (totals; n_departed: what ever left the line at
--- its head), logged (events ever put into x:log), watched_until (ms; events are logged so long), put_sum, put_sum_at,
--- ack_sum, ack_sum_at (decaying sums for the rates), and the policy.
+-- processes), tidy_at (when there is next something to forget), scan (cursor of the search for ids that foreign
+-- clients took; -1 = none goes on), scan_again (1 = they took some meanwhile), expiring (1 = x:expiry may hold
+-- something), aged (tickets up to here were given the queue's time to live), adopted_at (ms since when a queue made
+-- by a foreign client has been known, 0 = its making is over), offer_at (ms since when offer_to, a string, has been
+-- asked to come), standing (last number in the consumer line), turn_at (the same as offer_at, for turn_to in that
+-- line), paused, n_* (totals; n_departed: what ever left the line at its head), logged (events ever put into x:log),
+-- watched_until (ms; events are logged so long), put_sum, put_sum_at, ack_sum, ack_sum_at (decaying sums for the
+-- rates), and the policy.
 --
 -- Every step reads the core; the others are read together when one of them is first asked for.
 --
