@@ -109,24 +109,37 @@ async def test_what_was_let_in_before_a_look_counts_while_it_is_under_way(
     await take(quota, MOST)  # what went is free, and nothing counts twice
 
 
-async def test_a_look_that_fails_forgets_nothing(quota: Quota, store: Store) -> None:
-    await put(quota, MOST)
-    make_old(quota)
+async def test_where_a_look_fails_all_go_on_with_what_is_known(quota: Quota, store: Store) -> None:
+    await put(quota, MOST - 1)
     store.is_away = True
     for _ in range(3):
         make_old(quota)
-        with pytest.raises(StoreUnavailable):
-            await put(quota, 1)
-    with pytest.raises(QuotaExceeded):
-        await put(quota, 1)
+        with pytest.raises(QuotaExceeded):
+            await put(quota, 2)
+    await put(quota, 1)
     assert store.times_asked == 4  # it is not asked anew at once
     make_old(quota)
     looking = await at_its_look(store, put(quota, 1))
     with pytest.raises(QuotaExceeded):
         await put(quota, 1)
     store.answering.set()
-    with pytest.raises(StoreUnavailable):
+    with pytest.raises(QuotaExceeded):
         await looking
+
+
+@pytest.mark.parametrize("kind", ["put", "create"])
+async def test_a_first_look_that_fails_is_not_begun_anew_at_once(quota: Quota, store: Store, kind: str) -> None:
+    quota.limits = Quotas(queues=1, messages=MOST)
+    view = guarded(FakeEngine(), quota)
+    store.is_away = True
+    for _ in range(10):
+        with pytest.raises(StoreUnavailable):
+            await ask(view, kind, wait_ms=0, budget_s=2.0)
+    assert store.times_asked == 1
+    make_old(quota)
+    store.is_away = False
+    await ask(view, kind, wait_ms=0, budget_s=2.0)
+    assert store.times_asked == 2
 
 
 async def test_what_waits_to_be_put_counts_as_long_as_it_waits(quota: Quota) -> None:
@@ -244,7 +257,7 @@ async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_f
     quota: Quota, store: Store
 ) -> None:
     quota.limits = Quotas(queues=3)
-    store.has = Used(queues=1)
+    store.has = Used(queues={"before"})
     first = await at_its_look(store, quota.check_queues("a", Budget(5.0)))
     later = [asyncio.ensure_future(quota.check_queues(name, Budget(5.0))) for name in "bbccdd"]
     await asyncio.sleep(0)  # they have all come while the first look is under way
@@ -257,7 +270,7 @@ async def test_queues_that_are_made_together_share_a_look_and_the_room_that_it_f
 
 async def test_a_queue_is_made_by_the_last_look_where_the_next_takes_long(quota: Quota, store: Store) -> None:
     quota.limits = Quotas(queues=2, messages=MOST)
-    store.has = Used(queues=1)
+    store.has = Used(queues={"before"})
     store.answering.clear()
     async with asyncio.timeout(5):
         for _ in range(2):
@@ -272,6 +285,24 @@ async def test_a_queue_is_made_by_the_last_look_where_the_next_takes_long(quota:
             assert budget.left_s > 0
             with pytest.raises(QuotaExceeded):
                 await quota.check_queues("b", Budget(0.1))
+    await quota.close()
+
+
+async def test_a_queue_that_is_made_during_a_look_and_found_by_it_counts_once(quota: Quota, store: Store) -> None:
+    quota.limits = Quotas(queues=4)
+    store.has = Used(queues={"before"})
+    await quota.check_queues("a", Budget(5.0))
+    store.answering.clear()
+    async with asyncio.timeout(5):
+        await quota.check_queues("b", Budget(0.02))  # by the look before
+        store.has = Used(queues={"before", "a", "b"})
+        store.answering.set()
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task.get_name() == "quota"))
+        store.answering.clear()
+        await quota.check_queues("b", Budget(0.02))
+        await quota.check_queues("c", Budget(0.02))
+        with pytest.raises(QuotaExceeded):
+            await quota.check_queues("d", Budget(0.02))
     await quota.close()
 
 
@@ -338,6 +369,16 @@ async def test_it_is_taken_from_the_wait_of_a_call_that_may_wait(store: Store, q
     await asked
     assert 0 < engine.given[0] < 60_000 - 40
     assert engine.given[1] == 60.0
+
+
+async def test_a_wait_that_was_shorter_than_the_look_is_still_one(store: Store, quota: Quota) -> None:
+    """What does not wait is told QUEUE_PAUSED and the like, which who waits is not."""
+    engine = FakeEngine()
+    asked = await at_its_look(store, ask(guarded(engine, quota), "get", wait_ms=40, budget_s=60.0))
+    asyncio.get_running_loop().call_later(0.1, store.answering.set)
+    await asked
+    assert engine.given[0] == 1
+    assert 59.0 < engine.given[1] < 60.0
 
 
 async def test_a_queue_that_stands_is_looked_for_by_itself(store: Store, quota: Quota) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import IntFlag
 from functools import lru_cache
@@ -84,7 +84,7 @@ class Quotas:
 class Used:
     """What a namespace has, as found in the store."""
 
-    queues: int = 0
+    queues: Collection[str] = ()  # their names
     messages: int = 0
     bytes: int = 0
     leases: int = 0

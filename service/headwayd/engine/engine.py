@@ -221,7 +221,7 @@ class Engine:
         described = await self._store.describe_many(queues, only_known=True, budget_s=budget.left_s)
         counts = [queue.counts for queue in described]
         return Used(
-            queues=len(queues),
+            queues=frozenset(queues),
             messages=sum(each.length + each.leased + each.delayed + each.dead for each in counts),
             bytes=await self._store.weigh(queues, budget_s=budget.left_s) if with_bytes else 0,
             leases=sum(each.leased for each in counts),

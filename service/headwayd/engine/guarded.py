@@ -90,11 +90,12 @@ def _has_ended(result: Settlement) -> bool:
 
 
 def _what_is_left(order: OrderT, budget_s: float, budget: Budget) -> tuple[OrderT, float]:
-    """Of an order's wait and of the time of its steps, when a part of its call's time is over: of the wait first."""
+    """Of an order's wait and of the time of its steps, when a part of its call's time is over: of the wait first. Some
+    of that is left: what does not wait at all is answered otherwise."""
     spent_ms = int((budget_s - budget.left_s) * 1_000)
     if not spent_ms:
         return order, budget_s
-    waited_ms = min(spent_ms, order.wait_ms)
+    waited_ms = min(spent_ms, max(order.wait_ms - 1, 0))
     return order._replace(wait_ms=order.wait_ms - waited_ms), budget_s - (spent_ms - waited_ms) / 1_000
 
 

@@ -147,6 +147,7 @@ class Quota:
         self._looking: asyncio.Task[_Seen] | None = None  # the look that is under way
         self._seen: _Seen | None = None  # at the last look
         self._look_again_at = 0.0
+        self._failed: StoreUnavailable | None = None  # the last look, so that it is not begun anew before that time
         self._put_count = self._put_bytes = self._leased_count = 0  # let in since the last look began
         self._claimed_count = self._claimed_bytes = 0  # of messages that Puts under way may yet add
         self._stream_count = 0
@@ -193,12 +194,14 @@ class Quota:
         if most is None:
             return
         seen = await self._newly_seen(budget)
-        if seen.used.queues + len(seen.to_be_made - {queue}) >= most:
+        if queue in seen.used.queues:
+            return
+        if len(seen.used.queues) + len(seen.to_be_made - {queue}) >= most:
             raise _exceeded("queues", most)
         seen.to_be_made.add(queue)
 
     async def _newly_seen(self, budget: Budget) -> _Seen:
-        """By a look that begins now; where that takes long, by the last one."""
+        """By a look that begins now; where that takes long or fails, by the last one."""
         within = budget if self._seen is None else Budget(budget.left_s * _WAIT_SHARE)
         try:
             if self._looking is not None:  # it may have begun before the last queue was made
@@ -256,25 +259,30 @@ class Quota:
             claim.end()
 
     async def _fresh(self, budget: Budget) -> Used:
-        """What was found at the last look. Whoever finds it old looks again, and goes on with it if that takes long;
-        the others go on with it meanwhile."""
+        """What was found at the last look. Whoever finds it old looks again, and goes on with it if that takes long or
+        fails; the others go on with it meanwhile."""
         if self._seen is None:
             return (await _ended(self._looking or self._begin_to_look(), budget)).used
         if self._looking is None and asyncio.get_running_loop().time() >= self._look_again_at:
             look = self._begin_to_look()
             await asyncio.wait({look}, timeout=budget.left_s * _WAIT_SHARE)
-            if look.done():
+            if look.done() and self._failed is None:
                 look.result()
         return self._seen.used
 
     def _begin_to_look(self) -> asyncio.Task[_Seen]:
+        """Raises what the last look met, if that was a moment ago."""
+        if self._failed is not None and asyncio.get_running_loop().time() < self._look_again_at:
+            raise self._failed.with_traceback(None)  # else it would grow with each
         self._looking = asyncio.create_task(self._look_now(), name="quota")
         self._looking.add_done_callback(self._looked)
         return self._looking
 
     def _looked(self, look: asyncio.Task[_Seen]) -> None:
         self._looking = None
-        if not look.cancelled() and look.exception() is not None:  # who still waits is told
+        error = None if look.cancelled() else look.exception()
+        self._failed = error if isinstance(error, StoreUnavailable) else None
+        if error is not None:  # who still waits is told
             self._look_again_at = asyncio.get_running_loop().time() + _LOOK_EVERY_S
 
     async def _look_now(self) -> _Seen:
@@ -289,7 +297,7 @@ class Quota:
         self._leased_count -= leased_count
         self._look_again_at = loop.time() + max(_LOOK_EVERY_S, _LOOK_SHARE * (loop.time() - began_at))
         made_since = self._seen.to_be_made - made_before if self._seen is not None else set()
-        self._seen = _Seen(used, made_since)
+        self._seen = _Seen(used, made_since.difference(used.queues))
         return self._seen
 
 
