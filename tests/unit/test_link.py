@@ -226,22 +226,40 @@ async def test_a_reply_that_is_none_of_this_call_is_not_believed(
     store.under_way.clear()
 
 
-async def test_calls_behind_as_many_as_there_are_connections_wait_for_one(store: FakeStore, link: Link) -> None:
-    calls = []
-    for number in range(18):  # each goes by itself
-        calls.append(call(link, str(number), is_long=False))
-        await settled()
+async def test_calls_behind_as_many_as_there_are_connections_go_together_when_one_is_free(
+    store: FakeStore, link: Link
+) -> None:
+    calls = await busy_with(link, 16)
+    names = [str(number) for number in range(450)]
+    for name in names:  # each in a turn of its own
+        calls.append(call(link, name, is_long=False))
+        await asyncio.sleep(0)
+    await settled()
     assert len(store.connections) == len(store.pieces) == 16
-    store.answer("3")
-    await settled()
-    assert store.pieces[16:] == [["16"]]
-    store.answer("16")
-    await settled()
-    assert store.pieces[16:] == [["16"], ["17"]]
+    for number in (3, 1, 2):
+        store.answer(f"busy {number}")
+        await settled()
+    assert store.pieces[16:] == [names[:200], names[200:400], names[400:]]
     for name in tuple(store.under_way):
         store.answer(name)
     await asyncio.gather(*calls)
     assert len(store.connections) == 16
+
+
+async def test_a_question_and_a_long_call_wait_for_no_others_than_are_under_way(store: FakeStore, link: Link) -> None:
+    calls = await busy_with(link, 16)
+    calls += [call(link, name, is_long=False) for name in ("a", "b")]
+    await settled()
+    asked = asyncio.create_task(link.command("ECHO", "echo", "", "question"))
+    calls.append(call(link, "long", is_long=True))
+    await settled()
+    for number in range(3):
+        store.answer(f"busy {number}")
+        await settled()
+    assert store.pieces[16:] == [["question"], ["long"], ["a", "b"]]
+    for name in tuple(store.under_way):
+        store.answer(name)
+    await asyncio.gather(asked, *calls)
 
 
 async def test_connections_that_were_dropped_are_used_no_more(store: FakeStore, link: Link) -> None:
@@ -282,7 +300,7 @@ async def test_however_many_were_given_up_before_a_connection_is_free_all_can_be
     for number in range(1_000):
         waiting.append(call(link, f"given up {number}", is_long=False))
         for _ in range(3):
-            await asyncio.sleep(0)  # each goes by itself
+            await asyncio.sleep(0)  # each comes by itself
     await given_up(waiting)
     for number in range(16):
         store.answer(f"busy {number}")

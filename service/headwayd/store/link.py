@@ -1,4 +1,5 @@
-"""Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline.
+"""Sends scripts to the store: calls that arrive in one turn of the event loop go out as one pipeline, and so do those
+that wait because no connection is free.
 
 The store answers whatever it found on its connections at one look only when it has done all of that. So of the calls
 that take it long only a few are on their way at a time, each by itself, and the others wait here: else the store would
@@ -14,6 +15,7 @@ is answered before it is.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -88,7 +90,7 @@ class Link:
         self._busy: set[Wire] = set()
         self._generation = 0  # of the connections that may be used
         self._places = _MOST_CONNECTIONS
-        self._placeless: deque[Pipeline] = deque()
+        self._placeless: deque[Pipeline] = deque()  # long calls and questions: few, and before all others
         self._pending: list[Call] = []
         self._long: deque[Call] = deque()
         self._long_count = 0  # on their way
@@ -123,9 +125,7 @@ class Link:
                 self._next_long()
         else:
             self._pending.append(call)
-            if not self._is_flushing:
-                self._is_flushing = True
-                loop.call_soon(self._flush)
+            self._flush_soon()
         timer = loop.call_later(budget_s, call.time_is_up)  # a fifth of what asyncio.timeout costs
         try:
             return await call.done
@@ -133,11 +133,25 @@ class Link:
             timer.cancel()
             del call  # which knows its error, which knows this frame: see `forget_way` of domain/errors.py
 
+    def _flush_soon(self) -> None:
+        if not self._is_flushing:
+            self._is_flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
+        """All that have come, as far as connections are free; the others wait, and go together when one is."""
         self._is_flushing = False
-        calls, self._pending = self._pending, []
-        for start in range(0, len(calls), _MOST_IN_A_PIPELINE):
-            self._start(Scripts(self, calls[start : start + _MOST_IN_A_PIPELINE], is_long=False))
+        while self._pending and self._places:
+            calls, self._pending = self._pending[:_MOST_IN_A_PIPELINE], self._pending[_MOST_IN_A_PIPELINE:]
+            self._start(Scripts(self, calls, is_long=False))
+        if self._pending:
+            self._forget_late()
+
+    def _forget_late(self) -> None:
+        """Of those who wait, the first ones for whose answers nobody waits any more: else all that comes while the
+        store is away would be kept."""
+        late = itertools.takewhile(lambda call: call.done.done(), self._pending)
+        del self._pending[: sum(1 for _ in late)]
 
     def _next_long(self) -> None:
         """In the place of one that has ended, in the very turn in which its answer has come."""
@@ -153,7 +167,7 @@ class Link:
     def _start(self, pipeline: Pipeline) -> None:
         """At once, if a connection is free; else as soon as one is."""
         if not self._places:
-            self._drop_unwanted()  # else all that comes while the store is away would be kept
+            self._drop_unwanted()
             self._placeless.append(pipeline)
             return
         self._places -= 1
@@ -213,12 +227,15 @@ class Link:
         self._drop_unwanted()
         if self._placeless and self._places:
             self._start(self._placeless.popleft())
-        if self._places == _MOST_CONNECTIONS:
+        if self._pending:
+            self._forget_late()
+        if self._pending:
+            self._flush_soon()  # not now: after an outage each may end at once, deep within the end of the one before
+        elif self._places == _MOST_CONNECTIONS:
             self._rest.set()
 
     def _drop_unwanted(self) -> None:
-        """Forgets the first of those who wait for a connection, as far as nobody waits for them any more. They are not
-        begun: each would end at once, deep within the end of the one before, and after an outage there are many."""
+        """Forgets the first of those who wait for a connection, as far as nobody waits for them any more."""
         while self._placeless and not self._placeless[0].is_wanted():
             if self._placeless.popleft().is_long:
                 self._next_long()
