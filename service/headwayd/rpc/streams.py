@@ -38,6 +38,7 @@ class Requests:
     given after that.
 
     With `room` each has one reply, in order: until that has gone it takes room, and is waited with while there is none.
+    Without, nobody knows which reply is whose; only to the first there is none.
     """
 
     def __init__(self, requests: AsyncIterator[Any], *, room: Room | None = None) -> None:
@@ -47,6 +48,7 @@ class Requests:
         self._reading: asyncio.Timeout | None = None
         self._room = room
         self._sizes: deque[int] = deque()  # of what was not answered yet
+        self._has_begun = self._has_more = False  # the first was taken, and another one
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -62,6 +64,7 @@ class Requests:
                     if size:
                         await self._room.wait(size)
                     self._sizes.append(size)
+                self._has_begun, self._has_more = True, self._has_begun
         except TimeoutError:
             raise self._why_ended from None
         finally:
@@ -72,8 +75,8 @@ class Requests:
 
     @property
     def has_unanswered(self) -> bool:
-        """Whether some that were taken have had no reply, which may have been done."""
-        return bool(self._sizes)
+        """Whether some that were taken may have been done, and have had no reply."""
+        return bool(self._sizes) if self._room is not None else self._has_more
 
     def answered(self) -> None:
         """A reply has gone: what the first request took is free."""

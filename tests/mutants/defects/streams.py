@@ -347,4 +347,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "            places = await self._store.places(self._queue, (), with_shape=False, budget_s=budget_s)\n",
         test=WIRE + "test_watch_queue.py::test_a_foreign_queue_is_watched_to_its_end",
     ),
+    Mutant(
+        name="steps-cut-off-told-as-nothing",
+        defect="A Consume stream that is cut off is told that nothing happened of what it had asked for.",
+        file="rpc/streams.py",
+        old="if self._room is not None else self._has_more",
+        new="if self._room is not None else False",
+        test="tests/unit/rpc/test_streams.py::test_whose_answers_are_cut_off_is_not_told_that_nothing_happened",
+    ),
 )

@@ -427,20 +427,22 @@ class SlowReader:
         await asyncio.sleep(self._write_s)
 
 
-def answered_slowly(write_s: float, end: Callable[[Stream], None]) -> tuple[list[int], BaseException | None]:
-    """What leaves of the answers to three requests, all of which were done at once, and how the stream ends. `end` is
+def answered_slowly(
+    write_s: float, end: Callable[[Stream], None], *, room: Room | None = None, asks: int = 3
+) -> tuple[list[int], BaseException | None]:
+    """What leaves of the answers to so many requests, all of which were done at once, and how the stream ends. `end` is
     called while the first is on its way."""
 
     async def ask() -> AsyncIterator[int]:
-        for number in range(3):
+        for number in range(asks):
             yield number
         await asyncio.Event().wait()
 
     async def play() -> tuple[list[int], BaseException | None]:
-        context, requests = SlowReader(write_s), Requests(ask(), room=Room(1_000))
+        context, requests = SlowReader(write_s), Requests(ask(), room=room)
 
         async def answer() -> AsyncGenerator[int, None]:
-            for number in [await anext(requests) for _ in range(3)]:
+            for number in [await anext(requests) for _ in range(asks)]:
                 yield number
             await anext(requests)
 
@@ -456,14 +458,28 @@ def answered_slowly(write_s: float, end: Callable[[Stream], None]) -> tuple[list
 
 
 def test_going_down_lets_answers_leave_one_after_the_other() -> None:
-    written, error = answered_slowly(0.8, Stream.end)
+    written, error = answered_slowly(0.8, Stream.end, room=Room(1_000))
     assert written == [0, 1, 2]
     assert type(error) is ShuttingDown
 
 
-@pytest.mark.parametrize("end", [Stream.end, lambda stream: stream.end_if_unread(10)], ids=["going down", "unread"])
-def test_whose_answers_are_cut_off_is_not_told_that_nothing_happened(end: Callable[[Stream], None]) -> None:
-    written, error = answered_slowly(5, end)
+CUT_OFF = pytest.mark.parametrize(
+    "end", [Stream.end, lambda stream: stream.end_if_unread(10)], ids=["going down", "unread"]
+)
+
+
+@CUT_OFF
+@pytest.mark.parametrize("counts_answers", [True, False])
+def test_whose_answers_are_cut_off_is_not_told_that_nothing_happened(
+    end: Callable[[Stream], None], counts_answers: bool
+) -> None:
+    written, error = answered_slowly(5, end, room=Room(1_000) if counts_answers else None)
     assert written == [0]
     assert type(error) is OutcomeUnknown
     assert error.metadata == {"cause": "UNREAD"}
+
+
+@CUT_OFF
+def test_who_asked_for_nothing_but_the_start_is_told_why_it_was_cut_off(end: Callable[[Stream], None]) -> None:
+    _, error = answered_slowly(5, end, asks=1)
+    assert type(error) in (ShuttingDown, Overloaded)
