@@ -122,10 +122,10 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 	o.Wait, o.idle = 30*time.Second, idle // longer saves calls, shorter notices a lost service sooner
 	for range max(1, o.Concurrency) {
 		slots.Go(func() error { // one message after the other
-			for o := o; idle.Err() == nil; {
+			for o := o; idle.Err() == nil || o.failures > 0; {
 				o.name = cmp.Or(o.name, rand.Text()) // one that was not answered may have leased something
 				found, err := q.Lease(ctx, handle, o)
-				if o.failures++; found || err == nil {
+				if o.failures++; found || err == nil || idle.Err() != nil { // stopped, it gave back what it leased
 					o.name, o.failures = "", 0
 				} else if Is(err, headwaypb.ErrorReason_ERROR_REASON_QUEUE_DRAINED) {
 					return nil

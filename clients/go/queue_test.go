@@ -435,6 +435,30 @@ func TestWorkKeepsTheNameOfAGetUntilOneIsAnswered(t *testing.T) {
 	}
 }
 
+func TestWorkThatIsStoppedBehindAGetThatFailedGivesBackWhatThatMayHaveLeased(t *testing.T) {
+	s := settles(acked, delayed, extended)
+	stop, cancel := context.WithCancel(t.Context())
+	give := s.get
+	s.get = func(ctx context.Context, request *headwaypb.GetRequest) (*headwaypb.GetResponse, error) {
+		if len(requests[*headwaypb.GetRequest](s)) == 1 {
+			time.AfterFunc(time.Second, cancel) // it pauses by then, for longer
+			late := &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Minute)}
+			return nil, refusal(codes.FailedPrecondition, "QUEUE_PAUSED", late)
+		}
+		return give(ctx, request)
+	}
+	if err := connect(t, s).Queue("q").Work(t.Context(), fails, Options{Stop: stop}); err != nil {
+		t.Error("ended with", err)
+	}
+	asked := requests[*headwaypb.GetRequest](s)
+	if len(asked) != 2 || asked[0].AttemptId != asked[1].AttemptId || asked[1].Wait != nil {
+		t.Errorf("asked %v", asked)
+	}
+	if given := requests[*headwaypb.DelayRequest](s); len(given) != 1 || !given[0].KeepAttempt {
+		t.Errorf("gave back %v", given)
+	}
+}
+
 func TestWorkEndsWithWhatNoWaitingMends(t *testing.T) {
 	tooLarge := status.Error(codes.ResourceExhausted, "an answer larger than this client takes")
 	for _, lasting := range []error{refusal(codes.NotFound, "QUEUE_NOT_FOUND"), tooLarge} {

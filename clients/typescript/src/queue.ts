@@ -86,7 +86,8 @@ export class Queue {
     const ending = new AbortController();
     const signal = AbortSignal.any([ending.signal, this.client.closing.signal, ...(stop ? [stop] : [])]);
     const slot = async () => {
-      for (let [failures, attemptId] = [0, unique()]; !signal.aborted; ) {
+      // Stopped behind one that was not answered, it asks once more, and gives back what that leased.
+      for (let [failures, attemptId] = [0, unique()]; !signal.aborted || failures > 0; ) {
         try {
           // A longer wait saves calls, a shorter one notices a lost service sooner. A Get that was not answered may have
           // leased something, so the next one has its name.

@@ -506,6 +506,27 @@ test("a worker keeps the name of its get until one is answered, and extends what
   assert.equal(extensions.length, 1);
 });
 
+test("a worker that is stopped behind a get that failed gives back what that may have leased", async () => {
+  const [names, stop] = [[] as string[], new AbortController()];
+  const { client, delays } = serviceOf({
+    get: ({ attemptId }) => {
+      if (names.push(attemptId) === 1) {
+        throw refusal(Code.FailedPrecondition, ErrorReason.QUEUE_PAUSED, {}, 60_000);
+      }
+      return { deliveries: [DELIVERY] };
+    },
+  });
+  const worker = client.queue("q").work(untilGivenUp, { stop: stop.signal });
+  await pass(1_000); // it pauses
+  stop.abort();
+  await worker;
+  assert.deepEqual([names.length, new Set(names).size], [2, 1]);
+  assert.deepEqual(
+    delays.map((it) => it.keepAttempt),
+    [true],
+  );
+});
+
 test("a get that does not wait, and is refused, is not made again", async () => {
   let asked = 0;
   const get = () => {
