@@ -28,9 +28,9 @@ class Authority:
             _replace(folder / f"{name}.pem", pem)
         return {"HEADWAY_TLS_CERT": str(folder / "cert.pem"), "HEADWAY_TLS_KEY": str(folder / "key.pem")}
 
-    def write(self, folder: Path) -> str:
-        """Its own certificate; the file."""
-        _replace(folder / "ca.pem", self.pem)
+    def write(self, folder: Path, *, comment: bytes = b"") -> str:
+        """Its own certificate, behind a comment; the file."""
+        _replace(folder / "ca.pem", comment + self.pem)
         return str(folder / "ca.pem")
 
     def client(

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.any_store
 UNAVAILABLE, UNAUTHENTICATED = grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNAUTHENTICATED
 MakeService = Callable[..., ServiceProcess]
 CONNECTIONS = 12  # so many come to most of what accepts connections, among which they are spread
+COMMENT = "# Zürich\n".encode() + "# Zürich\n".encode("latin-1")
 CERTIFICATE = """
 [[certificates]]
 subject = "{role}.team.example"
@@ -174,13 +175,13 @@ def test_at_the_start_it_ends_the_service_with_a_line_that_names_it(
 # -- clients' certificates --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("comment", [b"", COMMENT], ids=["plain", "with comments"])
 async def test_without_a_certificate_of_the_authority_there_is_no_connection(
-    make_service: MakeService, settings: dict[str, str], short_dir: Path
+    make_service: MakeService, settings: dict[str, str], short_dir: Path, comment: bytes
 ) -> None:
     authority = Authority()
-    service = make_service(
-        **settings, **authority.write_server(short_dir), HEADWAY_TLS_CLIENT_CA=authority.write(short_dir)
-    )
+    file = authority.write(short_dir, comment=comment)
+    service = make_service(**settings, **authority.write_server(short_dir), HEADWAY_TLS_CLIENT_CA=file)
     sound = authority.client("worker.team.example")
     assert await code_of(service.address, trusting(authority, sound)) is grpc.StatusCode.OK
     assert await code_of(service.address, trusting(authority)) is UNAVAILABLE
@@ -280,6 +281,18 @@ async def test_a_port_of_pythons_own_follows_the_files_too(short_dir: Path) -> N
         (short_dir / "cert.pem").write_text("broken")
         files.refresh()
         assert await greeting(server, new) == b"hello"
+
+
+async def test_an_authority_with_comments_in_any_language_is_followed_too(short_dir: Path) -> None:
+    authority, new = Authority(), Authority()
+    authority.write_server(short_dir)
+    file = Path(authority.write(short_dir))
+    files = TlsFiles(cert=short_dir / "cert.pem", key=short_dir / "key.pem", client_ca=file)
+    server = await python_port(files)
+    async with server:
+        new.write(short_dir, comment=COMMENT)
+        files.refresh()
+        assert await greeting(server, authority, new.client("a.example")) == b"hello"
 
 
 async def test_a_port_of_pythons_own_asks_for_certificates_too(short_dir: Path) -> None:

@@ -72,7 +72,8 @@ class TlsFiles:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if pems.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(cadata=pems.client_ca.decode("ascii", "replace"))
+            # Python takes ASCII only; comments may have more.
+            context.load_verify_locations(cadata=pems.client_ca.decode("ascii", "ignore"))
         # Python reads these from files only. Should they have changed since, the next look finds it.
         context.load_cert_chain(self._cert, self._key, password=_no_password)
         return context
