@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import socket
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -280,6 +283,29 @@ async def test_a_port_of_pythons_own_follows_the_files_too(short_dir: Path) -> N
             await greeting(server, old)
         (short_dir / "cert.pem").write_text("broken")
         files.refresh()
+        assert await greeting(server, new) == b"hello"
+
+
+@pytest.mark.parametrize("failing", [1, 2], ids="at try {}".format)
+async def test_a_certificate_that_cannot_be_read_for_want_of_descriptors_is_read_later(
+    short_dir: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    old, new = Authority(), Authority()
+    old.write_server(short_dir)
+    files = TlsFiles(cert=short_dir / "cert.pem", key=short_dir / "key.pem")
+    server = await python_port(files)
+    true, tries = ssl.SSLContext.load_cert_chain, itertools.count(1)
+
+    def load(context: ssl.SSLContext, *args: Any, **options: Any) -> None:
+        if next(tries) == failing:
+            raise OSError(errno.EMFILE, "Too many open files")
+        true(context, *args, **options)
+
+    monkeypatch.setattr(ssl.SSLContext, "load_cert_chain", load)
+    async with server:
+        new.write_server(short_dir)
+        for _ in range(2):
+            files.refresh()
         assert await greeting(server, new) == b"hello"
 
 

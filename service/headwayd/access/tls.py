@@ -8,7 +8,7 @@ the old ones.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -25,19 +25,26 @@ class Pems:
     client_ca: bytes | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Sound:
+    """Files that belong together, and what begins connections with them: whatever is to be made of them has been."""
+
+    pems: Pems
+    context: ssl.SSLContext
+
+
 class TlsFiles:
     """Raises AccessFailed unless the files are there, belong together, and need no password."""
 
     def __init__(self, *, cert: Path, key: Path, client_ca: Path | None = None) -> None:
         self._cert, self._key = cert, key
         paths = (cert, key) if client_ca is None else (cert, key, client_ca)
-        self._followed: list[_Followed] = []
         self._files = WatchedFiles(paths, self._checked)
 
     @property
     def pems(self) -> Pems:
         """As last read and found sound."""
-        return self._files.value
+        return self._files.value.pems
 
     @property
     def name(self) -> str:
@@ -50,22 +57,18 @@ class TlsFiles:
 
     def refresh(self) -> None:
         """Reads the files again if they have changed."""
-        if self._files.refresh():
-            for followed in self._followed:
-                followed.newest = self._context(self.pems)
+        self._files.refresh()
 
     def context(self) -> ssl.SSLContext:
         """For a server of asyncio's: TLS 1.2 or newer, follows the files as long as `refresh` is called."""
-        self._followed.append(followed := _Followed(self._context(self.pems)))
-        return followed
+        return _Followed(lambda: self._files.value.context)
 
-    def _checked(self, contents: Sequence[bytes]) -> Pems:
+    def _checked(self, contents: Sequence[bytes]) -> _Sound:
         pems = Pems(contents[0], contents[1], contents[2] if len(contents) > 2 else None)
         try:
-            self._context(pems)
+            return _Sound(pems, self._context(pems))
         except ssl.SSLError as error:
             raise ValueError(f"no certificates and key that belong together: {error.reason or error}") from error
-        return pems
 
     def _context(self, pems: Pems) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -86,12 +89,12 @@ class _Followed(ssl.SSLContext):
     def __new__(cls, *_: Any) -> Self:
         return super().__new__(cls, ssl.PROTOCOL_TLS_SERVER)
 
-    def __init__(self, newest: ssl.SSLContext) -> None:
-        self.newest = newest
+    def __init__(self, newest: Callable[[], ssl.SSLContext]) -> None:
+        self._newest = newest
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
         """What asyncio begins a connection with."""
-        return self.newest.wrap_bio(*args, **options)
+        return self._newest().wrap_bio(*args, **options)
 
 
 def _no_password() -> str:

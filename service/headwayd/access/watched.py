@@ -20,7 +20,7 @@ class AccessFailed(Exception):
 
 class WatchedFiles(Generic[Value]):
     """What `read` makes of the contents of some files that belong together. `read` raises ValueError for contents that
-    it cannot use. `version` counts the values."""
+    it cannot use, and OSError if it cannot tell. `version` counts the values."""
 
     def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[bytes]], Value]) -> None:
         self._paths = tuple(paths)
@@ -29,18 +29,17 @@ class WatchedFiles(Generic[Value]):
         self.value = self._load()
         self.version = 0
 
-    def refresh(self) -> bool:
-        """Whether there is a new value. Never raises."""
+    def refresh(self) -> None:
+        """Reads the files again if they have changed. Never raises."""
         try:
             if self._look() == self._stamp:
-                return False
+                return
             self.value = self._load()
             self.version += 1
         except (AccessFailed, OSError) as error:
             log.error("a changed file cannot be used, what it said before stays in force", error=str(error))  # noqa: TRY400 - the trace is this class's
-            return False
-        log.info("a changed file was read", files=self._names)
-        return True
+        else:
+            log.info("a changed file was read", files=self._names)
 
     @property
     def _names(self) -> str:
@@ -61,5 +60,8 @@ class WatchedFiles(Generic[Value]):
         self._stamp = stamp
         try:
             return self._read(contents)
+        except OSError as error:  # such as no file descriptor left: the next look tries again
+            self._stamp = ()
+            raise AccessFailed(f"cannot read {self._names}: {error.strerror}") from error
         except ValueError as error:
             raise AccessFailed(f"{self._names}: {error}") from error

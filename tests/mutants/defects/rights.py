@@ -371,4 +371,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="url=self._url",
         test=_SECURITY + "test_signed.py::test_the_log_does_not_tell_what_stands_behind_the_address_of_keys",
     ),
+    Mutant(
+        name="unread-certificate-left-out",
+        defect="A new certificate that could not be read just then is left out until its files change once more.",
+        file="access/watched.py",
+        old="            self._stamp = ()\n",
+        new="",
+        test=_SECURITY + "test_tls.py::test_a_certificate_that_cannot_be_read_for_want_of_descriptors_is_read_later",
+    ),
 )
