@@ -43,7 +43,9 @@ def key_file(tmp_path: Path) -> Path:
 
 
 def write(path: Path, text: str) -> None:
-    path.write_text(text)
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.replace(path)
 
 
 def tokens(key_file: Path, **rules: object) -> SignedTokens:

@@ -25,14 +25,15 @@ class WatchedFiles(Generic[Value]):
     def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[bytes]], Value]) -> None:
         self._paths = tuple(paths)
         self._read = read
-        self._stamp: _Stamp = ()
+        self._stamp: _Stamp = ()  # of what was read
+        self._seen: _Stamp = ()  # at the last look
         self.value = self._load()
         self.version = 0
 
     def refresh(self) -> None:
-        """Reads the files again if they have changed. Never raises."""
+        """Reads the files again if they have changed. To be called every few seconds. Never raises."""
         try:
-            if self._look() == self._stamp:
+            if not self._has_changed(self._look()):
                 return
             self.value = self._load()
             self.version += 1
@@ -40,6 +41,13 @@ class WatchedFiles(Generic[Value]):
             log.error("a changed file cannot be used, what it said before stays in force", error=str(error))  # noqa: TRY400 - the trace is this class's
         else:
             log.info("a changed file was read", files=self._names)
+
+    def _has_changed(self, stamp: _Stamp) -> bool:
+        """What took a file's place is whole. What is written into a file may be half there, which may pass for all of
+        it: it is waited for until two looks see the same."""
+        seen, self._seen = self._seen, stamp
+        is_in_place = any(new != old and new[-1] == old[-1] for new, old in zip(stamp, self._stamp, strict=False))
+        return stamp != self._stamp and (stamp == seen or not is_in_place)
 
     @property
     def _names(self) -> str:

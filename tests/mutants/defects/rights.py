@@ -379,4 +379,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="",
         test=_SECURITY + "test_tls.py::test_a_certificate_that_cannot_be_read_for_want_of_descriptors_is_read_later",
     ),
+    Mutant(
+        name="half-a-file-of-callers",
+        defect="A file of callers that is just being written is taken for whole.",
+        file="access/watched.py",
+        old="(stamp == seen or not is_in_place)",
+        new="True",
+        test=_SECURITY + "test_files.py::test_what_is_written_into_a_file_is_read_when_it_is_all_there",
+    ),
 )
