@@ -13,6 +13,7 @@ from typing import Any
 import jwt
 import pytest
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from headwayd.access.access import Access
 from headwayd.access.fetching import FetchFailed, fetched
@@ -190,6 +191,47 @@ def test_a_file_without_a_key_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(AccessFailed):
         KeyFile(path)
+
+
+RSA = SigningKey(algorithm="RS256").jwk
+UNUSABLE: dict[str, dict[str, Any]] = {
+    "of no type": {"kid": "one"},
+    "of a list of types": RSA | {"kty": ["RSA"]},
+    "of a type that is a number": RSA | {"kty": 1},
+    "for a list of algorithms": RSA | {"alg": ["RS256"]},
+    "for the algorithm none": RSA | {"alg": "none"},
+    "with a number that is none in base64": RSA | {"n": 65537},
+    "with numbers that are missing": {"kty": "RSA"},
+    "with numbers that cannot be": RSA | {"e": "AA"},
+    "not on its curve": KEY.jwk | {"x": "AA"},
+    "of a curve that nobody knows": KEY.jwk | {"crv": "P-1"},
+}
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+async def test_a_key_that_cannot_be_used_is_left_out(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(json.dumps({"keys": [UNUSABLE[kind], KEY.jwk]}))
+    await tokens(path).identify(KEY.token())
+    path.write_text(json.dumps({"keys": [UNUSABLE[kind]]}))
+    with pytest.raises(AccessFailed, match="no key to check"):
+        KeyFile(path)
+
+
+@pytest.mark.parametrize("error", [UnsupportedAlgorithm, TypeError])
+async def test_a_key_that_this_system_or_an_older_pyjwt_cannot_use_is_left_out(
+    key_file: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    true = jwt.PyJWK
+
+    def make(entry: dict[str, Any], *algorithm: str) -> jwt.PyJWK:
+        if entry["kid"] == "other":
+            raise error("no such key")
+        return true(entry, *algorithm)
+
+    monkeypatch.setattr(jwt, "PyJWK", make)
+    write(key_file, key_set(SigningKey("other", "EdDSA"), KEY))
+    await tokens(key_file).identify(KEY.token())
 
 
 async def test_a_file_that_changes_is_read_again(key_file: Path) -> None:
@@ -381,6 +423,19 @@ async def test_keys_that_are_known_stay_while_the_url_fails(monkeypatch: pytest.
             now += 301
             assert not await has_changed(checked)
             await checked.identify(KEY.token())
+
+
+async def test_a_url_is_not_asked_all_the_time_where_its_answer_shows_a_defect(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_contents: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("headwayd.access.jwks._read", fail)
+    with key_server(key_set(KEY)) as server:
+        keys = KeyUrl(server.url)
+        with pytest.raises(ZeroDivisionError):
+            await keys.refresh()
+        await keys.refresh()
+        assert server.asked == 1
 
 
 async def test_the_log_does_not_tell_what_stands_behind_the_address_of_keys() -> None:

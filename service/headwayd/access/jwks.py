@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import jwt
 import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from headwayd.access.fetching import FetchFailed, fetched
 from headwayd.access.watched import WatchedFiles
@@ -26,8 +27,10 @@ _FETCH_TIMEOUT_S = 5.0  # for all of it
 _FETCH_EVERY_S = 300.0
 _FETCH_AGAIN_S = 30.0  # for an unknown key, and after a failure
 _MOST_WAITING = 1_000  # for keys: anybody may send tokens of made-up ones
-_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+_ASYMMETRIC = ("RSA", "EC", "OKP")
 _OF_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+# What of a key is not as it must be, or not known here, PyJWT tells in as many ways; older ones in more.
+_UNUSABLE = (jwt.PyJWTError, TypeError, ValueError, NotImplementedError, UnsupportedAlgorithm)
 
 Keys = dict[tuple[str, str], jwt.PyJWK]  # by id and algorithm
 
@@ -43,7 +46,7 @@ def _keys(document: object) -> Keys:
             try:
                 for key in _for_each_algorithm(entry):
                     found[str(entry.get("kid", "")), key.algorithm_name] = key
-            except jwt.PyJWTError:  # of a kind that is not known here: another service's
+            except _UNUSABLE:  # another service's
                 continue
     if not found:
         raise ValueError("has no key to check a signature with")
@@ -129,12 +132,12 @@ class KeyUrl:
         self._fetching = None
 
     async def _fetch_now(self) -> None:
+        self._fetch_after_s = _FETCH_AGAIN_S  # also where it fails in a way that nobody thought of
         try:
             keys = _read([await fetched(self._url, within_s=_FETCH_TIMEOUT_S)])
         except (FetchFailed, TimeoutError, ValueError, RecursionError) as error:
             why = str(error) or "it took too long"
             log.warning("the keys of signed tokens could not be fetched", url=self._shown, error=why)
-            self._fetch_after_s = _FETCH_AGAIN_S
             return
         self._fetch_after_s = _FETCH_EVERY_S
         self.version += _thumbprints(keys) != _thumbprints(self._keys)

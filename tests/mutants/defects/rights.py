@@ -387,4 +387,12 @@ MUTANTS: tuple[Mutant, ...] = (
         new="True",
         test=_SECURITY + "test_files.py::test_what_is_written_into_a_file_is_read_when_it_is_all_there",
     ),
+    Mutant(
+        name="one-key-spoils-the-set",
+        defect="One key of a set that cannot be used has all tokens refused.",
+        file="access/jwks.py",
+        old="(jwt.PyJWTError, TypeError, ValueError, NotImplementedError, UnsupportedAlgorithm)",
+        new="(jwt.PyJWTError,)",
+        test=_SECURITY + "test_signed.py::test_a_key_that_cannot_be_used_is_left_out",
+    ),
 )
