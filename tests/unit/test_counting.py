@@ -10,7 +10,7 @@ import pytest
 
 from headwayd.config.settings import Settings
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
-from headwayd.domain.errors import StoreUnavailable
+from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.domain.histograms import Histogram
 from headwayd.domain.model import Counts as QueueTotals
 from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
@@ -198,10 +198,13 @@ class FakeQueues:
         self.asked = 0
         self.is_slow = False
         self.is_away = False
+        self.keeps_too_little = False
 
     async def ping(self, *, budget_s: float) -> None:
         if self.is_away:
             raise StoreUnavailable("away")
+        if self.keeps_too_little:
+            raise NotDurable("it keeps nothing")
 
     async def names(self, namespace: str | None, *, budget_s: float) -> Sequence[str]:
         if self.is_slow or self.is_away:
@@ -274,6 +277,14 @@ async def test_a_store_without_queues_is_told_to_be_away_also_while_its_names_ar
     assert (await asked.look()).is_reachable
     store.is_away = True
     assert not (await asked.look()).is_reachable
+
+
+async def test_a_store_that_keeps_too_little_answers_whether_or_not_there_are_queues() -> None:
+    for names in ((), ("a",)):
+        store = FakeQueues(*names)
+        store.keeps_too_little = True
+        seen = await Census(cast(Store, store), Counts(most_queues=5)).look()
+        assert (seen.is_reachable, seen.queue_count) == (True, len(names))
 
 
 def test_how_true_an_estimate_was_is_told_when_its_wait_is_over() -> None:

@@ -74,6 +74,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_COUNTED + "test_a_process_that_knows_no_queue_tells_that_the_store_is_away",
     ),
     Mutant(
+        name="refusing-called-away",
+        defect="A process that knows no queue says of a store that answers, but keeps too little, that it is away.",
+        file="engine/counting/census.py",
+        old="contextlib.suppress(NotDurable)",
+        new="contextlib.suppress()",
+        test=_UNIT + "test_a_store_that_keeps_too_little_answers_whether_or_not_there_are_queues",
+    ),
+    Mutant(
         name="first-defects-unseen",
         defect="The first defects of a method make its series, and so are no increase to an alert.",
         file="telemetry/reading.py",

@@ -9,12 +9,13 @@ something happened.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError
+from headwayd.domain.errors import HeadwayError, NotDurable
 from headwayd.domain.model import Queue
 from headwayd.engine.budgets import Budget
 from headwayd.engine.counting.counts import OTHERS, Counts
@@ -130,7 +131,8 @@ class Census:
         new = self._never_looked_at()
         asked = [*new, *self._others][:_MOST_OTHERS]  # then those where it was longest ago
         if not (self._counts.own or asked):  # what follows would ask the store nothing
-            await self._store.ping(budget_s=budget.left_s)
+            with contextlib.suppress(NotDurable):  # so it answers, though nothing is written to it
+                await self._store.ping(budget_s=budget.left_s)
         found = await self._describe_own(budget)
         numbers = {name: QueueNumbers.of(queue) for name, queue in found.items()}
         if asked:
