@@ -132,8 +132,6 @@ class Service:
             log.warning("store is not there yet, serving anyway", store=masked_url(self._url), error=error.text)
         if self._store.facts.refusal:
             raise NotDurable(self._store.facts.refusal)
-        for warning in self._store.facts.warnings:
-            log.warning("store", warning=warning)
         await self._engine.start()
         settings, limits = self._settings, self._settings.limits
         wanted = limits.max_connections + self._oversight.most_connections

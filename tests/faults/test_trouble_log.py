@@ -1,4 +1,4 @@
-"""What is logged in times of trouble: nothing that is a caller's or a secret."""
+"""What is logged in times of trouble: what the operator can mend, and nothing that is a caller's or a secret."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from faults.conftest import Open, Serve
 from faults.moments import works
 from harness import FaultProxy, StoreServer, eventually
+from headway.v1 import admin_service_pb2
 from wire.calls import Message
 
 pytestmark = pytest.mark.any_store
@@ -48,3 +49,21 @@ async def test_trouble_with_the_store_is_logged_without_payloads_tokens_or_passw
     assert "SECRET" not in log
     assert lease not in log
     assert "never retrieved" not in log  # every failure belongs to somebody who answers for it
+
+
+async def test_what_a_store_lacks_is_logged_when_it_comes_and_when_it_is_changed(
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
+) -> None:
+    with fresh_store_server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        async with FaultProxy(fresh_store_server.port) as proxy:
+            proxy.cut()
+            service = await serve(proxy.url)
+            await eventually(lambda: "store is not there yet" in service.log.read_text())
+            proxy.restore()
+            await eventually(lambda: "maxmemory-policy is allkeys-lru" in service.log.read_text(), within=20)
+            client.config_set("maxmemory-policy", "volatile-ttl")
+            line = await open_line(service, "jobs")
+            assert line.admin
+            await line.admin.GetServerInfo(admin_service_pb2.GetServerInfoRequest(), timeout=5)  # which looks
+            await eventually(lambda: "maxmemory-policy is volatile-ttl" in service.log.read_text())

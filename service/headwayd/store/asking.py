@@ -107,6 +107,7 @@ class Asking:
         self._looking: asyncio.Task[StoreUnavailable | None] | None = None
         self._changes = 0  # how often the store became another one
         self._facts = StoreFacts(is_embedded=embedded, prefix=prefix)
+        self._told: Sequence[str] = ()  # of what it lacks
         self._clock_ahead_ms: float | None = None
         self._due_listener: DueListener = lambda _queue, _delay_s: None
         self._answer_listener: Callable[[str, float], None] | None = None
@@ -210,11 +211,19 @@ class Asking:
             self._facts = replace(self._facts, is_reachable=False)
             raise
         self._looked_at = asyncio.get_running_loop().time()
+        self._tell_warnings()
         if self._facts.refusal and self._facts.refusal != self._refusal:
             log.error("nothing is written: the store does not keep what was asked for", why=self._facts.refusal)
         if changes == self._changes:
             self._refusal = self._facts.refusal
         return self._facts
+
+    def _tell_warnings(self) -> None:
+        """Each when it comes up, whenever that is. Why nothing is written is told by itself."""
+        told, self._told = self._told, self._facts.warnings
+        for warning in self._told:
+            if warning not in told and warning != self._facts.refusal:
+                log.warning("store", warning=warning)
 
     async def ping(self, *, budget_s: float) -> None:
         """Asks the store for a sign of life; of several servers one is enough. Raises StoreUnavailable, also while it

@@ -26,6 +26,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_FIRST_LOOK + "test_the_word_of_the_store_before_counts_no_more_though_it_comes_late",
     ),
     Mutant(
+        name="silent-about-what-it-lacks",
+        defect="The log does not tell what the store was found to lack.",
+        file="store/asking.py",
+        old="        self._tell_warnings()\n",
+        new="",
+        test="tests/unit/test_store_warnings.py::test_each_warning_is_told_when_it_comes_up",
+    ),
+    Mutant(
         name="on-the-word-of-the-others",
         defect="A cluster's primary that is silent is written to because the others keep what was asked for.",
         file="store/asking.py",
