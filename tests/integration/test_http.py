@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 import grpc
 import httpx
@@ -17,7 +16,7 @@ import pytest
 import trustme
 
 from harness import ServiceProcess, eventually
-from harness.ipv6 import has_ipv6
+from harness.ipv6 import has_ipv6, without_ipv6
 from harness.scraping import fetch
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.http import protocol
@@ -283,17 +282,6 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
     if refusal is None and not has_ipv6():
         pytest.skip("this machine has no IPv6")
 
-    class WithoutIpv6(socket.socket):
-        def __init__(self, family: int = -1, *more: Any, **named: Any) -> None:
-            if family == socket.AF_INET6 and refusal == errno.EAFNOSUPPORT:
-                raise OSError(refusal, "no such family")
-            super().__init__(family, *more, **named)
-
-        def bind(self, address: Any) -> None:
-            if self.family == socket.AF_INET6:
-                raise OSError(refusal, "no such address")
-            super().bind(address)
-
     async def scrape(_accept: str) -> tuple[bytes, str]:
         return b"", ""
 
@@ -301,7 +289,7 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
     both = HttpServer(behind, listen="[::]:0")
     with monkeypatch.context() as patched:
         if refusal is not None:
-            patched.setattr(socket, "socket", WithoutIpv6)
+            patched.setattr(socket, "socket", without_ipv6(refusal))
         port = (await both.start()).rpartition(":")[2]
     async with httpx.AsyncClient(timeout=10) as client:
         for host in ["127.0.0.1", "[::1]"] if refusal is None else ["127.0.0.1"]:

@@ -19,7 +19,8 @@ from headwayd.rpc.listening import CannotListen
 
 @contextmanager
 def held(listen: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The addresses ("HOST:PORT"), with their real ports, which are this process's and its workers' in this block.
+    """The addresses ("HOST:PORT"), with their real ports, which are this process's and its workers' in this block; for
+    [::] 0.0.0.0 where there is no IPv6.
 
     Raises CannotListen if one is taken, or is not this machine's, or cannot be shared here.
     """
@@ -48,6 +49,8 @@ def _hold(address: str, stack: ExitStack) -> str:
             port = one.getsockname()[1]
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except OSError as error:
+        if host == "[::]" and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+            return _hold(f"0.0.0.0:{text}", stack)  # as a port of one process, where there is no IPv6
         raise CannotListen(
             f"cannot listen on {address}: taken, not an address of this machine, or not permitted"
         ) from error

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from harness.ipv6 import without_ipv6
 from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.sharing import held
 
@@ -109,6 +111,22 @@ def test_every_address_of_a_name_gets_the_same_port() -> None:
         assert socket.AF_INET in families
         with pytest.raises(CannotListen), held([f"{LOOPBACK}:{port_of(address)}"]):
             pass
+
+
+@pytest.mark.parametrize("refusal", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
+def test_the_address_of_all_is_that_of_ipv4_where_there_is_no_other(
+    refusal: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "socket", without_ipv6(refusal))
+    with held(["[::]:0"]) as (address,):
+        assert address == f"0.0.0.0:{port_of(address)}"
+        assert port_of(address) > 0
+        with closing(listener(port_of(address), shares=True)), closing(listener(port_of(address), shares=True)):
+            pass
+        with pytest.raises(CannotListen, match="taken"), held([f"[::]:{port_of(address)}"]):
+            pass
+    with pytest.raises(CannotListen), held(["[::1]:0"]):  # is another's
+        pass
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1:0", "no-such-host.invalid:0"])
