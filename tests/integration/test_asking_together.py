@@ -12,7 +12,7 @@ from headwayd.domain.model import GetOrder
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetAsk, GetStep, Wait
 from headwayd.store import keys, tokens
-from integration.desk import BUDGET_S, Desk
+from integration.desk import BUDGET_S, HOUR_MS, Desk
 from integration.pair import kept
 from integration.test_exact_instants import listening
 
@@ -153,6 +153,21 @@ async def test_the_first_may_get_nothing_though_one_behind_has_earned_something(
     assert isinstance(second, GetStep)
     assert payloads([first, second]) == [[], [b"1"]]
     assert (first.position, first.wait) == (2, Wait.EMPTY)
+
+
+async def test_who_acks_late_has_earned_nothing(desk: Desk) -> None:
+    await desk.create()
+    await desk.put(b"0", b"1")
+    lapsed, running = await desk.take_one(), await desk.take_one(lease_ms=HOUR_MS)
+    await standing(desk, 1, process=THERE)
+    desk.at(1_000)
+    await desk.put(b"2")
+    waiters = [Waiter(name=f"{HERE}#{n}") for n in range(2)]
+    first, second = await together(desk, waiters, acks=[lapsed.lease, running.lease])
+    assert [one.settled.name for one in (*first.settled, *second.settled)] == ["ACKED"] * 2
+    assert payloads([first, second]) == [[], [b"2"]]
+    assert first.ended == 1
+    assert await desk.is_sound()
 
 
 async def test_slots_bound_what_all_get_together(desk: Desk) -> None:

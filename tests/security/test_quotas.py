@@ -17,6 +17,7 @@ from harness.errors import error_of
 from harness.scraping import Scraped
 from security.callers import OTHERS, PLAIN, TEAM, line_of, write_callers
 from wire.calls import ACKED, ALREADY_ACKED, GONE, RESOURCE_EXHAUSTED, Line, Message, leases, payloads
+from wire.conditions import leased
 from wire.flows import Consuming, Producing
 from wire.streams import Standing
 
@@ -273,6 +274,23 @@ async def test_a_get_that_is_made_again_at_the_quota_gives_the_same_leases_once_
         assert [result.settled for result in again.settled] == [ALREADY_ACKED] * 3
         assert await mine.ack(*lost) == [ACKED] * 3
         assert (await mine.counts()).length == 4
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1_000])
+async def test_leases_that_have_lapsed_are_exchanged_for_nothing(limited: Limited, wait_ms: int) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        other = Line(mine.stub, f"{mine.name}-other", mine.admin)
+        await other.create()
+        await mine.put(*[b"x"] * 10)
+        await other.put(*[b"x"] * 3)
+        lapsed = leases(await mine.take(3, lease_ms=100))
+        await eventually(lambda: leased(mine, 0))
+        await eventually_served(lambda: other.take(3))
+        answer = await mine.get(3, ack=lapsed, wait_ms=wait_ms)
+        assert [result.settled for result in answer.settled] == [ACKED] * 3
+        assert not answer.deliveries
+        assert ((await mine.counts()).leased, (await other.counts()).leased) == (0, 3)
 
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])

@@ -20,6 +20,8 @@ from wire.calls import (
     leases,
     payloads,
 )
+from wire.conditions import consumers_wait, leased
+from wire.test_pause import pause, resume
 
 MAX_BATCH = 1_000
 
@@ -89,6 +91,26 @@ async def test_a_stale_lease_is_told_and_the_rest_goes_on(line: Line) -> None:
     answer = await line.get(ack=[old.lease, new.lease])
     assert [result.settled for result in answer.settled] == [STALE, ACKED]
     assert payloads(answer.deliveries) == [b"2"]
+
+
+async def test_a_late_ack_brings_nobody_before_those_who_stand(line: Line) -> None:
+    await line.create(limit=1)
+    await line.put(b"1")
+    lapsed = await line.take_one(lease_ms=100)
+    await pause(line)
+    await eventually(lambda: leased(line, 0))
+    first = asyncio.create_task(line.get(wait_ms=20_000))
+    await eventually(lambda: consumers_wait(line, 1))
+    second = asyncio.create_task(line.get(wait_ms=20_000, ack=[lapsed.lease]))
+    await eventually(lambda: consumers_wait(line, 2))
+    await line.put(b"2")
+    await resume(line)
+    [delivery] = (await asyncio.wait_for(first, 10)).deliveries
+    assert delivery.message.payload == b"2"
+    await line.ack(delivery.lease)
+    await line.put(b"3")
+    answer = await asyncio.wait_for(second, 10)
+    assert ([result.settled for result in answer.settled], payloads(answer.deliveries)) == ([ACKED], [b"3"])
 
 
 @pytest.mark.parametrize("count", [MAX_BATCH, MAX_BATCH + 1])

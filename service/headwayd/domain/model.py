@@ -187,11 +187,10 @@ class GetOrder(NamedTuple):
     room: int | None = None  # how many it may be given beside one for each lease that it ends; None: any number
     cut_off: CutOff | None = None
 
-    def within_room(self, settled: Sequence[Settlement]) -> GetOrder:
-        """What it may yet be given when these leases of `ack` were settled."""
+    def within_room(self, ended: int) -> GetOrder:
+        """What it may yet be given when so many leases of `ack` were out, and have ended."""
         if self.room is None:
             return self
-        ended = sum(one.settled is Settled.ACKED for one in settled)
         return self._replace(max_messages=min(self.max_messages, self.room + ended), room=None)
 
 

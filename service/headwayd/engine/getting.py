@@ -60,7 +60,7 @@ class Getting:
     async def _go_on(self, consumer: Consumer, step: GetStep, *, waits: bool, budget: Budget) -> GetOutcome:
         """After its first try. What that settled is told, whatever comes now."""
         settled = step.settled
-        order = consumer.order = consumer.order.within_room(settled)
+        order = consumer.order = consumer.order.within_room(step.ended)
         if step.left and not step.deliveries and not order.wait_ms:
             step = await self._look_behind(consumer, budget)
         if step.deliveries or not waits or (order.ack and step.wait is Wait.NOTHING):

@@ -64,7 +64,8 @@ _ANY_POLICY = Policy()
 class GetStep(NamedTuple):
     """What one attempt of a Get gave, and why it gave nothing, if it did not; then also where it stands in line.
     `was_dropped`: it had stood there before, and was found to stand there no longer. `polls` has the policy's poll part
-    only. `left`: how many more could be leased just after it."""
+    only. `left`: how many more could be leased just after it. `ended`: how many leases were out that it, or all who
+    asked together, settled; an ack that comes late ends none."""
 
     deliveries: Sequence[Delivery]
     settled: Sequence[Settlement]
@@ -79,6 +80,7 @@ class GetStep(NamedTuple):
     polls: Policy = _ANY_POLICY
     was_dropped: bool = False
     left: int = 0
+    ended: int = 0
 
 
 class GetAsk(NamedTuple):

@@ -27,7 +27,7 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
     return None
 
 
-_GET_EACH_AT, _GET_SETTLED_AT = 16, 17
+_GET_EACH_AT, _GET_ENDED_AT, _GET_SETTLED_AT = 16, 17, 18
 _NEAR_AT, _NUMBERS_AT = 4, 5
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
 _ANY_POLICY = Policy()
@@ -80,6 +80,7 @@ def _step(reply: Sequence[Any], given: Sequence[Delivery], settled: Sequence[Set
         polls=_polls(*reply[11:14]),
         was_dropped=int(reply[14]) == 1,
         left=int(reply[15]),
+        ended=int(reply[_GET_ENDED_AT]),
     )
 
 

@@ -95,8 +95,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="stream-too-soon-for-a-place",
         defect="A stream that comes back to a poller's place is refused before its time, so nobody can leave early.",
         file=LUA + "get.lua",
-        old="local is_poll = ended == 0 and ARGV[12] == ''",
-        new="local is_poll = ended == 0",
+        old="local is_poll = acked == 0 and ARGV[12] == ''",
+        new="local is_poll = acked == 0",
         test=WIRE + "test_poll.py::test_a_stream_is_never_too_soon_for_a_pollers_place_and_its_end_gives_that_up",
     ),
     Mutant(

@@ -92,6 +92,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_ack.py::test_a_late_ack_is_accepted_while_nobody_has_taken_the_message",
     ),
     Mutant(
+        name="late-ack-ends-a-lease",
+        defect="Who acks late goes on before all others, as if it had given a slot free.",
+        file=INCLUDE + "settle.lua",
+        old="late[i], late_count = true, late_count + 1",
+        new="ended = ended + 1",
+        test=WIRE + "test_get_settling.py::test_a_late_ack_brings_nobody_before_those_who_stand",
+    ),
+    Mutant(
         name="ack-forgotten",
         defect="A settled ticket is not remembered, so a repeated ack is told GONE.",
         file=INCLUDE + "endings.lua",

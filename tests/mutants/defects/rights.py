@@ -19,6 +19,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_QUOTAS + "test_leases_that_do_not_end_are_exchanged_for_nothing",
     ),
     Mutant(
+        name="leases-for-lapsed-ones",
+        defect="Who has used up its quota of leases and waits gets one more for each that it acks late.",
+        file="engine/getting.py",
+        old="within_room(step.ended)",
+        new="within_room(len(settled))",
+        test=_QUOTAS + "test_leases_that_have_lapsed_are_exchanged_for_nothing",
+    ),
+    Mutant(
         name="no-exchange-at-the-quota",
         defect="A worker at its quota of leases may not ack one and take the next in the same call.",
         file="engine/quotas.py",

@@ -3,7 +3,7 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] consumer's name
 -- ARGV[4] most messages; for several who ask, of the first. Behind it and a space may stand how many of these it may be
---         given beside one for each lease that it ends
+--         given beside one for each lease that it ends; an ack that comes late ends none
 -- ARGV[5] lease (ms); '0' = the queue's policy, but at most the limit of leases
 -- ARGV[6] random part of the new leases' nonces, 16 bytes; for several who ask as many for each, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
@@ -26,8 +26,8 @@
 --        could be leased after what was given (1 if that was given before, and if nothing was because many that had
 --        expired stood before), how many messages are for the first who asks, then number and position in line of each
 --        of the others and how many are for it ('count number position count …'; 'wait' is then that of those who got
---        nothing), how many leases were not acked at their first attempt, then number (from 1 on), status and failures
---        of each of those, then '0' and for each message:
+--        nothing), how many leases have ended, how many were not acked at their first attempt, then number (from 1 on),
+--        status and failures of each of those, then '0' and for each message:
 --        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
 --        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
 --        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
@@ -77,10 +77,10 @@ if ARGV[11] ~= '' then
   end
 end
 -- What is said first is known last; behind it stands what was settled, and then what is given.
-local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '' }
+local reply = { ARGV[1], '', 0, '', '', '', '', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '', 0 }
 local ACKS_AT, EXCEPTIONS_AT = 15 + 4 * OTHERS, #reply + 1
-local acks, ended = tonumber(ARGV[ACKS_AT]), 0
-if acks > 0 then ended = ack_leases(S, ACKS_AT + 1, acks, '', reply) else reply[#reply + 1] = 0 end
+local acks, ended, acked, late = tonumber(ARGV[ACKS_AT]), 0, 0, nil
+if acks > 0 then ended, acked, late = ack_leases(S, ACKS_AT + 1, acks, '', reply) else reply[#reply + 1] = 0 end
 if ROOM ~= '' then me.most = math.min(me.most, tonumber(ROOM) + ended) end
 -- A negative number of bytes: also the first message must fit.
 local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45,
@@ -88,7 +88,7 @@ local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) ==
 local random = me.random
 if ARGV[8] ~= '' then random = deliver_again(S, L, ARGV[8]) or random end
 
--- How many leases each of those who ask has ended: as many as it named, but for those that were none. O(k).
+-- How many leases each of those who ask has ended: as many as it named, but for those that were none any more. O(k).
 local function ended_by_each()
   me.acks = acks
   for i = 2, #asks do me.acks = me.acks - asks[i].acks end
@@ -101,7 +101,7 @@ local function ended_by_each()
       i = i + 1
       to = to + asks[i].acks
     end
-    if reply[at + 1] ~= T.ACKED then counts[i] = counts[i] - 1 end
+    if reply[at + 1] ~= T.ACKED or late[number] then counts[i] = counts[i] - 1 end
   end
   return counts
 end
@@ -128,7 +128,7 @@ if me.number == 0 and ARGV[12] ~= '' then   -- the answer that told its number m
 end
 local is_over = L.given == 0 and is_drained(leased)
 if kept and L.given == 0 and not is_over then
-  local is_poll = ended == 0 and ARGV[12] == ''
+  local is_poll = acked == 0 and ARGV[12] == ''
   local trouble, ms = come_back(S, ARGV[11], kept, is_poll and units_of(S) or nil)
   if trouble then
     commit(S, false, nil)
@@ -252,6 +252,6 @@ if (WAITER ~= '' or OTHERS > 0) and not S.is_line_empty then length = redis.call
 local due = commit(S, false, nil)
 local left = given > 0 and (taken == 0 and 1 or math.max(0, math.min(S.len, slots - taken))) or stands_more and 1 or 0
 local told = { ARGV[1], status, S.now, S.gen, wait, holder, random, due, number, position, length, limit, poll[1],
-  poll[2], poll[3], was_dropped and 1 or 0, left, table.concat(told_each, ' ') }
+  poll[2], poll[3], was_dropped and 1 or 0, left, table.concat(told_each, ' '), ended }
 for i, value in ipairs(told) do reply[i] = value end
 return reply

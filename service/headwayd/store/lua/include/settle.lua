@@ -91,10 +91,11 @@ local function holders_and_ids()
 end
 
 -- Acks the `count` leases named by ARGV from `from` on. Appends to `reply` how many of them were not acked at their first
--- attempt, then number (from 1 on), status and failures of each of those. Returns how many messages are done.
--- O(k log n).
+-- attempt, then number (from 1 on), status and failures of each of those. Returns how many leases it ended, how many
+-- messages are done, and the numbers (as keys) of those that came late: they were no leases any more. O(k log n).
 local function ack_leases(S, from, count, result, reply)
   local head, exceptions, ended, dropped, seen = #reply + 1, 0, 0, 0, {}
+  local late, late_count = {}, 0
   reply[head] = 0
   local function except(i, status, failures)
     local at = head + 3 * exceptions
@@ -104,12 +105,12 @@ local function ack_leases(S, from, count, result, reply)
   local function end_of(i, ticket, record, element)
     finish(S, ticket, record, element, MARK.DONE, result)
     if record.failures > 0 then except(i, T.ACKED, record.failures) end
-    ended = ended + 1
   end
   local function end_late(i, ticket, nonce)
     local status, record = afterlife(S, ticket, nonce)
     if status == T.LAPSED then
       end_of(i, ticket, record, (take_one(S, ticket)))
+      late[i], late_count = true, late_count + 1
     else
       except(i, status, record and record.failures or 0)
     end
@@ -166,13 +167,12 @@ local function ack_leases(S, from, count, result, reply)
       if is_plain and is_known_fresh then   -- the same as end_of
         if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
         set_bit(S, done, ticket)
-        ended = ended + 1
       else
         local element = has_ids and redis.call('HGET', K.body, ticket) or ''
         end_of(numbers[i], ticket, unpack_record(packed), element)
       end
       seen[ticket] = true
-      dropped = dropped + 1
+      ended, dropped = ended + 1, dropped + 1
       tickets[dropped] = ticket
       if ends then ends[#ends + 1] = { at = numbers[i], step = owned_as(packed, ticket), count = 1 } end
     elseif packed and not seen[ticket] then
@@ -184,10 +184,11 @@ local function ack_leases(S, from, count, result, reply)
   for i = #tickets, dropped + 1, -1 do tickets[i] = nil end
   if ends and #ends > 0 then end_turns(S, ends, true) end
   forget_leases(S, tickets)
-  if ended > 0 then
-    add(S, 'n_acked', ended)
-    count_rate(S, 'ack_sum', ended)
+  local acked = ended + late_count
+  if acked > 0 then
+    add(S, 'n_acked', acked)
+    count_rate(S, 'ack_sum', acked)
   end
   reply[head] = exceptions
-  return ended
+  return ended, acked, late
 end
