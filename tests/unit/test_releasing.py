@@ -27,9 +27,16 @@ class Shelf:
     may_go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False, owner: str = ""
+        self,
+        queue: str,
+        leases: Sequence[str],
+        *,
+        budget_s: float,
+        owned: bool = False,
+        owner: str = "",
+        claim: str = "",
     ) -> Sequence[Settlement]:
-        del budget_s, owner
+        del budget_s, owner, claim
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:

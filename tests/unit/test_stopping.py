@@ -71,7 +71,14 @@ class SlowStore:
         return GetStep(deliveries=(DELIVERY,), settled=())
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False, owner: str = ""
+        self,
+        queue: str,
+        leases: Sequence[str],
+        *,
+        budget_s: float,
+        owned: bool = False,
+        owner: str = "",
+        claim: str = "",
     ) -> Sequence[Settlement]:
         await asyncio.sleep(0.05)  # the store takes its time
         self.released += leases

@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import chain
+from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -27,7 +29,7 @@ from headwayd.domain.errors import (
     Unavailable,
 )
 from headwayd.domain.hints import PollHints, poll_hints
-from headwayd.domain.model import GetOrder, Policy
+from headwayd.domain.model import NO_ASKER, GetOrder, Policy
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Standing, Waiter
 from headwayd.engine import lines
@@ -221,6 +223,8 @@ class Consumers:
         """One more. If it `waits` it stands in line as soon as a try gives it nothing."""
         name = f"{self._process}#{next(self._numbers)}" if waits else ""
         waiter = Waiter(name=name, place=order.place, owns_leases=owns, keeps_standing=keeps)
+        if order.attempt_id and not owns:  # all its tries are one asker
+            order = order._replace(asker="".join(secrets.choice(ascii_letters) for _ in NO_ASKER))
         return Consumer(order, waiter, self, budget_s)
 
     def join(self, consumer: Consumer, *, has_tried: bool = False) -> lines.Line:
@@ -419,7 +423,8 @@ class Consumers:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of, and is
         # searched for among all leases of the queue.
-        await self._releases.release(queue, leases, owned=waiter.owns_leases)
+        claim = "" if waiter.owns_leases else consumer.order.claim
+        await self._releases.release(queue, leases, owned=waiter.owns_leases, claim=claim)
         await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:
             await surely(queue, lambda: self.keep_place(consumer, place, budget_s=_BUDGET_S, is_away=True))

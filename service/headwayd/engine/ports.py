@@ -222,7 +222,14 @@ class Store(Protocol):
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]: ...
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False, owner: str = ""
+        self,
+        queue: str,
+        leases: Sequence[str],
+        *,
+        budget_s: float,
+        owned: bool = False,
+        owner: str = "",
+        claim: str = "",
     ) -> Sequence[Settlement]: ...
 
     def ticket_of(self, lease: str) -> int: ...

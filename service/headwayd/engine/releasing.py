@@ -34,7 +34,7 @@ class _Part:
 
 
 _Entry = tuple[int, int, str, _Part]  # the last ticket is the least; the second tells apart
-_Group = tuple[str, bool, str]  # a queue, whether they are owned, and whose only
+_Group = tuple[str, bool, str, str]  # a queue, whether they are owned, whose only, and by which claim
 
 
 class _Room:
@@ -80,13 +80,15 @@ class Releases:
         self._numbers: Iterator[int] = itertools.count()
         self._room = _Room()
 
-    async def release(self, queue: str, leases: Sequence[str], *, owned: bool, owner: str = "") -> None:
-        """Returns when all are back, or the queue is no more, however long that takes. `owned`, `owner`: see
+    async def release(
+        self, queue: str, leases: Sequence[str], *, owned: bool, owner: str = "", claim: str = ""
+    ) -> None:
+        """Returns when all are back, or the queue is no more, however long that takes. `owned`, `owner`, `claim`: see
         `Store.release`. Cancelled, it has asked for it all the same."""
         if not leases:
             return
         part = _Part(len(leases), asyncio.get_running_loop().create_future())
-        group = (queue, owned, owner)
+        group = (queue, owned, owner, claim)
         is_first = group not in self._waiting
         waiting = self._waiting.setdefault(group, [])
         for lease in leases:
@@ -112,12 +114,12 @@ class Releases:
                 part.done.cancel()
 
     async def _step(self, group: _Group, taken: Sequence[_Entry]) -> None:
-        queue, owned, owner = group
+        queue, owned, owner, claim = group
         leases = [lease for _, _, lease, _ in reversed(taken)]  # in ticket order they are named by their first
 
         async def release() -> None:
             async with self._room.of(len(leases)):
-                await self._store.release(queue, leases, owned=owned, owner=owner, budget_s=_BUDGET_S)
+                await self._store.release(queue, leases, owned=owned, owner=owner, claim=claim, budget_s=_BUDGET_S)
 
         await surely(queue, release)
         for *_, part in taken:

@@ -165,7 +165,7 @@ class MessageSteps(Asking):
             order.lease_ms,
             randoms,
             -order.max_bytes if order.must_fit else order.max_bytes,
-            order.attempt_id,
+            order.claim,
             who.name,
             who.number,
             who.place,
@@ -242,13 +242,21 @@ class MessageSteps(Asking):
         ]
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False, owner: str = ""
+        self,
+        queue: str,
+        leases: Sequence[str],
+        *,
+        budget_s: float,
+        owned: bool = False,
+        owner: str = "",
+        claim: str = "",
     ) -> Sequence[Settlement]:
-        """Gives leases back at no attempt's cost. Those stay that a repeated Get has claimed, unless they are `owned`,
-        so that nobody else can have them; then their holder does not go on before all others, either. With an `owner`
-        all stay, and all that lapsed may be taken up again, but what the stream of this waiter owns now."""
+        """Gives leases back at no attempt's cost. Those stay that a repeated Get has claimed, unless by this `claim`,
+        or they are `owned`, so that nobody else can have them; then their holder does not go on before all others,
+        either. With an `owner` all stay, and all that lapsed may be taken up again, but what the stream of this waiter
+        owns now."""
         order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
-        return await self._delay(order, "o" + owner if owned else "u", budget_s=budget_s)
+        return await self._delay(order, "o" + owner if owned else "u" + claim, budget_s=budget_s)
 
     def ticket_of(self, lease: str) -> int:
         """Where its message stands among all of its queue; 0 for what is no lease."""

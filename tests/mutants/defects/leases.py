@@ -6,6 +6,7 @@ from mutants.mutant import EXACT, INCLUDE, LUA, WIRE, Mutant
 
 OUTSTANDING = "tests/unit/test_outstanding.py::"
 MEMORY = "tests/integration/test_memory.py::"
+ASKED_AGAIN = "tests/integration/test_asked_again.py::"
 SHORT = WIRE + "test_short_limits.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -152,7 +153,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="release-costs-an-attempt",
         defect="A message given back because its caller went away counts as failed.",
         file="store/message_steps.py",
-        old='"u", budget_s=budget_s',
+        old='"u" + claim, budget_s=budget_s',
         new='"0", budget_s=budget_s',
         test="tests/faults/test_vanished_callers.py"
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
@@ -161,10 +162,34 @@ MUTANTS: tuple[Mutant, ...] = (
         name="vanished-caller-keeps-its-leases",
         defect="What a Get is given after its caller went away is not given back, and lies until it lapses.",
         file="engine/consumers.py",
-        old="await self._releases.release(queue, leases, owned=waiter.owns_leases)",
+        old="await self._releases.release(queue, leases, owned=waiter.owns_leases, claim=claim)",
         new="await asyncio.sleep(0)",
         test="tests/faults/test_vanished_callers.py"
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
+    ),
+    Mutant(
+        name="given-back-by-no-asker",
+        defect="What a named Get was given that was asked again lies until it lapses though all callers are gone.",
+        file="engine/consumers.py",
+        old='claim = "" if waiter.owns_leases else consumer.order.claim',
+        new='claim = ""',
+        test=ASKED_AGAIN + "test_callers_who_all_go_away_before_they_are_answered_give_it_back",
+    ),
+    Mutant(
+        name="given-back-by-any-asker",
+        defect="What a named Get was given goes back when any of its callers goes away, though another asked since.",
+        file=INCLUDE + "attempts.lua",
+        old=" and string.sub(kept, -ASKER_SIZE - 1) == '/' .. string.sub(claim, 1, ASKER_SIZE)",
+        new="",
+        test=ASKED_AGAIN + "test_of_several_who_asked_the_last_gives_it_back",
+    ),
+    Mutant(
+        name="asked-again-by-one-ticket",
+        defect="Of a name that was asked again only one lease is found.",
+        file=INCLUDE + "attempts.lua",
+        old="random .. table.concat(tickets, ',') .. '/'",
+        new="random .. tickets[1] .. '/'",
+        test=ASKED_AGAIN + "test_a_version_that_knows_of_no_askers_finds_all_leases",
     ),
     Mutant(
         name="taking-up-again-costs-an-attempt",

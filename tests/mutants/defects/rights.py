@@ -38,8 +38,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="nothing-again-at-the-quota",
         defect="A Get made again at the quota of leases is given nothing; its leases are out for nobody.",
         file=LUA + "get.lua",
-        old="if ARGV[8] ~= '' then random = deliver_again",
-        new="if ARGV[8] ~= '' and me.most > 0 then random = deliver_again",
+        old="if ATTEMPT then random = deliver_again",
+        new="if ATTEMPT and me.most > 0 then random = deliver_again",
         test=_QUOTAS + "test_a_get_that_is_made_again_at_the_quota_gives_the_same_leases_once_more",
     ),
     Mutant(

@@ -513,7 +513,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="attempt-again-has-no-place",
         defect="A Get with a place that is made again under the same attempt id is told that its place is lost.",
         file=LUA + "get.lua",
-        old="not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) and ",
+        old="not (ATTEMPT and attempt_lives(S, ATTEMPT)) and ",
         new="",
         test=WIRE + "test_poll.py::test_the_same_attempt_again_needs_no_place",
     ),

@@ -95,10 +95,17 @@ class _CountedStore:
         return settled
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, budget_s: float, owned: bool = False, owner: str = ""
+        self,
+        queue: str,
+        leases: Sequence[str],
+        *,
+        budget_s: float,
+        owned: bool = False,
+        owner: str = "",
+        claim: str = "",
     ) -> Sequence[Settlement]:
         """See Store."""
-        settled = await self._store.release(queue, leases, budget_s=budget_s, owned=owned, owner=owner)
+        settled = await self._store.release(queue, leases, budget_s=budget_s, owned=owned, owner=owner, claim=claim)
         for one in settled:
             if one.settled in _ENDED:
                 self._ended(step_of(one.lease))

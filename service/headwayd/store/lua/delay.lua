@@ -4,7 +4,7 @@
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
 -- ARGV[4] '1': no attempt is spent; 'o': neither, and their holder's turns are over; 'o' + waiter: the same, and only
 --         those go back that this one's stream owns; 'u': no attempt is spent, and leases of an attempt that was asked
---         again stay
+--         again stay; 'u' + ARGV[8] of a Get: but if that was the last to ask
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then the leases (see include/settle)
@@ -19,6 +19,7 @@ if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] ~= '0', ARGV[5]
 local owner = string.match(ARGV[4], '^o(.+)')
+local keeps_claimed = string.byte(ARGV[4]) == 117 and not asked_last(string.sub(ARGV[4], 2))   -- 'u'
 local id_count = tonumber(ARGV[6])
 local lease_count = tonumber(ARGV[7 + id_count])
 
@@ -58,7 +59,7 @@ end
 
 each_lease(S, 8 + id_count, lease_count, function(i, ticket, packed)
   local record = unpack_record(packed)
-  if ARGV[4] == 'u' and has_flag(record.flags, FLAG.CLAIMED) then
+  if keeps_claimed and has_flag(record.flags, FLAG.CLAIMED) then
     results[i] = { T.STALE, record.failures, '0' }
     return false
   end

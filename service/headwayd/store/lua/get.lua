@@ -8,7 +8,7 @@
 -- ARGV[6] random part of the new leases' nonces, 16 bytes; for several who ask as many for each, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
 --         larger stays, and who asks does not stand in line for it
--- ARGV[8] attempt id; '' = none
+-- ARGV[8] 8 letters of whoever asks, and the attempt id; '' = none
 -- ARGV[9] waiter (process name, '#', number) that stands in the consumer line if it gets nothing; '' = does not wait
 -- ARGV[10] the number in line that the waiter had before; '0' = none that it knows of
 -- ARGV[11] a place kept between calls that the waiter comes back to; '' = none
@@ -53,6 +53,7 @@ for i = 1, OTHERS do
   asks[1 + i] = { waiter = ARGV[at], number = tonumber(ARGV[at + 1]), most = tonumber(ARGV[at + 2]),
                   acks = tonumber(ARGV[at + 3]) }
 end
+local ATTEMPT = ARGV[8] ~= '' and string.sub(ARGV[8], ASKER_SIZE + 1)
 for i, ask in ipairs(asks) do ask.random = string.sub(ARGV[6], (i - 1) * RANDOM_SIZE + 1, i * RANDOM_SIZE) end
 local me = asks[1]
 local S, status = open()
@@ -71,7 +72,7 @@ end
 local kept, kept_number
 if ARGV[11] ~= '' then
   kept, kept_number = kept_place(ARGV[11])
-  if not kept and not (ARGV[8] ~= '' and attempt_lives(S, ARGV[8])) and not is_drained(leased_count(S)) then
+  if not kept and not (ATTEMPT and attempt_lives(S, ATTEMPT)) and not is_drained(leased_count(S)) then
     commit(S, false, nil)
     return { ARGV[1], T.PLACE_LOST, '0' }
   end
@@ -86,7 +87,7 @@ if ROOM ~= '' then me.most = math.min(me.most, tonumber(ROOM) + ended) end
 local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45,
                       pack_holder(S.now, string.sub(ARGV[3], 1, 255)), reply)
 local random = me.random
-if ARGV[8] ~= '' then random = deliver_again(S, L, ARGV[8]) or random end
+if ATTEMPT then random = deliver_again(S, L, ATTEMPT, string.sub(ARGV[8], 1, ASKER_SIZE)) or random end
 
 -- How many leases each of those who ask has ended: as many as it named, but for those that were none any more. O(k).
 local function ended_by_each()
@@ -199,7 +200,7 @@ end
 
 if L.taken > 0 then
   add(S, 'n_departed', L.taken)
-  if ARGV[8] ~= '' then keep_attempt(S, ARGV[8], random, L.tickets) end
+  if ATTEMPT then keep_attempt(S, ATTEMPT, random, L.tickets) end
   redis.call('SET', K.consumer, ARGV[3])
   if L.counted > 0 then
     redis.call('INCRBY', K.consumed_messages, L.counted)

@@ -1,15 +1,31 @@
 -- @include bundles
 -- Attempts: what a Get with an attempt id leased, so that the same call again gets the same. x:attempts holds the
 -- random part of the leases' nonces, then the tickets: the first, '-' and the last if they follow each other, else all,
--- with commas between; x:attempt_at when to look whether it can be forgotten. What lapsed once is the attempt's no more,
--- also if it is taken up again: else it would have to be remembered for as long as nobody takes it.
+-- with commas between; once it was asked again also '/' and who did last, in letters. x:attempt_at has when to look
+-- whether it can be forgotten. What lapsed once is the attempt's no more, also if it is taken up again: else it would have
+-- to be remembered for as long as nobody takes it.
 
 local LOOK_FIRST_MS, LOOK_AGAIN_MS = 1000, 10000   -- most work is short: so are most attempts
+local ASKER_SIZE = 8
 
 local function keep_attempt(S, attempt, random, tickets_text)
   redis.call('HSET', K.attempts, attempt, random .. tickets_text)
   redis.call('ZADD', K.attempt_at, S.now + LOOK_FIRST_MS, attempt)
   tidy_by(S, S.now + LOOK_FIRST_MS)
+end
+
+-- It was asked again, and these are its leases that live. All are told, so that a version that knows of no askers finds
+-- them as numbers. O(k).
+local function note_asker(attempt, random, leases, asker)
+  local tickets = {}
+  for i, lease in ipairs(leases) do tickets[i] = lease.ticket end
+  redis.call('HSET', K.attempts, attempt, random .. table.concat(tickets, ',') .. '/' .. asker)
+end
+
+-- Whether of those who asked for an attempt again this one was the last. `claim`: the asker and the attempt; '' = none.
+local function asked_last(claim)
+  local kept = claim ~= '' and redis.call('HGET', K.attempts, string.sub(claim, ASKER_SIZE + 1))
+  return kept and string.sub(kept, -ASKER_SIZE - 1) == '/' .. string.sub(claim, 1, ASKER_SIZE)
 end
 
 -- The random part of an attempt's leases, which names their bundle, and its tickets as text; nil if it is not known.

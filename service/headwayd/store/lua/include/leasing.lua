@@ -34,9 +34,9 @@ local function deliver_known(L, ticket, record, deadline, element)
   deliver(L, ticket, record.failures + 1, record.put_at, record.id, deadline, element)
 end
 
--- Gives the leases of the same attempt once more, as far as they live and fit into the reply. Returns the random part
--- of their nonces; nil if there are none. O(k).
-local function deliver_again(S, L, attempt)
+-- Gives the leases of the same attempt once more, as far as they live and fit into the reply; from now on they are
+-- `asker`'s to give back. Returns the random part of their nonces; nil if there are none. O(k).
+local function deliver_again(S, L, attempt, asker)
   local again, random = leases_of_attempt(S, attempt)
   local bytes = 0
   for _, lease in ipairs(again) do
@@ -49,7 +49,9 @@ local function deliver_again(S, L, attempt)
     end
     deliver_known(L, lease.ticket, lease.record, tonumber(lease.deadline), element)
   end
-  return again[1] and random
+  if not again[1] then return nil end
+  note_asker(attempt, random, again, asker)
+  return random
 end
 
 -- Calls act(random, from, to) for each of those who ask whose share of `count` messages is not nothing.
