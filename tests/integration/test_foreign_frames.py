@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from headwayd.domain.model import Delivery, OnDuplicate, PutCode
+from headwayd.domain.model import Delivery, GetOrder, OnDuplicate, PutCode
 from integration.desk import BUDGET_S, HOUR_MS, Desk
 
 NAME = "order-1"
@@ -21,6 +21,13 @@ async def frame_of(desk: Desk, payload: bytes) -> bytes:
     assert isinstance(frame, bytes)
     await desk.store.delete(desk.name, budget_s=BUDGET_S)
     return frame
+
+
+def put_by_another(desk: Desk, frame: bytes) -> None:
+    """As a foreign client puts, and counts, it."""
+    desk.raw.lpush(desk.key("q"), frame)
+    desk.raw.incr(desk.key("produced_messages"))
+    desk.raw.incrby(desk.key("produced_bytes"), len(frame))
 
 
 async def acked(desk: Desk, twin: Delivery) -> None:
@@ -68,9 +75,7 @@ async def test_an_id_names_what_headway_put_under_it(
 ) -> None:
     frame = await frame_of(desk, b"theirs")
     await desk.create(max_attempts=2 if becomes in {acked_late, delayed, delayed_and_due} else 1)
-    desk.raw.lpush(desk.key("q"), frame)
-    desk.raw.incr(desk.key("produced_messages"))
-    desk.raw.incrby(desk.key("produced_bytes"), len(frame))
+    put_by_another(desk, frame)
     await desk.put(b"ours", ids=[NAME])
     twin = await desk.take_one()
     assert (twin.id, twin.payload) == (NAME, b"theirs")
@@ -80,3 +85,39 @@ async def test_an_id_names_what_headway_put_under_it(
     assert await desk.withdraw(NAME, NAME) == ["", "WITHDRAWN"]
     left = await desk.take(2)
     assert b"ours" not in [delivery.payload for delivery in left]
+
+
+async def acked_with_a_result(desk: Desk, twin: Delivery) -> None:
+    [result] = await desk.store.ack(desk.name, [twin.lease], result=b"42", budget_s=BUDGET_S)
+    assert result.settled.name == "ACKED"
+
+
+async def acked_by_a_get(desk: Desk, twin: Delivery) -> None:
+    step = await desk.store.get(GetOrder(queue=desk.name, ack=[twin.lease]), budget_s=BUDGET_S)
+    assert [one.settled.name for one in step.settled] == ["ACKED"]
+
+
+async def acked_when_it_came_again(desk: Desk, twin: Delivery) -> None:
+    await desk.give_back(twin.lease, delay_ms=0)
+    await acked(desk, await desk.take_one())
+
+
+@pytest.mark.parametrize("becomes", [acked, acked_with_a_result, acked_by_a_get, acked_when_it_came_again])
+@pytest.mark.parametrize("stands", ["alone", "behind", "ageing"])
+async def test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked(
+    desk: Desk, stands: str, becomes: Callable[[Desk, Delivery], Awaitable[None]]
+) -> None:
+    """Also where no other is known, so that nothing else would make a step look for ids."""
+    frame = await frame_of(desk, b"theirs")
+    await desk.create(time_to_live_ms=HOUR_MS if stands == "ageing" else 0)
+    if stands == "behind":
+        await desk.put(b"came back")
+        await desk.give_back((await desk.take_one()).lease, delay_ms=0)
+    put_by_another(desk, frame)
+    twin = (await desk.take(2))[-1]
+    assert (twin.id, twin.payload) == (NAME, b"theirs")
+    assert not desk.raw.exists(desk.key("ids"))
+    await becomes(desk, twin)
+    [outcome] = (await desk.put(b"again", ids=[NAME], on_duplicate=OnDuplicate.KEEP)).outcomes
+    assert outcome.code is PutCode.KEPT
+    assert await desk.is_sound()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import EXACT, INCLUDE, LUA, Mutant
 
+FRAMES = "tests/integration/test_foreign_frames.py::"
 FOREIGN_AGE = "tests/integration/test_foreign_age.py::"
 HALFWAY = "tests/integration/test_foreign_halfway.py::"
 REDRIVE = "tests/integration/test_redrive_steps.py::"
@@ -153,6 +154,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="return not at or at == ref or string.sub(at, 2) == ref",
         new="return true",
         test="tests/integration/test_foreign_frames.py::test_an_id_names_what_headway_put_under_it",
+    ),
+    Mutant(
+        name="id-of-a-foreign-frame-forgotten",
+        defect="The id in a frame that a foreign client put is not known when its message was acked.",
+        file=INCLUDE + "settle.lua",
+        old="has_ids or has_flag(record.flags, FLAG.NAMED)",
+        new="has_ids",
+        test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
+    ),
+    Mutant(
+        name="foreign-frame-leased-as-a-payload",
+        defect="The same where the frame is leased from a line in which nothing but messages as they were put stands.",
+        file=INCLUDE + "leasing.lua",
+        old="fresh_part(runs[i + 1], is_named)",
+        new="fresh_part(runs[i + 1])",
+        test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
+    ),
+    Mutant(
+        name="foreign-frame-leased-as-a-payload-among-others",
+        defect="The same where it stands behind messages that came back.",
+        file=INCLUDE + "leasing.lua",
+        old="fresh_part(put_ats[i], named[i])",
+        new="fresh_part(put_ats[i])",
+        test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
+    ),
+    Mutant(
+        name="foreign-frame-that-expires-leased-as-a-payload",
+        defect="The same where messages expire.",
+        file=INCLUDE + "leasing.lua",
+        old="if record and id ~= '' then record.flags = FLAG.NAMED end",
+        new="",
+        test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
     ),
     Mutant(
         name="redriven-beside-a-foreign-put",

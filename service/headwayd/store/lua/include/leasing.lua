@@ -111,7 +111,7 @@ local function keep_fresh(S, L, first, elements, packed, put_runs, is_named, res
     else
       local at = 0
       for i = 1, #runs, 2 do
-        local packed = fresh_part(runs[i + 1]) .. random .. rest
+        local packed = fresh_part(runs[i + 1], is_named) .. random .. rest
         for _ = 1, runs[i] do
           at = at + 1
           keep_lease(L, deadline_text, string.format('%d', first + from + at - 2), packed, part[at])
@@ -219,9 +219,9 @@ end
 
 -- Takes messages from the head of any line, those whose time is over aside, until these, or the holes among them, are
 -- DUE_AT_ONCE. Returns whether the next one is more than the reply can hold, and tickets, elements, what is known of each
--- (false: no more than when it was put), and when each was put. O(k log n).
+-- (false: no more than when it was put, and its id), when each was put, and whether it has an id. O(k log n).
 local function take_from_line(S, L, most)
-  local tickets, elements, records, put_ats = {}, {}, {}, {}
+  local tickets, elements, records, put_ats, named = {}, {}, {}, {}, {}
   local old, holes, bytes, is_cut = {}, 0, 0, false
   while #tickets < most and S.len > L.ahead and not is_cut and #old < DUE_AT_ONCE and holes < DUE_AT_ONCE do
     local part = redis.call('RPOP', K.q, math.min(most - #tickets, S.len - L.ahead, CHUNK_OUT))
@@ -244,11 +244,12 @@ local function take_from_line(S, L, most)
     local sides = count > 0 and redis.call('EXISTS', K.side) == 1 and fields_of(K.side, passed_tickets) or {}
     for i, ticket in ipairs(passed_tickets) do
       local element, expires_at = passed_elements[i], tonumber(expiries[i] or 0)
-      local record, put_at = sides[i] and unpack_record(sides[i]), 0
+      local record, put_at, id = sides[i] and unpack_record(sides[i]), 0, ''
       if not record then
-        if string.byte(element) == MAGIC_BYTE then put_at = (select(2, id_of(element))) end
+        if string.byte(element) == MAGIC_BYTE then id, put_at = id_of(element) end
         if put_at == 0 then put_at = (time_of(S, tonumber(ticket))) end
         if expires_at > 0 then record = new_record(put_at) end
+        if record and id ~= '' then record.flags = FLAG.NAMED end
       end
       if record then record.expires_at = expires_at end
       if expires_at > 0 and expires_at <= S.now then
@@ -257,19 +258,20 @@ local function take_from_line(S, L, most)
       else
         local at = #tickets + 1
         tickets[at], elements[at], records[at], put_ats[at] = ticket, element, record or false, put_at
+        named[at] = id ~= ''
       end
     end
     if #sides > 0 then remove_fields(K.side, passed_tickets) end
     if #expiries > 0 then remove_members(K.expiry, passed_tickets) end
   end
   for _, entry in ipairs(old) do expire(S, entry[1], entry[2], entry[3]) end
-  return is_cut, tickets, elements, records, put_ats
+  return is_cut, tickets, elements, records, put_ats, named
 end
 
 -- Leases messages from the head of any line. Returns the same as lease_plain. O(k log n).
 local function lease_any(S, L, most, deadline)
   if most > FEW then keep_keys() end
-  local is_cut, tickets, elements, records, put_ats = take_from_line(S, L, most)
+  local is_cut, tickets, elements, records, put_ats, named = take_from_line(S, L, most)
   local deadline_text, rest = text_of(deadline), fresh_rest(L.consumer)
   local randoms = {}
   each_share(L, #tickets, function(random, from, to)
@@ -288,7 +290,7 @@ local function lease_any(S, L, most, deadline)
       packed = pack_leased(record, L.consumer)
       deliver_known(L, ticket, record, deadline, element)
     else
-      packed = fresh_part(put_ats[i]) .. randoms[i] .. rest
+      packed = fresh_part(put_ats[i], named[i]) .. randoms[i] .. rest
       deliver(L, ticket, attempt, put_ats[i], '', deadline, element)
     end
     if is_first then L.counted, L.counted_bytes = L.counted + 1, L.counted_bytes + #element end

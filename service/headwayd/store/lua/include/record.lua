@@ -16,6 +16,7 @@ local FLAG = {
   HELD = 16,     -- it tells by whom: only while it is leased
   RETAKEN = 32,  -- the last lease lapsed, and its holder took it up again
   BACK = 64,     -- its lease has ended, and it goes back to the head as soon as it is sure what stands there
+  NAMED = 128,   -- when it was first leased it, or another that was leased together with it, had an id in its frame
 }
 local NO_NONCE = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 
@@ -48,7 +49,9 @@ end
 -- are leased together; between them stands the random part of the nonce.
 local FRESH_FLAGS = FLAG.COUNTED + FLAG.HELD
 local FRESH_BYTES, FLAGS_AT, NAME_SIZE_AT, NONCE_AT, NONCE_TO = 56, 21, 56, 26, 45
-local function fresh_part(put_at) return struct.pack('>I4I8I8BI4', 0, put_at, 0, FRESH_FLAGS, 0) end
+local function fresh_part(put_at, is_named)
+  return struct.pack('>I4I8I8BI4', 0, put_at, 0, is_named and FRESH_FLAGS + FLAG.NAMED or FRESH_FLAGS, 0)
+end
 local function fresh_rest(holder) return '\0\0\0\1\0\0' .. holder end
 local function is_fresh(bytes)
   return string.byte(bytes, FLAGS_AT) == FRESH_FLAGS and string.sub(bytes, 1, 4) == '\0\0\0\0'

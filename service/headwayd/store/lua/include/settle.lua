@@ -168,8 +168,9 @@ local function ack_leases(S, from, count, result, reply)
         if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
         set_bit(S, done, ticket)
       else
-        local element = has_ids and redis.call('HGET', K.body, ticket) or ''
-        end_of(numbers[i], ticket, unpack_record(packed), element)
+        local record = unpack_record(packed)
+        local is_named = has_ids or has_flag(record.flags, FLAG.NAMED)   -- x:ids lacks what foreign clients put
+        end_of(numbers[i], ticket, record, is_named and redis.call('HGET', K.body, ticket) or '')
       end
       seen[ticket] = true
       ended, dropped = ended + 1, dropped + 1
