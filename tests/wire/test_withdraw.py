@@ -16,6 +16,7 @@ from wire.calls import (
     INVALID_ARGUMENT,
     NOT_FOUND,
     SLACK_S,
+    STALE,
     Keys,
     Line,
     Message,
@@ -130,6 +131,21 @@ async def test_the_lapsed_lease_of_a_withdrawn_message_has_no_say(line: Line) ->
     counts = await line.counts()
     assert (counts.acked, counts.withdrawn, counts.length) == (0, 1, 0)
     await assert_sound(line)
+
+
+@pytest.mark.parametrize(("delay_ms", "told"), [(0, GONE), (600_000, STALE)], ids=["at once", "delayed"])
+async def test_a_lease_that_was_given_back_tells_what_became_of_its_message_unless_it_was_delayed(
+    line: Line, delay_ms: int, told: int
+) -> None:
+    await line.create()
+    await line.put(named("a"))
+    lease = (await line.take_one()).lease
+    await line.delay(lease, delay_ms=delay_ms)
+    assert await line.ack(lease) == [STALE]
+    assert await withdrawn(line, "a") == [""]
+    assert await line.ack(lease) == [told]
+    assert [result.settled for result in await line.extend(lease)] == [told]
+    assert [result.settled for result in await line.delay(lease, delay_ms=0)] == [told]
 
 
 async def has_length(line: Line, length: int) -> bool:
