@@ -212,6 +212,28 @@ async def test_worker_goes_on_when_the_service_is_back(
     assert caplog.text.count("trying again until it works") == 1
 
 
+async def test_worker_keeps_the_name_of_its_get_until_one_is_answered_and_extends_at_once_what_that_brings(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await _put(connection, Message(payload=b"1"), Message(payload=b"2"))
+    service.fail_next("Get", LOST, times=5)  # as often as a call is made
+    stop = asyncio.Event()
+
+    async def handle(lease: Lease) -> None:
+        if lease.delivery.message.payload == b"1":
+            await service.wait_for(lambda: service.requests("Extend"))  # most of its hour may be over
+        else:
+            stop.set()
+
+    async with asyncio.timeout(30):
+        await Worker(connection, "q", handle, lease=timedelta(hours=1), stop=stop).run()
+    assert len(made.acked) == 2
+    *lost, answered, other = [request.attempt_id for request in service.requests("Get")]
+    assert lost == [answered] * 5
+    assert other != answered
+
+
 async def test_watch_yields_the_generated_messages_until_the_last_word(
     service: FakeService, connection: Connection, made: FakeQueue
 ) -> None:

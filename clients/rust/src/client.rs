@@ -1,6 +1,6 @@
 //! The client: one for the service, with its stubs and the calls on them.
 
-use std::{env, hash::BuildHasher, hash::Hasher, hash::RandomState, sync::Arc, time::Duration};
+use std::{env, sync::Arc, time::Duration};
 
 use tonic::{Code, Request, Response, Status, service::Interceptor, transport::Channel, transport::Endpoint};
 use {tokio::runtime::Handle, tokio::time::Instant, tokio::time::sleep, tokio::time::timeout_at};
@@ -178,11 +178,5 @@ pub fn span(span: Duration) -> prost_types::Duration {
 /// The wait after the n-th failure in a row: doubling from 0.1 s to 5 s, with jitter, never before `retry_after`.
 pub(crate) fn backoff(failures: u32, error: &Error) -> Duration {
     let span = Duration::from_millis(100 << (failures - 1).min(16)).min(Duration::from_secs(5));
-    let jitter = 0.5 + random() as f64 / u64::MAX as f64 / 2.0;
-    span.mul_f64(jitter).max(error.retry_after.unwrap_or_default())
-}
-
-/// The standard library's hash keys come from the system's source of randomness.
-pub(crate) fn random() -> u64 {
-    RandomState::new().build_hasher().finish()
+    span.mul_f64(rand::random_range(0.5..=1.0)).max(error.retry_after.unwrap_or_default())
 }

@@ -5,11 +5,13 @@ use std::{fmt::Display, panic::AssertUnwindSafe, panic::catch_unwind, pin::Pin, 
 use {async_stream::try_stream, scopeguard::ScopeGuard, tokio_stream::Stream, tonic::Status, tracing::warn};
 use {std::collections::BTreeSet, tokio::select, tokio::task::JoinSet, tokio::time::sleep, tokio::time::timeout};
 
-use crate::client::{Client, LONGEST_SPAN, OF_CALLERS, PATIENCE, backoff, random, span};
+use crate::client::{Client, LONGEST_SPAN, OF_CALLERS, PATIENCE, backoff, span};
 use crate::{Error, Lease, v1::watch_position_request::Subject, v1::watch_position_response::Event, v1::*};
 
 /// What a watch tells, one answer of the service after the other; dropping it ends the watch.
 pub type Watch = Pin<Box<dyn Stream<Item = Result<WatchPositionResponse, Error>> + Send>>;
+
+type Leased = Result<Option<Arc<Lease>>, Error>;
 
 /// A handle on the queue of one name. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -43,18 +45,22 @@ impl Queue {
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED, ROLE_IN_USE.
     pub async fn lease(&self, wait: Duration, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
-        // No other Get has its name.
-        let (wait, lease, attempt_id) = (Some(span(wait)), lasts.map(span), format!("{:x}-{:x}", random(), random()));
+        self.lease_as(&mut None, wait, lasts).await
+    }
+
+    /// `name`: that of the last Get, if it was not answered and so may have leased something; kept until one is.
+    async fn lease_as(&self, name: &mut Option<u128>, wait: Duration, lasts: Option<Duration>) -> Leased {
+        let (is_old, own) = (name.is_some(), *name.get_or_insert_with(rand::random)); // no other Get has it
+        let (wait, lease, attempt_id) = (Some(span(wait)), lasts.map(span), format!("{own:x}"));
         let request = GetRequest { queue: self.name.clone(), wait, lease, attempt_id, ..Default::default() };
         // Dropped, it may have been answered in that moment: what it leased comes by its name, and goes back.
         let (queue, client, now) = (self.clone(), &self.client, GetRequest { wait: None, ..request.clone() });
-        let again = async move { drop(queue.get(now, lasts).await) };
+        let again = async move { drop(queue.get(now, lasts, false).await) };
         let asked = scopeguard::guard(again, |it| drop(client.left_behind.spawn_on(it, &client.runtime)));
-        (self.get(request, lasts).await, ScopeGuard::into_inner(asked)).0
+        (self.get(request, lasts, is_old).await.inspect(|_| *name = None), ScopeGuard::into_inner(asked)).0
     }
 
-    async fn get(&self, get: GetRequest, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
-        let mut is_old = false;
+    async fn get(&self, get: GetRequest, lasts: Option<Duration>, mut is_old: bool) -> Leased {
         let again = Some(|_: &mut GetRequest| is_old = true); // it may bring what the first try leased
         Ok(self.client.repeat(get, again).await?.deliveries.pop().map(|it| Lease::new(self.clone(), it, lasts, is_old)))
     }
@@ -79,7 +85,7 @@ impl Queue {
         handler: impl Fn(Arc<Lease>) -> F,
     ) -> Result<(), Error> {
         (concurrency > 0).then_some(()).ok_or_else(|| Status::invalid_argument("a concurrency of 0 is none"))?;
-        let (mut stop, mut handlers, mut pause) = (pin!(stop), JoinSet::new(), Duration::ZERO);
+        let (mut stop, mut handlers, mut pause, mut name) = (pin!(stop), JoinSet::new(), Duration::ZERO, None);
         let ended = loop {
             let leased = select! {
                 biased; // an answer that is there is taken, whatever else happens
@@ -87,7 +93,7 @@ impl Queue {
                 _ = handlers.join_next(), if handlers.len() >= concurrency => continue,
                 () = sleep(pause), if !pause.is_zero() => { pause = Duration::ZERO; continue }
                 // A waiting Get lasts half a minute; a shorter one would notice a lost service sooner.
-                leased = self.lease(Duration::from_secs(30), lasts), if handlers.len() < concurrency && pause.is_zero() => leased,
+                leased = self.lease_as(&mut name, Duration::from_secs(30), lasts), if handlers.len() < concurrency && pause.is_zero() => leased,
                 () = &mut stop => break Ok(()),
             };
             match leased {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use headway::v1::*;
 use headway::{Error, ErrorReason, Lease};
-use service::{Said, answered, came, client_of, lost, refused};
-use tonic::Code;
+use service::{Said, answered, came, client_of, listened_client_of, lost, refused, requests};
+use tonic::{Code, Status};
 
 /// The lease of a service that says this of an Ack and a Delay, and this of an Extend.
 async fn lease_of(settling: Settled, extending: Settled) -> Arc<Lease> {
@@ -136,6 +136,34 @@ async fn a_lease_that_a_repeated_get_brings_is_extended_at_once() {
     let lease = client.queue("q").lease(Duration::ZERO, Some(minute)).await.unwrap().unwrap();
     came(&asked, &["Get", "Get", "Extend"]).await;
     lease.ack("").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_keeps_the_name_of_its_get_until_one_is_answered_and_extends_at_once_what_that_brings() {
+    let mut gets = 0;
+    let say = move |name: &str| {
+        gets += u32::from(name == "Get");
+        match (name, gets) {
+            ("Get", 1) => Said::Answer(Err(Status::internal("lost, and not asked for again by the call itself"))),
+            ("Get", 3) => refused(Code::FailedPrecondition, "QUEUE_DRAINED"),
+            _ => said(name, Settled::Acked, Settled::Extended),
+        }
+    };
+    let (client, asked, heard) = listened_client_of(say).await;
+    let seen = asked.clone();
+    let handler = move |_: Arc<Lease>| {
+        let seen = seen.clone();
+        async move {
+            came(&seen, &["Get", "Get", "Extend"]).await; // at once: most of its hour may be over
+            Ok::<_, Error>(vec![])
+        }
+    };
+    let hour = Duration::from_secs(3600);
+    client.queue("q").work(1, Some(hour), std::future::pending(), handler).await.unwrap();
+    assert_eq!(*asked.lock().unwrap(), ["Get", "Get", "Extend", "Ack", "Get"]);
+    let names: Vec<String> = requests::<GetRequest>(&heard, "Get").into_iter().map(|get| get.attempt_id).collect();
+    assert_eq!(names[0], names[1]);
+    assert_ne!(names[1], names[2]);
 }
 
 #[tokio::test]

@@ -42,17 +42,18 @@ class Lease:
 
     @classmethod
     async def get(
-        cls, connection: Connection, queue_name: str, *, wait: _Span = None, lease: _Span = None
+        cls, connection: Connection, queue_name: str, attempt_id: str = "", *, wait: _Span = None, lease: _Span = None
     ) -> Self | None:
         """Leases one message for the policy's span, or for `lease`; None if none came within `wait` (default: at once).
 
-        If its answer is lost it is asked for again, and brings the same lease, which `held` extends at once; if it is
-        cancelled what it may have leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained,
+        If its answer is lost it is asked for again, and brings the same lease, which `held` extends at once. So does a
+        later call with the `attempt_id` of one that failed (default: one that no other has); tell `held` of that. If it
+        is cancelled what it may have leased is given back, which takes 5 s at most. Raises QueueNotFound, QueueDrained,
         QueueDeleted, QueuePaused, RoleInUse.
         """
-        ask, old = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=uuid4().hex), [False]
+        ask = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=attempt_id or uuid4().hex)
         try:
-            answer = await connection.call(connection.queues.Get, ask, on_lost=lambda: old.append(True))
+            answer = await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)
         except asyncio.CancelledError:  # its answer may be on the way
             ask.ClearField("wait")
             with suppress(Exception):
@@ -63,7 +64,7 @@ class Lease:
             # By the store's clock it was given when its message had waited so long.
             given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
             policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST
-            return cls(connection, queue_name, delivery, lease or policy, old[-1])
+            return cls(connection, queue_name, delivery, lease or policy, lost.is_set())
         return None
 
     async def ack(self, result: bytes = b"") -> SettleResult:
@@ -149,14 +150,16 @@ class Lease:
             failures = 0 if await self.confirm(within=max(third, 0.1)) else failures + 1
 
     @asynccontextmanager
-    async def held(self) -> AsyncIterator[Self]:
+    async def held(self, *, is_old: bool = False) -> AsyncIterator[Self]:
         """Keeps the lease alive while the block runs and settles the message at its end, unless the block did.
+
+        is_old: an earlier Get of its name failed, and may have leased it: it is extended at once.
 
         It is acked if the block ends cleanly; given to the queue's backoff, at the cost of an attempt, if it raises or
         the ack fails; given back at once and for free if it is cancelled. A clean end raises LeaseStale or LeaseGone if
         the ack came too late to count.
         """
-        keeper = asyncio.create_task(self.keep_alive(failures=int(self.is_old)))
+        keeper = asyncio.create_task(self.keep_alive(failures=int(is_old or self.is_old)))
         try:
             yield self
             if self._loss is not None:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 from headway.core.connecting import Connection, log, pause_seconds
 from headway.core.errors import HeadwayError, QueueDrained
@@ -48,14 +49,15 @@ class Worker:
 
     async def slot(self) -> None:
         """Handles one message after the other."""
-        failures = 0
+        tries, name = 0, uuid4().hex  # that failed in a row, and the name of them all
         while not self.stopping.done():
             try:
-                # A longer wait saves calls, a shorter one notices a lost service sooner.
-                got = Lease.get(self.connection, self.queue_name, wait=timedelta(seconds=30), lease=self.lease)
-                lease, failures = await self.unless_stopped(got), 0
-                if lease is not None:
-                    await self.handle(lease)
+                # A longer wait saves calls, a shorter one notices a lost service sooner. The name stays until a Get is
+                # answered: one that failed may have leased something.
+                got = Lease.get(self.connection, self.queue_name, name, wait=timedelta(seconds=30), lease=self.lease)
+                if (lease := await self.unless_stopped(got)) is not None:
+                    await self.handle(lease, is_old=tries > 0)
+                tries, name = 0, uuid4().hex
             except QueueDrained:
                 return
             except Exception as error:  # noqa: BLE001 - the loop's guard: `run` raises it when all has been finished
@@ -63,8 +65,7 @@ class Worker:
                     self.failure = self.failure or error
                     self.stopping.cancel()
                     return
-                failures += 1
-                await self.unless_stopped(asyncio.sleep(pause_seconds(self.queue_name, failures, error)))
+                await self.unless_stopped(asyncio.sleep(pause_seconds(self.queue_name, tries := tries + 1, error)))
 
     async def unless_stopped(self, work: Coroutine[Any, Any, Any]) -> Any:
         """What it answers; None if the stop came first, and then it was cancelled."""
@@ -80,10 +81,10 @@ class Worker:
             if task.cancel():
                 await asyncio.wait([task])  # it may have something to give back
 
-    async def handle(self, lease: Lease) -> None:
+    async def handle(self, lease: Lease, *, is_old: bool) -> None:
         """Runs the handler on a message and settles it."""
         try:
-            async with lease.held():
+            async with lease.held(is_old=is_old):
                 if isinstance(result := await self.handler(lease), bytes) and not lease.is_settled:
                     await lease.ack(result)
         except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure

@@ -29,33 +29,42 @@ pub enum Said {
 
 type Names = Arc<Mutex<Vec<String>>>;
 
+/// What calls asked, encoded, each with the call's name.
+type Requests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
+
 /// A client of a service that says, for each call's name, what answers it; and the names of the calls that came.
-pub async fn client_of(mut say: impl FnMut(&str) -> Said + Send + 'static) -> (Client, Names) {
+pub async fn client_of(say: impl FnMut(&str) -> Said + Send + 'static) -> (Client, Names) {
+    let (client, came, _) = listened_client_of(say).await;
+    (client, came)
+}
+
+/// The same, and what the calls asked that were answered; see [`requests`].
+pub async fn listened_client_of(mut say: impl FnMut(&str) -> Said + Send + 'static) -> (Client, Names, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let came = Names::default();
-    let asked = came.clone();
+    let (came, heard) = (Names::default(), Requests::default());
+    let told = (came.clone(), heard.clone());
     tokio::spawn(async move {
         loop {
             let (socket, _) = listener.accept().await.unwrap();
-            if serve(socket, &mut say, &came).await.is_none() {
+            if serve(socket, &mut say, &came, &heard).await.is_none() {
                 return;
             }
         }
     });
-    (connect(Some(&address)).unwrap(), asked)
+    (connect(Some(&address)).unwrap(), told.0, told.1)
 }
 
 /// Answers the calls of one connection until it ends; `None` if the service is to go away.
-async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Names) -> Option<()> {
+async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Names, heard: &Requests) -> Option<()> {
     let mut connection = server::handshake(socket).await.unwrap();
     let mut silenced = Vec::new(); // dropped, they would be ended
     while let Some(Ok((request, respond))) = connection.accept().await {
         let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
         came.lock().unwrap().push(name.clone());
         match say(&name) {
-            Said::Answer(said) => drop(tokio::spawn(answer(request, respond, said, Status::ok("")))),
-            Said::End(message, end) => drop(tokio::spawn(answer(request, respond, Ok(message), end))),
+            Said::Answer(said) => drop(tokio::spawn(answer(request, heard.clone(), respond, said, Status::ok("")))),
+            Said::End(message, end) => drop(tokio::spawn(answer(request, heard.clone(), respond, Ok(message), end))),
             Said::Silence => silenced.push((request, respond)),
             Said::Leave => return None,
         }
@@ -65,12 +74,17 @@ async fn serve(socket: TcpStream, say: &mut impl FnMut(&str) -> Said, came: &Nam
 
 async fn answer(
     request: Request<RecvStream>,
+    heard: Requests,
     mut to: server::SendResponse<Bytes>,
     said: Result<Vec<u8>, Status>,
     end: Status,
 ) {
+    let (name, mut asked) = (request.uri().path().rsplit('/').next().unwrap().to_owned(), Vec::new());
     let mut body = request.into_body();
-    while body.data().await.is_some() {} // what is asked is the same for every answer
+    while let Some(Ok(part)) = body.data().await {
+        asked.extend_from_slice(&part);
+    }
+    heard.lock().unwrap().push((name, asked));
     let mut response = Response::new(());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     match said {
@@ -87,6 +101,12 @@ async fn answer(
             to.send_response(response, true).unwrap();
         }
     }
+}
+
+/// What calls of a name asked that were answered, in order.
+pub fn requests<R: Message + Default>(heard: &Requests, name: &str) -> Vec<R> {
+    let decoded = |(_, asked): &(String, Vec<u8>)| R::decode(&asked[5..]).unwrap(); // behind gRPC's own head
+    heard.lock().unwrap().iter().filter(|(of, _)| of == name).map(decoded).collect()
 }
 
 /// An answer of the service's.
@@ -113,5 +133,6 @@ pub async fn came(asked: &Names, names: &[&str]) {
         }
     };
     let is_late = timeout(Duration::from_secs(5), all).await.is_err();
-    assert!(!is_late, "{:?} came", asked.lock().unwrap());
+    let seen = asked.lock().unwrap().clone(); // or a failure would poison it for the service
+    assert!(!is_late, "{seen:?} came");
 }

@@ -9,7 +9,6 @@ import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
-import java.util.stream.Stream;
 
 /**
  * A connection to the service: a gRPC channel, so that the generated stubs are made of it, as {@code
@@ -66,7 +65,7 @@ public final class Headway extends Channel implements AutoCloseable {
     public Headway(Duration callTimeout, ChannelCredentials credentials, String... addresses) {
         this.callTimeout = callTimeout;
         var told = addresses(System.getenv().getOrDefault("HEADWAY_ADDRESS", ""));
-        channels = Stream.of(addresses.length == 0 ? told : addresses).map(each -> channel(each, credentials)).toList();
+        channels = Arrays.stream(addresses.length == 0 ? told : addresses).map(it -> channel(it, credentials)).toList();
         extenders.setRemoveOnCancelPolicy(true);
     }
 
@@ -84,11 +83,11 @@ public final class Headway extends Channel implements AutoCloseable {
     public List<PutResult> put(String queue, Duration wait, Message... messages) {
         var put = PutRequest.newBuilder().setQueue(queue).setWait(wire(wait));
         try {
-            Stream.of(messages).map(Traces::inject).forEach(put::addMessages);
+            Arrays.stream(messages).map(Traces::inject).forEach(put::addMessages);
         } catch (NoClassDefFoundError absent) { // the application does without OpenTelemetry
             put.addAllMessages(List.of(messages));
         }
-        boolean isNamed = Stream.of(messages).noneMatch(message -> message.getId().isEmpty());
+        boolean isNamed = Arrays.stream(messages).noneMatch(message -> message.getId().isEmpty());
         var again = isNamed ? put.clone().setOnDuplicate(OnDuplicate.ON_DUPLICATE_KEEP).build() : null;
         var answer = call(QueueServiceGrpc.getPutMethod(), put.build(), again, callTimeout, new AtomicInteger());
         return answer.getResultsList();
@@ -105,21 +104,24 @@ public final class Headway extends Channel implements AutoCloseable {
      * @throws HeadwayException QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_PAUSED and so on
      */
     public Optional<Lease> lease(String queue, Duration wait, Duration span) {
-        var get = GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span));
-        return lease(get.setAttemptId(UUID.randomUUID().toString()).build(), span);
+        return lease(GetRequest.newBuilder().setQueue(queue).setWait(wire(wait)).setLease(wire(span)), false);
     }
 
-    /** Of a Get that has a name: a repeat gives what a lost answer gave. */
-    private Optional<Lease> lease(GetRequest get, Duration span) {
+    /**
+     * By a Get that has a name: a repeat gives what a lost answer gave. {@code isOld}: the name that it has is that of
+     * one that was not answered, and may have leased something; else it gets one of its own.
+     */
+    Optional<Lease> lease(GetRequest.Builder asked, boolean isOld) {
+        var get = (isOld ? asked : asked.setAttemptId(UUID.randomUUID().toString())).build();
         var failures = new AtomicInteger();
         try {
             var told = call(QueueServiceGrpc.getGetMethod(), get, get, callTimeout, failures).getDeliveriesList();
-            return told.stream().findFirst().map(it -> new Lease(this, get.getQueue(), it, span, failures.get() > 0));
+            return told.stream().findFirst().map(it -> new Lease(this, get, it, isOld || failures.get() > 0));
         } catch (HeadwayException error) {
             if (Thread.currentThread().isInterrupted() || Context.current().isCancelled()) {
                 // It may have been answered in that moment: what it leased comes by its name, and goes back. That is a
                 // thread's of its own, whose calls nothing cancels.
-                Runnable giveBack = () -> lease(get.toBuilder().clearWait().build(), span).ifPresent(Lease::close);
+                Runnable giveBack = () -> lease(get.toBuilder().clearWait(), true).ifPresent(Lease::close);
                 var done = CompletableFuture.runAsync(giveBack, work -> new Thread(work).start());
                 done.exceptionally(failed -> null).completeOnTimeout(null, 5, TimeUnit.SECONDS).join();
             }

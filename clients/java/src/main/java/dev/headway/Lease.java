@@ -23,13 +23,13 @@ public final class Lease implements AutoCloseable {
     private final Future<?> extending;
     private final AtomicReference<Settled> said = new AtomicReference<>(HELD); // or SETTLING, or how it ended
 
-    /** {@code isOld}: it was given to an earlier try of its Get, and may lapse soon. */
-    Lease(Headway headway, String queue, Delivery delivery, Duration span, boolean isOld) {
+    /** {@code isOld}: it may have been given to an earlier try of its Get, and may lapse soon. */
+    Lease(Headway headway, GetRequest get, Delivery delivery, boolean isOld) {
         this.headway = headway;
         this.delivery = delivery;
-        var told = ExtendRequest.newBuilder().setQueue(queue).addLeases(delivery.getLease());
-        extension = told.setLease(Headway.wire(span)).build();
-        long third = span.toMillis() / 3;
+        var told = ExtendRequest.newBuilder().setQueue(get.getQueue()).addLeases(delivery.getLease());
+        extension = told.setLease(get.getLease()).build();
+        long third = Duration.ofSeconds(get.getLease().getSeconds(), get.getLease().getNanos()).toMillis() / 3;
         // An answer that does not come leaves time for another try.
         var most = Duration.ofMillis(Math.max(Math.min(third, headway.callTimeout.toMillis()) / 2, 100));
         Runnable keep = () -> quietly(() -> extend(extension, most));

@@ -1,10 +1,9 @@
 package dev.headway;
 
-import dev.headway.v1.ErrorReason;
+import dev.headway.v1.*;
 import io.grpc.Context;
 import java.time.Duration;
 import java.util.concurrent.*;
-import java.util.concurrent.locks.LockSupport;
 import java.util.stream.Stream;
 
 /**
@@ -65,10 +64,13 @@ public final class Worker implements AutoCloseable {
 
     private void slot(Headway headway, String queue, Duration span, Lease.Handler handler) {
         var me = Thread.currentThread();
-        idle.addListener(ended -> LockSupport.unpark(me), Runnable::run); // a stop ends a pause, too
+        // A stop ends a pause, too.
+        idle.addListener(ended -> java.util.concurrent.locks.LockSupport.unpark(me), Runnable::run);
+        var get = GetRequest.newBuilder().setQueue(queue).setLease(Headway.wire(span));
+        get.setWait(Headway.wire(Duration.ofSeconds(30))); // of each
         for (int failures = 1; !idle.isCancelled(); ) {
             try {
-                var leased = headway.lease(queue, Duration.ofSeconds(30), span); // the wait of one Get
+                var leased = headway.lease(get, failures > 1); // its name stays until one is answered
                 leased.ifPresent(held -> Context.ROOT.run(() -> held.quietly(() -> held.run(handler))));
                 failures = 1;
             } catch (HeadwayException error) {

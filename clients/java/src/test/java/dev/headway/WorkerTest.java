@@ -11,6 +11,7 @@ import com.google.rpc.RetryInfo;
 import dev.headway.v1.AckRequest;
 import dev.headway.v1.DelayRequest;
 import dev.headway.v1.ErrorReason;
+import dev.headway.v1.ExtendRequest;
 import dev.headway.v1.GetRequest;
 import io.grpc.Status;
 import java.time.Duration;
@@ -53,6 +54,27 @@ class WorkerTest extends WithService {
                 assertEquals(name, service.next(GetRequest.class).getAttemptId());
             }
             service.next(AckRequest.class);
+            assertTrue(!worker.done().isDone());
+        }
+    }
+
+    @Test
+    void keepsTheNameOfAGetUntilOneIsAnsweredAndExtendsAtOnceWhatThatBrings() throws Exception {
+        service.gets.add(Status.UNAVAILABLE.asRuntimeException()); // it may have leased something
+        service.gets.add(failure(Status.Code.FAILED_PRECONDITION, "QUEUE_PAUSED")); // which no call makes again
+        service.gets.add(FakeService.delivery("a"));
+        var mayEnd = new CountDownLatch(1);
+        try (var worker = new Worker(headway, "q", 1, Duration.ofHours(1), lease -> {
+            mayEnd.await();
+            return null;
+        })) {
+            var name = service.next(GetRequest.class).getAttemptId();
+            assertEquals(name, service.next(GetRequest.class).getAttemptId());
+            assertEquals(name, service.next(GetRequest.class).getAttemptId());
+            service.next(ExtendRequest.class); // at once: most of its hour may be over
+            mayEnd.countDown();
+            service.next(AckRequest.class);
+            assertNotEquals(name, service.next(GetRequest.class).getAttemptId());
             assertTrue(!worker.done().isDone());
         }
     }
