@@ -8,7 +8,6 @@ import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.LockSupport;
 
 /**
  * A connection to the service: a gRPC channel, so that the generated stubs are made of it, as {@code
@@ -19,7 +18,8 @@ import java.util.concurrent.locks.LockSupport;
  * wait; streams have none, for nobody knows how long the work takes: pings find out if the other side is gone.
  *
  * <p>Calls block their thread. Interrupting it, or the end of its gRPC context, cancels the call, which then fails with
- * the code {@code CANCELLED}. What a lease brought in that moment is given back, which takes 5 s at most.
+ * the code {@code CANCELLED}. What a lease brought in that moment is given back, which takes 5 s at most. Calls of a
+ * {@link Lease} go on when the context ends: what was done is acked, and what was not is given back.
  */
 public final class Headway extends Channel implements AutoCloseable {
     static final System.Logger LOG = System.getLogger("dev.headway");
@@ -195,7 +195,7 @@ public final class Headway extends Channel implements AutoCloseable {
             throw lost == null ? error : lost;
         }
         LOG.log(System.Logger.Level.WARNING, "{0}; trying again", error.getMessage());
-        LockSupport.parkNanos((long) ns); // an interrupt ends it
+        java.util.concurrent.locks.LockSupport.parkNanos((long) ns); // an interrupt ends it
         channels.forEach(ManagedChannel::resetConnectBackoff);
     }
 

@@ -14,8 +14,7 @@ import java.util.function.Supplier;
  * {@link #ack} when the work is done. {@link #run} does that by itself. Safe for many threads.
  */
 public final class Lease implements AutoCloseable {
-    private static final Settled HELD = Settled.SETTLED_EXTENDED;
-    private static final Settled SETTLING = Settled.SETTLED_UNSPECIFIED;
+    private static final Settled HELD = Settled.SETTLED_EXTENDED, SETTLING = Settled.SETTLED_UNSPECIFIED;
 
     private final Headway headway;
     private final Delivery delivery;
@@ -146,13 +145,16 @@ public final class Lease implements AutoCloseable {
     /**
      * Makes a call on a lease that is held, and notes what the service says; throws if that, or what it said before, is
      * that the lease is lost. {@code meanwhile}: HELD, so others may go beside it; or SETTLING, so what an Extend is
-     * told meanwhile does not count: an Ack that overtakes it makes the lease look lost.
+     * told meanwhile does not count: an Ack that overtakes it makes the lease look lost. The end of the caller's
+     * context does not cancel it: the message would lie idle until the lease lapses, and what was done be done again.
      */
     private void settle(Settled meanwhile, boolean isAck, Supplier<SettleResult> call) {
         if (said.compareAndSet(HELD, meanwhile) || meanwhile == HELD && said.get() == SETTLING) {
             try {
-                var told = call.get().getSettled();
-                said.compareAndSet(meanwhile, isAck && told == Settled.SETTLED_DEAD ? Settled.SETTLED_STALE : told);
+                io.grpc.Context.current().fork().run(() -> {
+                    var told = call.get().getSettled();
+                    said.compareAndSet(meanwhile, isAck && told == Settled.SETTLED_DEAD ? Settled.SETTLED_STALE : told);
+                });
             } finally {
                 said.compareAndSet(meanwhile, HELD); // it failed
             }

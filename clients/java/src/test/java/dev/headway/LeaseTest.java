@@ -13,6 +13,7 @@ import dev.headway.v1.ErrorReason;
 import dev.headway.v1.ExtendRequest;
 import dev.headway.v1.GetRequest;
 import dev.headway.v1.Settled;
+import io.grpc.Context;
 import io.grpc.Status;
 import java.time.Duration;
 import java.time.Instant;
@@ -261,6 +262,33 @@ class LeaseTest extends WithService {
         }
         assertTrue(Thread.interrupted());
         assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
+
+    @Test
+    void goesBackForFreeWhenItsContextHasEnded() throws Exception {
+        var context = Context.current().withCancellation();
+        context.run(() -> {
+            try (var lease = lease(LONG)) {
+                context.cancel(null);
+                assertFalse(lease.isLost());
+            }
+        });
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
+    }
+
+    @Test
+    void workThatReturnsWhenItsContextHasEndedIsAcked() throws Exception {
+        var context = Context.current().withCancellation();
+        Lease.Handler handler = lease -> {
+            context.cancel(null);
+            return new byte[] {7};
+        };
+        context.call(() -> {
+            lease(LONG).run(handler);
+            return null;
+        });
+        assertArrayEquals(new byte[] {7}, service.next(AckRequest.class).getResult().toByteArray());
+        assertTrue(service.asked.isEmpty());
     }
 
     @Test
