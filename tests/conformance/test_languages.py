@@ -7,6 +7,7 @@ import asyncio
 import io
 import re
 import tokenize
+import tomllib
 import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -118,6 +119,16 @@ of two lines"""
         )
 '''
     assert python_lines(text) == {4, 7, 11, 12, 14, 16, 17, 19, 20}
+
+
+def test_rust_crate_leaves_applications_room_and_is_itself_built_as_its_lock_says() -> None:
+    crate = tomllib.loads((ROOT / "clients/rust/Cargo.toml").read_text())
+    told = {name: each if isinstance(each, str) else each["version"] for name, each in crate["dependencies"].items()}
+    assert {name: version for name, version in told.items() if not version[0].isdigit()} == {}
+    rust = LANGUAGES["rust"]
+    builds = [words for words in (*rust.build, *rust.test) if words[0] == "cargo" and words[1] != "fmt"]
+    assert builds
+    assert [words for words in builds if "--locked" not in words] == []
 
 
 @OF_LANGUAGE
