@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -72,6 +72,7 @@ class FakeQueue:
     present: set[str] = field(default_factory=set)  # those of them that have a stream
     eta_seconds: float | None = None
     more_counts: Counts = field(default_factory=Counts)
+    is_foreign: bool = False  # its messages were put before the service knew it, and nobody knows when
 
     def state(self) -> QueueState:
         state = QueueState(
@@ -98,6 +99,21 @@ class FakeQueue:
                     return place, held
         return None
 
+    def lease_seconds(self, asked: Any) -> float:
+        """How long a lease lasts that is asked for so: for its own span, or as the policy says now."""
+        told = asked.lease if asked.HasField("lease") else self.state().policy.lease
+        return float(told.ToTimedelta().total_seconds())
+
+    def delivery(self, token: str, asked: Any) -> Delivery:
+        """What is told of a lease that has just been given to whoever asked so."""
+        held, now = self.leased[token], datetime.now(UTC)
+        told = Delivery(message=held.message, lease=token, attempt=held.attempt, ticket=held.ticket)
+        told.lease_expires_at.FromDatetime(now + timedelta(seconds=self.lease_seconds(asked)))
+        if not self.is_foreign:
+            told.put_at.FromDatetime(now - timedelta(seconds=60))
+            told.waited.FromSeconds(60)
+        return told
+
     @property
     def is_full(self) -> bool:
         """It is at its bound."""
@@ -119,6 +135,7 @@ class FakeCore:
         self.cuts: list[tuple[int, Status]] = []  # of the next Puts: so many are taken, the rest refused for this
         self.limits = admin_pb.Limits(max_batch_messages=500, max_request_bytes=1024 * 1024)
         self.limits.max_delay.FromTimedelta(timedelta(days=366))
+        self.limits.max_lease.FromTimedelta(timedelta(hours=12))
         self.unary_calls: set[str] = set()  # those of the calls that streams can do, too
         self.changed = asyncio.Condition()
         self.is_mute = False  # every call from now on is taken and never answered

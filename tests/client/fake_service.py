@@ -149,7 +149,7 @@ class FakeService(FakeStreams):
             held.progress = None
             token = f"lease-{next(self._leases)}"
             queue.leased[token] = held
-            deliveries.append(Delivery(message=held.message, lease=token, attempt=held.attempt, ticket=held.ticket))
+            deliveries.append(queue.delivery(token, request))
         queue.most_leased = max(queue.most_leased, len(queue.leased))
         queue.attempts[request.attempt_id] = deliveries
         await self.end(context, failure)

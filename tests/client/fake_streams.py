@@ -117,7 +117,7 @@ class _Consuming:
         self._service = service
         self._queue = queue
         self._credit = start.credit
-        self._lease_seconds = start.lease.ToTimedelta().total_seconds()
+        self._start = start
         self._lapses: dict[str, float] = {}  # by lease: when it lapses
         self._steps: list[pb.ConsumeRequest] = []
         self._is_read = False
@@ -182,8 +182,8 @@ class _Consuming:
             held.progress = None
             token = f"lease-{next(self._service._leases)}"
             queue.leased[token] = held
-            self._lapses[token] = now + self._lease_seconds
-            deliveries.append(Delivery(message=held.message, lease=token, attempt=held.attempt, ticket=held.ticket))
+            self._lapses[token] = now + queue.lease_seconds(self._start)
+            deliveries.append(queue.delivery(token, self._start))
         queue.most_leased = max(queue.most_leased, len(queue.leased))
         return deliveries
 

@@ -11,7 +11,7 @@ import grpc
 from client.fake_admin import FakeAdmin
 from client.fake_core import Failure, FakeQueue
 from headway.v1 import queue_service_pb2 as pb
-from headway.v1.message_pb2 import Delivery, Eta, Settled
+from headway.v1.message_pb2 import Eta, Settled
 
 CUT = Failure(code=grpc.StatusCode.UNAVAILABLE)
 
@@ -178,7 +178,7 @@ class FakeWatch(FakeAdmin):
                     return
                 if is_next():
                     mine = await self._grant(queue, asked, place)
-                    deliveries = [_delivery(queue, token) for token in sorted(mine)]
+                    deliveries = [queue.delivery(token, asked) for token in sorted(mine)]
                     yield pb.WatchPositionResponse(granted=pb.Granted(deliveries=deliveries))
                     await self.wait_for(lambda: self._breaks > breaks or not mine & set(queue.leased))  # noqa: B023
                     if self._breaks == breaks and not asked.keep_standing:
@@ -245,11 +245,6 @@ def _without_mark(told: pb.WatchPositionResponse) -> pb.WatchPositionResponse:
     if plain.HasField("position"):
         plain.position.moved_back = False
     return plain
-
-
-def _delivery(queue: FakeQueue, token: str) -> Delivery:
-    held = queue.leased[token]
-    return Delivery(message=held.message, lease=token, attempt=held.attempt, ticket=held.ticket)
 
 
 def _eta(queue: FakeQueue) -> Eta:

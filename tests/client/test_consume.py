@@ -95,6 +95,28 @@ async def test_all_leases_are_kept_alive_together(service: FakeService, queue: h
     assert len(made.acked) == 5
 
 
+async def test_what_is_kept_alive_already_follows_the_policy(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    made.policy.lease.FromMilliseconds(600)
+    handler = _Inside()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, concurrency=2))
+        await queue.put(b"1")
+        await service.wait_for(lambda: service.requests("Extend"))
+        made.policy.lease.FromTimedelta(HOUR)
+        await queue.put(b"2")
+        await eventually(lambda: _done(len(handler.leases) == 2))
+        assert handler.leases[1].span == HOUR
+        await eventually(lambda: _done(handler.leases[0].span == HOUR))
+        await queue.close()
+        handler.may_go.set()
+    extends = service.requests("Extend")
+    assert (extends[0].lease.ToMilliseconds(), extends[-1].lease.ToTimedelta()) == (600, HOUR)
+    assert {token for request in extends for token in request.leases} == {handler.leases[0].token}
+    assert not service.requests("Consume")[0].HasField("lease")
+
+
 async def test_leases_are_kept_alive_over_a_service_that_is_away(
     service: FakeService, queue: headway.Queue, made: FakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:

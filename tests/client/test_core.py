@@ -110,15 +110,16 @@ async def test_ack_of_the_core_is_too_late_for_a_message_that_is_dead(
     assert lease.is_lost
 
 
-@pytest.mark.parametrize("is_foreign", [False, True])
+@pytest.mark.parametrize("left_ms", [40_000, 50, None], ids=["told", "given again, about to lapse", "foreign"])
 async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
-    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch, is_foreign: bool
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch, left_ms: int | None
 ) -> None:
     delivery = Delivery(lease="token", message=Message(payload=b"1"))
     delivery.lease_expires_at.FromSeconds(1_000_100)
-    if not is_foreign:
-        delivery.put_at.FromSeconds(1_000_000)
+    if left_ms is not None:
+        delivery.put_at.FromMilliseconds(1_000_100_000 - 60_000 - left_ms)
         delivery.waited.FromSeconds(60)
+    is_told = left_ms == 40_000
 
     asked: list[pb.ExtendRequest] = []
 
@@ -131,10 +132,10 @@ async def test_lease_without_a_span_lasts_as_long_as_the_policy_says(
     monkeypatch.setattr(Connection, "call", answer)
     lease = await Lease.get(connection, "q")
     assert lease is not None
-    assert lease.span == (timedelta(milliseconds=100) if is_foreign else timedelta(seconds=40))
+    assert lease.span == (timedelta(seconds=40) if is_told else timedelta(milliseconds=100))
     assert await lease.confirm(within=1)
     await lease.progress(0.5, "half")
-    assert [each.HasField("lease") for each in asked] == [not is_foreign] * 2  # unset: what the policy says
+    assert [each.HasField("lease") for each in asked] == [is_told] * 2  # unset: what the policy says
     assert asked[1].progress.note == "half"
 
 

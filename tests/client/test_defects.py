@@ -48,7 +48,7 @@ async def test_run_raises_what_its_stream_met(service: FakeService, made: FakeQu
 
 async def test_run_refuses_a_lease_that_is_no_span(queue: headway.Queue) -> None:
     async with asyncio.timeout(30):
-        with pytest.raises(AttributeError):
+        with pytest.raises(TypeError):
             await queue.run(_nothing, lease=NO_SPAN)
 
 

@@ -5,7 +5,7 @@ import json
 import random
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -170,33 +170,36 @@ async def test_shell_goes_through_the_life_of_a_message(shell: CommandLine) -> N
     assert (checked.code, checked.out) == (0, b""), checked.out
 
 
-async def _run(queue: headway.Queue, by: Any) -> None:
-    async def handle(lease: headway.Lease) -> None:
-        assert lease.span == CUT_SPAN
-
-    await queue.run(handle, by=by)
+Look = Callable[[headway.Lease], Awaitable[None]]
 
 
-async def _iterate(queue: headway.Queue, by: Any) -> None:
+async def _run(queue: headway.Queue, look: Look, by: Any) -> None:
+    await queue.run(look, by=by)
+
+
+async def _iterate(queue: headway.Queue, look: Look, by: Any) -> None:
     async for lease in queue.work(by=by):
         async with lease:
-            assert lease.span == CUT_SPAN
+            await look(lease)
 
 
-async def _lease(queue: headway.Queue) -> None:
-    async with queue.lease() as lease:
-        assert lease is not None
-        assert lease.span == CUT_SPAN
+async def _lease(queue: headway.Queue, look: Look) -> None:
+    with suppress(headway.QueueDrained):
+        while True:
+            async with queue.lease() as lease:
+                assert lease is not None
+                await look(lease)
 
 
-async def _stand(queue: headway.Queue) -> None:
-    async with queue.stand() as stand:
-        (lease,) = await stand.turn()
-        assert lease.span == CUT_SPAN
-        await lease.ack()
+async def _stand(queue: headway.Queue, look: Look) -> None:
+    async with queue.stand(keep_standing=True) as stand:
+        while turn := await stand.turn():
+            for lease in turn:
+                await look(lease)
+                await lease.ack()
 
 
-WAYS_TO_LEASE: dict[str, Callable[[headway.Queue], Awaitable[None]]] = {
+WAYS_TO_LEASE: dict[str, Callable[[headway.Queue, Look], Awaitable[None]]] = {
     "run-stream": partial(_run, by="stream"),
     "run-calls": partial(_run, by="calls"),
     "work-stream": partial(_iterate, by="stream"),
@@ -216,8 +219,36 @@ async def test_lease_by_the_policy_is_cut_to_what_the_operator_lets_one_last(
         await queue.create()
         await queue.put(b"1")
         await queue.close()
-        await WAYS_TO_LEASE[way](queue)
+        spans: list[timedelta] = []
+
+        async def look(lease: headway.Lease) -> None:
+            spans.append(lease.span)
+
+        await WAYS_TO_LEASE[way](queue, look)
+        assert spans == [CUT_SPAN]
         assert (await queue.describe()).counts.acked == 1
+
+
+@pytest.mark.parametrize("way", WAYS_TO_LEASE)
+async def test_change_of_the_policys_lease_reaches_who_works_already(
+    real: ServiceProcess, line: headway.Queue, way: str
+) -> None:
+    before, after = timedelta(minutes=10), timedelta(hours=1)
+    await line.update(lease=before)
+    await line.put(b"1")
+    seen: list[tuple[timedelta, timedelta]] = []
+
+    async def look(lease: headway.Lease) -> None:
+        (told,) = await line.leased()
+        seen.append((lease.span, told.lease_expires_at.ToDatetime() - told.leased_at.ToDatetime()))
+        if len(seen) == 1:
+            await line.update(lease=after)
+            await line.put(b"2")
+            await line.close()
+
+    async with asyncio.timeout(PATIENCE_SECONDS), headway.connect(real.address) as client:
+        await WAYS_TO_LEASE[way](client.queue("life"), look)
+    assert seen == [(before, before), (after, after)]
 
 
 async def _lease_for(queue: headway.Queue, span: timedelta) -> None:

@@ -181,6 +181,19 @@ async def test_lease_is_extended_while_it_is_held(service: FakeService, queue: h
         await service.wait_for(lambda: len(service.requests("Extend")) >= 2)
 
 
+async def test_lease_whose_span_nobody_tells_is_extended_at_once(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    made.policy.lease.FromSeconds(3600)
+    made.is_foreign = True
+    await queue.put(b"1")
+    async with asyncio.timeout(30), queue.stand() as stand:
+        (lease,) = await _turn(stand)
+        await service.wait_for(lambda: service.requests("Extend"))
+        assert not lease.is_lost
+    assert service.requests("Extend")[0].lease.ToSeconds() == 3600
+
+
 async def test_lost_lease_is_told(service: FakeService, queue: headway.Queue) -> None:
     await queue.put(b"1")
     async with queue.stand(lease=timedelta(milliseconds=150)) as stand:

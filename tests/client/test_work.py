@@ -186,6 +186,25 @@ async def test_lease_is_extended_while_the_handler_runs(service: FakeService, qu
     await queue.run(handle, lease=timedelta(milliseconds=150))
 
 
+async def test_lease_whose_span_nobody_tells_is_extended_at_once(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
+    """Of messages that a foreign client put before the service knew the queue; the policy may be another by then."""
+    made.policy.lease.FromSeconds(3600)
+    await queue.policy_lease()
+    made.policy.lease.FromMilliseconds(300)
+    made.is_foreign = True
+    await queue.put(b"x")
+    await queue.close()
+
+    async def handle(lease: headway.Lease) -> None:
+        await service.wait_for(lambda: service.requests("Extend"))
+
+    async with asyncio.timeout(30):
+        await queue.run(handle, by=by)
+    assert [request.lease.ToSeconds() for request in service.requests("Extend")] == [3600]
+
+
 async def test_worker_survives_a_service_that_is_away(
     service: FakeService, queue: headway.Queue, made: FakeQueue
 ) -> None:

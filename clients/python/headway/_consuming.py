@@ -52,7 +52,8 @@ class Consumer:
         self._consumer = consumer
         self._keeps = keeps  # alive what was handed out; else only what was not
         self._on_end = on_end  # called when a lease is settled or found lost
-        self._span = _NOW
+        self._span = _NOW  # of all leases: what was asked for, else what the policy says, as was told last
+        self._until = (0, 0)  # when what told it lapses
         self._most = 1  # leases in one step
         self._ready: deque[Lease] = deque()
         self._getters: deque[asyncio.Future[None]] = deque()
@@ -194,12 +195,12 @@ class Consumer:
         start = pb.ConsumeStart(
             queue=self._queue.name,
             consumer=self._consumer,
-            lease=span(self._span),
+            lease=span(self._lease),
             credit=self._told_credit,
         )
         stream = ConsumingStream(self._queue, start, most=limits.max_batch_messages)
-        longest = limits.max_delay.ToTimedelta()
-        link = StreamLink(stream, span=self._span, longest_delay=longest)
+        longest_lease = max(self._span, limits.max_lease.ToTimedelta())
+        link = StreamLink(stream, longest_lease=longest_lease, longest_delay=limits.max_delay.ToTimedelta())
         self._stream, self._is_served = stream, False
         try:
             return await stream.run(partial(self._told, stream, link))
@@ -237,6 +238,7 @@ class Consumer:
             self._release(leases)
             return
         if self._keeping is not None:
+            self._keeping.span = self._span
             self._keeping.keep(leases)
         self._ready.extend(leases)
         self._wake(len(leases))
@@ -245,7 +247,20 @@ class Consumer:
         def ended() -> None:
             self._ended(lease)
 
-        lease = Lease(self._queue, delivery, span=self._span, link=link, keeping=self._keeping, on_end=ended)
+        # What was given in one step, and so lapses at one time, lasts equally long: it is not read off each.
+        until = (delivery.lease_expires_at.seconds, delivery.lease_expires_at.nanos)
+        lease = Lease(
+            self._queue,
+            delivery,
+            span=self._span,
+            by_policy=self._lease is None and until != self._until,
+            link=link,
+            keeping=self._keeping,
+            on_end=ended,
+        )
+        self._span = lease.span
+        if not lease.is_old:
+            self._until = until
         self._held[lease] = stream
         return lease
 
@@ -275,12 +290,12 @@ class Consumer:
             request = pb.DelayRequest(leases=some, delay=span(_NOW), keep_attempt=True)
             self._stream.ask(pb.ConsumeRequest(delay=request), some)
 
-    async def _extend(self, tokens: Sequence[str]) -> Sequence[SettleResult]:
+    async def _extend(self, tokens: Sequence[str], lease: timedelta) -> Sequence[SettleResult]:
         """On the stream; by a call if there is none, or if it ends over it."""
         if self._stream is not None:
-            request = pb.ExtendRequest(leases=tokens, lease=span(self._span))
+            request = pb.ExtendRequest(leases=tokens, lease=span(lease))
             try:
                 return await asyncio.gather(*self._stream.ask(pb.ConsumeRequest(extend=request), tokens))
             except NotTold:
                 pass
-        return await self._queue.extend(tokens, self._span)
+        return await self._queue.extend(tokens, lease)

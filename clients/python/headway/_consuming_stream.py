@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from headway._duplex import Duplex
-from headway.core.connecting import span
 from headway.core.errors import Internal
+from headway.core.leasing import SHORTEST
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, SettleResult
 
@@ -152,9 +152,9 @@ class StreamLink:
     An answer comes, or the stream ends: pings find out if the other side is gone, within half a minute.
     """
 
-    def __init__(self, stream: ConsumingStream, *, span: timedelta, longest_delay: timedelta) -> None:
+    def __init__(self, stream: ConsumingStream, *, longest_lease: timedelta, longest_delay: timedelta) -> None:
         self._stream = stream
-        self._span = span
+        self._longest_lease = longest_lease
         self._longest_delay = longest_delay
 
     async def ask(self, request: Any, on_lost: Callable[[], object] | None) -> SettleResult | None:
@@ -194,7 +194,7 @@ class StreamLink:
             case _:
                 progress = request.progress
                 is_told = 0.0 <= progress.fraction <= 1.0 and len(progress.note.encode()) <= _MOST_NOTE_BYTES
-                return bool(is_told and request.lease == span(self._span))
+                return bool(is_told and SHORTEST <= request.lease.ToTimedelta() <= self._longest_lease)
 
 
 def _ignore(answer: "asyncio.Future[SettleResult]") -> None:

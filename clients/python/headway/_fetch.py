@@ -60,13 +60,14 @@ class Attempt:
     async def fetch(
         self,
         *,
-        lease: timedelta,
+        lease: timedelta | None,
         wait: timedelta | None = None,
         consumer: str = "",
         ack: Sequence[str] = (),
         on_end: Callable[[], None] | None = None,
     ) -> Fetched:
         """Gets one message as a lease; see `Queue.get`. If it is cancelled what it may have leased is given back."""
+        held_for = await self._queue.policy_lease() if lease is None else lease
         request = get_request(self._queue.name, wait=wait, lease=lease, consumer=consumer, ack=ack, attempt_id=self._id)
         connection = self._queue.client.connection
         try:
@@ -76,7 +77,10 @@ class Attempt:
             await self.return_lost(ack)
             raise
         is_old, self.is_again, self._id = self.is_again, False, uuid4().hex
-        leases = [Lease(self._queue, each, span=lease, is_old=is_old, on_end=on_end) for each in answer.deliveries]
+        leases = [
+            Lease(self._queue, each, span=held_for, by_policy=lease is None, is_old=is_old, on_end=on_end)
+            for each in answer.deliveries
+        ]
         return Fetched(leases=leases, settled=answer.settled)
 
     async def return_lost(self, ack: Sequence[str] = ()) -> None:

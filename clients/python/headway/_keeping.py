@@ -1,4 +1,4 @@
-"""Keeps many leases of one span alive: those that are due together are extended in one request."""
+"""Keeps many leases alive: those that are due together are extended in one request."""
 
 import asyncio
 import heapq
@@ -19,17 +19,20 @@ _SHORTEST_SECONDS = 0.1  # what an extension may take at least
 
 
 class Keeping:
-    """Extends each lease at a third of its span until it is settled, found lost or let go; `run` it in a task."""
+    """Extends each lease at a third of its span until it is settled, found lost or let go; `run` it in a task.
+
+    span: by how much. It may change: what is kept already is extended by it from its next time on.
+    """
 
     def __init__(
         self,
-        extend: Callable[[Sequence[str]], Awaitable[Sequence[SettleResult]]],
+        extend: Callable[[Sequence[str], timedelta], Awaitable[Sequence[SettleResult]]],
         *,
         span: timedelta,
         most: int,
     ) -> None:
         self._extend = extend
-        self._pause = span.total_seconds() * _SHARE
+        self.span = span
         self._most = most  # in one request
         self._kept: set[Lease] = set()
         self._due: list[tuple[float, int, Sequence[Lease]]] = []
@@ -41,7 +44,7 @@ class Keeping:
         """Begins to, with leases that were given together."""
         self._kept.update(leases)
         if leases:
-            self._ask_at(leases[0].lapses_at - 2 * self._pause, leases)
+            self._ask_at(min(lease.due_at for lease in leases), leases)
 
     def let_go(self, lease: Lease) -> None:
         """Ends it: whoever has it now lets it lapse, or keeps it."""
@@ -90,19 +93,20 @@ class Keeping:
 
     async def _extend_some(self, leases: Sequence[Lease]) -> None:
         # Also one that is being settled, for that may take a while; what overtakes its extension is no loss.
-        asked_at = _clock()
-        pause = self._pause
+        asked_at, span = _clock(), self.span
+        pause = min(lease.span for lease in leases).total_seconds() * _SHARE
         try:
             async with asyncio.timeout(max(pause, _SHORTEST_SECONDS)):
-                results = await self._extend([lease.token for lease in leases])
+                results = await self._extend([lease.token for lease in leases], span)
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             self._failures += 1
             pause = min(pause, backoff_seconds(self._failures))
             _log.warning("could not extend %d leases: %s", len(leases), str(error) or repr(error))
         else:
             self._failures = 0
+            pause = span.total_seconds() * _SHARE
             for lease, result in zip(leases, results, strict=True):
-                lease.hear(result, asked_at)
+                lease.hear(result, asked_at, span)
         self._ask_at(asked_at + pause, list(_alive(leases)))
 
 

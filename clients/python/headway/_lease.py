@@ -11,6 +11,7 @@ from headway._spans import available
 from headway.core import leasing
 from headway.core.connecting import Connection, log
 from headway.core.errors import ClientClosed, LeaseGone, LeaseStale
+from headway.core.leasing import policy_span
 from headway.core.trace import context_of
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Message, Progress, SettleResult
@@ -52,18 +53,22 @@ class Lease(leasing.Lease):
         delivery: Delivery,
         *,
         span: timedelta,
+        by_policy: bool = False,  # it was asked to last as the policy says; `span` is for what does not tell how long
         is_old: bool = False,  # given to an earlier try of the call that brought it: it may lapse sooner
         on_end: Callable[[], None] | None = None,
         link: Link | None = None,  # default: by calls
         keeping: "Keeping | None" = None,  # who keeps it alive if it is to be; default: it does itself
     ) -> None:
-        super().__init__(queue.client.connection, queue.name, delivery, span)
+        told = policy_span(delivery) if by_policy and not is_old else leasing.SHORTEST
+        is_told = told is not leasing.SHORTEST
+        # Where it has to be guessed it may lapse sooner, too.
+        is_old = is_old or (by_policy and not is_told)
+        super().__init__(queue.client.connection, queue.name, delivery, told if is_told else span, is_old)
         self.queue = queue
-        self._is_old = is_old
         self._on_end = on_end
         self._link = link
         self._keeping = keeping
-        self._lapses_at = _clock() + span.total_seconds()
+        self._lapses_at = _clock() + self.span.total_seconds()
         self._holding: AbstractAsyncContextManager[Lease] | None = None
         self._is_kept_alive = False
         self._progress = 0.0  # as last told
@@ -117,6 +122,11 @@ class Lease(leasing.Lease):
         """When it lapses if nothing extends it, by the event loop's clock, in seconds."""
         return self._lapses_at
 
+    @property
+    def due_at(self) -> float:
+        """When it is extended if it is kept alive, by the same clock: at once if it may lapse sooner than that."""
+        return 0.0 if self.is_old else self._lapses_at - self.span.total_seconds() * 2 / 3
+
     async def delay(
         self, delay: timedelta | datetime | None = None, *, reason: str = "", keep_attempt: bool = False
     ) -> SettleResult:
@@ -169,7 +179,7 @@ class Lease(leasing.Lease):
             if self._link is not None:
                 self._link.forget(request)
         if result.settled == SETTLED_EXTENDED:
-            self._lapses_at = asked_at + request.lease.ToTimedelta().total_seconds()
+            self.is_old, self._lapses_at = False, asked_at + request.lease.ToTimedelta().total_seconds()
         return result
 
     async def until_over(self) -> None:
@@ -192,10 +202,11 @@ class Lease(leasing.Lease):
         if self._on_end is not None:
             self._on_end()
 
-    def hear(self, result: SettleResult, asked_at: float) -> None:
-        """Notes what the service said when it was asked, at that time, to extend it by its span."""
+    def hear(self, result: SettleResult, asked_at: float, span: timedelta) -> None:
+        """Notes what the service said when it was asked, at that time, to extend it by that span: its own from now."""
         if result.settled == SETTLED_EXTENDED:
-            self._lapses_at = asked_at + self.span.total_seconds()
+            self.span, self.is_old = span, False
+            self._lapses_at = asked_at + span.total_seconds()
         if self.is_ending:
             return
         try:
@@ -213,7 +224,7 @@ class Lease(leasing.Lease):
             self._is_kept_alive = True
             try:
                 within = max(self.span.total_seconds() / 3, _CONFIRM_SECONDS)
-                failures = int(self._is_old and not await self.confirm(within=within))
+                failures = int(self.is_old and not await self.confirm(within=within))
                 await super().keep_alive(failures)
             finally:
                 self._is_kept_alive = False

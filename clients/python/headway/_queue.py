@@ -210,8 +210,7 @@ class Queue(Settling):
 
         Raises what `get` raises, and LeaseStale or LeaseGone at the end if the work has no say any more.
         """
-        held_for = await self.policy_lease() if lease is None else lease
-        fetched = await Attempt(self).fetch(wait=wait, lease=held_for, consumer=consumer)
+        fetched = await Attempt(self).fetch(wait=wait, lease=lease, consumer=consumer)
         if not fetched.leases:
             yield None
             return
@@ -317,7 +316,11 @@ class Queue(Settling):
         await self._connection.call(self._connection.queues.Delete, request, timeout=timeout)
 
     async def policy_lease(self) -> timedelta:
-        """How long a lease by the policy lasts, as it was when this handle first asked. Raises QueueNotFound."""
+        """How long a lease by the policy lasted when this handle first asked. Raises QueueNotFound.
+
+        Each delivery tells how long its own does, but for messages that a foreign client put before the service knew
+        the queue: this is for them.
+        """
         if self._policy_lease is None:
             lease = (await self.describe()).policy.lease.ToTimedelta()
             self._policy_lease = await self.client.longest_lease(lease)

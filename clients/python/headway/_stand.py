@@ -46,7 +46,7 @@ class Stand:
         self._max_messages = max_messages
         self._keep_standing = keep_standing
         self._lease = lease
-        self._span = _NOW if lease is None else lease  # the policy's is asked for at the beginning
+        self._span = _NOW if lease is None else lease  # what the policy says in the beginning, for what does not tell
         self._reader: asyncio.Task[None] | None = None
         self._token = ""  # names the place to come back to
         self._place: Place | None = None  # the last one told
@@ -198,7 +198,7 @@ class Stand:
         stand = pb.Stand(
             consumer=self._consumer,
             place=self._token,
-            lease=span(self._span),
+            lease=span(self._lease),
             max_messages=self._max_messages,
             keep_standing=self._keep_standing,
         )
@@ -215,7 +215,13 @@ class Stand:
         leases = []
         for delivery in answer.granted.deliveries:
             token = delivery.lease
-            lease = Lease(self._queue, delivery, span=self._span, on_end=partial(self._note_end, token))
+            lease = Lease(
+                self._queue,
+                delivery,
+                span=self._span,
+                by_policy=self._lease is None,
+                on_end=partial(self._note_end, token),
+            )
             self._held[token] = lease
             self._keepers[token] = keeper = asyncio.create_task(lease.keep_alive())
             self._tasks.add(keeper)

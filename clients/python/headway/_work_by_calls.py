@@ -27,14 +27,11 @@ async def work(
     held: set[Lease] = set()
     changed = asyncio.Event()
     outage = Outage(queue.name)
-    span = lease
     attempt = Attempt(queue)
     while True:
         await until_room(held, concurrency, changed)
         try:
-            if span is None:
-                span = await queue.policy_lease()
-            fetched = await attempt.fetch(wait=_IDLE_WAIT, lease=span, consumer=consumer, on_end=changed.set)
+            fetched = await attempt.fetch(wait=_IDLE_WAIT, lease=lease, consumer=consumer, on_end=changed.set)
         except QueueDrained:
             return
         except HeadwayError as error:
@@ -133,8 +130,6 @@ class CallRunner(Runner):
             return fetched.leases[0] if fetched.leases else None
 
     async def _fetch(self, attempt: Attempt, **parts: Any) -> Fetched:
-        if self.lease is None:
-            self.lease = await self.queue.policy_lease()
         fetched = await attempt.fetch(lease=self.lease, consumer=self.consumer, **parts)
         self.outage.over()
         return fetched

@@ -18,7 +18,7 @@ from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled
 NO_SAY = {Settled.SETTLED_STALE: (LeaseStale, "stale"), Settled.SETTLED_GONE: (LeaseGone, "gone")}
 ACK_NO_SAY = NO_SAY | {Settled.SETTLED_DEAD: (LeaseStale, "over: the message is dead")}
 _Span = timedelta | None  # None: what the policy says, or what is said where it is taken
-_SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
+SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
 
 
 @dataclass(eq=False, repr=False)
@@ -53,19 +53,15 @@ class Lease:
         """
         ask = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=attempt_id or uuid4().hex)
         try:
-            answer = await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)
+            given = (await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)).deliveries
         except asyncio.CancelledError:  # its answer may be on the way
             ask.ClearField("wait")
             with suppress(Exception):
                 for each in (await connection.call(connection.queues.Get, ask, timeout=5.0)).deliveries:
-                    await cls(connection, queue_name, each, _SHORTEST).give_back(failed_with=None)
+                    await cls(connection, queue_name, each, SHORTEST).give_back(failed_with=None)
             raise
-        for delivery in answer.deliveries:
-            # By the store's clock it was given when its message had waited so long.
-            given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
-            policy = delivery.lease_expires_at.ToDatetime() - given if delivery.HasField("put_at") else _SHORTEST
-            return cls(connection, queue_name, delivery, lease or policy, lost.is_set())
-        return None
+        leased = (cls(connection, queue_name, each, lease or policy_span(each), lost.is_set()) for each in given)
+        return next(leased, None)
 
     async def ack(self, result: bytes = b"") -> SettleResult:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
@@ -97,7 +93,7 @@ class Lease:
 
         What it is told while an Ack or a Delay is under way is no loss, for that may have overtaken it.
         """
-        lease = span(lasts if lasts is not None or self.span is _SHORTEST else self.span)
+        lease = span(lasts if lasts is not None or self.span is SHORTEST else self.span)
         request, was_lost = pb.ExtendRequest(lease=lease, progress=progress), self.is_lost
         result = self.settled or await self.ask(request)
         return self.book(result) if was_lost or not self.is_ending else result
@@ -184,6 +180,15 @@ class Lease:
                     await self.delay(now, reason=failed_with or "", keep_attempt=failed_with is None)
         except Exception as error:  # noqa: BLE001 - somebody's guard: a token may be lacking for a while
             log.warning("could not give message %r back: %r", self.delivery.message.id, error)
+
+
+def policy_span(delivery: Delivery) -> timedelta:
+    """How long the policy lets the lease last, as its delivery tells; SHORTEST if it does not: it is a foreign message,
+    or given again and about to lapse.
+    """
+    # By the store's clock it was given when its message had waited so long.
+    given = delivery.put_at.ToDatetime() + delivery.waited.ToTimedelta()
+    return max(SHORTEST, delivery.lease_expires_at.ToDatetime() - given) if delivery.HasField("put_at") else SHORTEST
 
 
 def failure_reason(error: BaseException) -> str | None:
