@@ -168,6 +168,23 @@ async def test_handler_that_is_cancelled_by_nobody_here_has_failed(
     assert made.results == [b"done"]
 
 
+async def test_handler_that_cannot_be_awaited_ends_the_worker_at_its_first_message(
+    service: FakeService, connection: Connection, made: FakeQueue
+) -> None:
+    await _put(connection, Message(payload=b"1"), Message(payload=b"2"))
+    seen: list[bytes] = []
+
+    def handle(lease: Lease) -> None:
+        seen.append(lease.delivery.message.payload)
+
+    plain: Any = handle
+    async with asyncio.timeout(30):
+        with pytest.raises(TypeError, match="await"):
+            await Worker(connection, "q", plain).run()
+    assert (seen, made.reasons) == ([b"1"], ["TypeError"])
+    assert (len(made.delayed), len(made.line)) == (1, 1)
+
+
 async def test_result_is_acked_after_an_outage_of_more_than_five_tries(
     service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,9 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
@@ -145,6 +147,37 @@ async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queu
     await queue.run(handle, stop=stop, by=by)
     assert made.reasons == ["ValueError"]
     assert [m.payload for m in made.acked] == [b"good"]
+
+
+async def test_handler_that_cannot_be_awaited_ends_the_worker_at_its_first_message(
+    queue: headway.Queue, made: FakeQueue, by: By
+) -> None:
+    await queue.put_many([b"1", b"2", b"3"])
+    seen: list[bytes] = []
+
+    def handle(lease: headway.Lease) -> None:
+        seen.append(lease.payload)
+
+    plain: Any = handle
+    async with asyncio.timeout(30):
+        with pytest.raises(TypeError, match="a handler is an `async def`"):
+            await queue.run(plain, concurrency=2, by=by)
+    assert len(seen) == 1
+    assert [reason for reason in made.reasons if reason] == ["TypeError"]
+    assert (len(made.delayed), len(made.line), len(made.acked)) == (1, 2, 0)
+
+
+async def _on_behalf(name: str, lease: headway.Lease) -> None:
+    """A handler that wants to know more."""
+
+
+async def test_whatever_answers_something_that_can_be_awaited_is_a_handler(
+    queue: headway.Queue, made: FakeQueue
+) -> None:
+    for handler in (AsyncMock(), partial(_on_behalf, "me"), lambda lease: _on_behalf("me", lease)):
+        await queue.put(b"x")
+        await queue.run(handler, drain=True, by="calls")
+    assert len(made.acked) == 3
 
 
 async def test_handler_may_settle_by_itself(

@@ -257,6 +257,8 @@ class Queue(Settling):
         service is away or busy it waits and goes on, and says so in the log "headway". Raises QueueNotFound,
         QueueDeleted and what is wrong with the arguments, after finishing what it holds.
 
+        handler: an `async def`, or whatever answers something to await; else TypeError is raised at its first message.
+        What blocks the event loop keeps leases from being extended: give that to `asyncio.to_thread`.
         prefetch: so many messages more than `concurrency` may be leased ahead, so that a handler that is quick need not
         wait for the next; they are kept alive, and given back for free in the end.
         by: "stream" is one Consume stream, which owns the leases: when it breaks, or the service process goes down,

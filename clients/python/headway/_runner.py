@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from headway._lease import Lease
@@ -59,7 +60,10 @@ class Runner(Worker):
     async def work_on(self, lease: Lease) -> bytes | None:
         """Runs the handler; the result to ack the message with, or None if it is settled."""
         try:
-            result = await cast(Handler, self.handler)(lease)
+            answer = cast(Any, self.handler)(lease)
+            if not isawaitable(answer):  # it would fail on each message, and each time have done its work before
+                self.begin_stop(TypeError(f"a handler is an `async def`; this one answered {type(answer).__name__}"))
+            result = await answer
         except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure
             if failure_reason(error) is None:
                 self.begin_stop()  # or what is given back would be leased again at once

@@ -53,15 +53,16 @@ class Lease:
         """
         ask = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=attempt_id or uuid4().hex)
         try:
-            given = (await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)).deliveries
+            answer = await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)
         except asyncio.CancelledError:  # its answer may be on the way
             ask.ClearField("wait")
             with suppress(Exception):
                 for each in (await connection.call(connection.queues.Get, ask, timeout=5.0)).deliveries:
                     await cls(connection, queue_name, each, SHORTEST).give_back(failed_with=None)
             raise
-        leased = (cls(connection, queue_name, each, lease or policy_span(each), lost.is_set()) for each in given)
-        return next(leased, None)
+        for given in answer.deliveries:
+            return cls(connection, queue_name, given, lease or policy_span(given), lost.is_set())
+        return None
 
     async def ack(self, result: bytes = b"") -> SettleResult:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.

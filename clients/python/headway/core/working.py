@@ -18,7 +18,7 @@ class Worker:
 
     Each lease is kept alive while its handler runs; then it is acked, unless the handler settled it. Bytes that a
     handler returns are the message's result. One that raises, or whose result is refused, gives its message to the
-    queue's backoff.
+    queue's backoff. One that is no async function ends the worker: `run` raises TypeError after its first message.
 
     lease: how long a lease lasts if nothing extends it; default the policy's.
     stop: when it is set no more is leased, what is held is finished, and `run` returns.
@@ -82,12 +82,13 @@ class Worker:
                 await asyncio.wait([task])  # it may have something to give back
 
     async def handle(self, lease: Lease, *, is_old: bool) -> None:
-        """Runs the handler on a message and settles it."""
+        """Runs the handler on a message and settles it. Raises TypeError if what the handler answers is not awaited."""
+        answer: object = self.stopping  # until there is one: something that can be awaited
         try:
             async with lease.held(is_old=is_old):
-                if isinstance(result := await self.handler(lease), bytes) and not lease.is_settled:
+                if isinstance(result := await (answer := self.handler(lease)), bytes) and not lease.is_settled:
                     await lease.ack(result)
         except (Exception, asyncio.CancelledError) as error:  # the loop's guard: it is its message's failure
-            if failure_reason(error) is None:
+            if failure_reason(error) is None or not isinstance(answer, Awaitable):  # or each message's
                 raise
             log.warning("the handler failed on message %r", lease.delivery.message.id, exc_info=error)
