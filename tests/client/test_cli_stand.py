@@ -113,6 +113,15 @@ async def test_message_is_the_commands_input_and_acked_if_it_succeeds(
     assert len(made.line) == 1
 
 
+async def test_message_with_headers_that_no_variable_holds_together_is_run(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put(b"", headers={f"h{number}": "x" * 4000 for number in range(40)})
+    finished = await command_line.run("stand", "q", "--", "sh", "-c", 'echo "${HEADWAY_HEADERS-none}"')
+    assert (finished.code, finished.out) == (0, b"none\n")
+    assert len(made.acked) == 1
+
+
 async def test_message_goes_to_the_backoff_if_the_command_fails(
     service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
 ) -> None:

@@ -47,6 +47,26 @@ async def test_command_sees_the_message_in_its_environment(queue: headway.Queue,
     assert "HEADWAY_HEADER_NUL" not in seen
 
 
+async def test_headers_that_no_variable_holds_together_are_seen_one_by_one(
+    queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put(b"", headers={f"h{number}": "x" * 4000 for number in range(40)})
+    await queue.close()
+    script = 'echo "${HEADWAY_HEADERS-none} ${#HEADWAY_HEADER_H39}"'
+    process = await command_line.start("work", "q", "--", "sh", "-c", script, HEADWAY_HEADERS="of another worker's job")
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.out, finished.err) == (0, b"none 4000\n", "")
+    assert len(made.acked) == 1
+
+
+@pytest.mark.parametrize(("excess", "failure"), [(0, ""), (1, "exit status 1")])
+async def test_all_headers_are_seen_together_if_a_variable_can_hold_them(excess: int, failure: str) -> None:
+    headers = {f"{number:02}": "x" * 4000 for number in range(32)}
+    size = len(f"HEADWAY_HEADERS={json.dumps(headers)}\0")
+    headers["00"] += "x" * (128 * 1024 - size + excess)
+    assert await run_job(["sh", "-c", 'test "$HEADWAY_HEADERS"'], _lease(headers), asyncio.Lock()) == failure
+
+
 async def test_outputs_of_parallel_jobs_do_not_mix(queue: headway.Queue, command_line: CommandLine) -> None:
     names = [f"job{i}" for i in range(8)]
     await queue.put_many([name.encode() for name in names])
@@ -107,15 +127,12 @@ async def test_second_signal_kills_jobs_and_gives_back_for_free(
 async def test_job_cancelled_while_it_starts_leaves_nothing_running(tmp_path: Path, turns: int) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    never = asyncio.Event().wait
-    message: Any = {"id": "1", "attempt": 1, "ticket": 1, "headers": {}, "payload": b""}
-    lease: Any = SimpleNamespace(queue=SimpleNamespace(name="q"), until_ended=never, **message)
 
     def left() -> list[list[str]]:
         found = [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]
         return [line for line in found if any(str(gate) in part for part in line)]
 
-    job = asyncio.create_task(run_job(["sh", "-c", f"cat {gate}; echo"], lease, asyncio.Lock()))
+    job = asyncio.create_task(run_job(["sh", "-c", f"cat {gate}; echo"], _lease({}), asyncio.Lock()))
     for _ in range(turns):
         await asyncio.sleep(0)
     time.sleep(0.2)  # noqa: ASYNC251 - the program goes on, and we do not
@@ -123,6 +140,13 @@ async def test_job_cancelled_while_it_starts_leaves_nothing_running(tmp_path: Pa
     await asyncio.wait({job}, timeout=30)
     assert job.cancelled()
     await eventually(lambda: not left())
+
+
+def _lease(headers: dict[str, str]) -> Any:
+    """What a job sees of one that is never lost."""
+    never = asyncio.Event().wait
+    message: Any = {"id": "1", "attempt": 1, "ticket": 1, "headers": headers, "payload": b""}
+    return SimpleNamespace(queue=SimpleNamespace(name="q"), until_ended=never, **message)
 
 
 async def test_job_whose_lease_is_lost_is_ended(

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 from headway._lease import Lease
 
+_ALL_HEADERS = "HEADWAY_HEADERS"
+_MOST_BYTES = 128 * 1024  # of NAME=value and the NUL behind it: with more Linux starts no program
 _NOT_IN_NAMES = re.compile(r"[^A-Z0-9_]")
 _GRACE_SECONDS = 10.0  # how long a program may take to end when its lease is lost; as of `headway stand`
 
@@ -29,19 +31,22 @@ def environment(lease: Lease, inherited: Mapping[str, str]) -> dict[str, str]:
 
     HEADWAY_HEADER_<NAME> is upper case with _ for what no name may contain; if two headers meet in one name, the later
     in order of their keys is seen. A value with a NUL byte, which no variable can hold, is in HEADWAY_HEADERS only.
+    That one is left out where all headers together are more than a variable can hold; one alone never is.
     """
-    made = {key: value for key, value in inherited.items() if not key.startswith("HEADWAY_HEADER_")}
+    made = {key: value for key, value in inherited.items() if not key.startswith(("HEADWAY_HEADER_", _ALL_HEADERS))}
     headers = dict(sorted(lease.headers.items()))
     for key, value in headers.items():
         if "\0" not in value:
             made["HEADWAY_HEADER_" + _NOT_IN_NAMES.sub("_", key.upper())] = value
+    all_headers = json.dumps(headers)  # in ASCII
+    if len(f"{_ALL_HEADERS}={all_headers}\0") <= _MOST_BYTES:
+        made[_ALL_HEADERS] = all_headers
     return {
         **made,
         "HEADWAY_QUEUE": lease.queue.name,
         "HEADWAY_ID": lease.id,
         "HEADWAY_ATTEMPT": str(lease.attempt),
         "HEADWAY_TICKET": str(lease.ticket),
-        "HEADWAY_HEADERS": json.dumps(headers),
     }
 
 

@@ -35,10 +35,10 @@ def work(
     """Run a command for each message: headway work mail -j 4 -- ./send
 
     The payload is its standard input; HEADWAY_QUEUE, HEADWAY_ID, HEADWAY_ATTEMPT, HEADWAY_TICKET, HEADWAY_HEADERS
-    (JSON) and HEADWAY_HEADER_<NAME> are in its environment. Exit status 0 acks the message; anything else, or a signal,
-    gives it to the queue's backoff. Its lease is kept alive meanwhile; if it is lost, CMD gets SIGTERM, and is killed
-    10 s later. What it writes is written in one piece when it ends, also if it failed; if that cannot be written, its
-    message goes back for free, and this ends.
+    (JSON; not set if that is more than 128 KiB) and HEADWAY_HEADER_<NAME> are in its environment. Exit status 0 acks
+    the message; anything else, or a signal, gives it to the queue's backoff. Its lease is kept alive meanwhile; if it
+    is lost, CMD gets SIGTERM, and is killed 10 s later. What it writes is written in one piece when it ends, also if it
+    failed; if that cannot be written, its message goes back for free, and this ends.
 
     Ends by itself when the queue is closed and drained. SIGINT or SIGTERM: finish what runs, then end; a second one
     kills what runs and gives its messages back for free.
