@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import socket
 import sys
 import termios
 import time
@@ -45,6 +46,18 @@ async def test_command_sees_the_message_in_its_environment(queue: headway.Queue,
     assert json.loads(seen["HEADWAY_HEADERS"]) == {"content-type": "text/plain", "nul": "\0"}
     assert seen["HEADWAY_HEADER_CONTENT_TYPE"] == "text/plain"
     assert "HEADWAY_HEADER_NUL" not in seen
+
+
+@pytest.mark.parametrize("command", [("get", "q"), ("work", "q", "--drain", "--", "true")], ids=["get", "work"])
+async def test_consumer_is_named(
+    service: FakeService, made: FakeQueue, command_line: CommandLine, command: tuple[str, ...]
+) -> None:
+    process = await command_line.start(*command)
+    await command_line.finish(process)
+    await command_line.run(*command[:2], "--consumer", "me", *command[2:])
+    unnamed, named = dict.fromkeys(request.consumer for request in service.requests("Get"))
+    assert unnamed == f"{socket.gethostname()}:{process.pid}"
+    assert named == "me"
 
 
 async def test_headers_that_no_variable_holds_together_are_seen_one_by_one(

@@ -1,6 +1,8 @@
 """Reads what people type: spans of time, headers, and the annotations that the commands share."""
 
+import os
 import re
+import socket
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -47,6 +49,11 @@ def parse_instant(text: str) -> datetime:
     return moment
 
 
+def this_process() -> str:
+    """A consumer's name that tells people which process it is: HOST:PID."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def parse_headers(pairs: list[str]) -> dict[str, str]:
     """Headers from "key=value" texts. Raises typer.BadParameter."""
     headers: dict[str, str] = {}
@@ -67,5 +74,8 @@ WaitOption = Annotated[
 LeaseOption = Annotated[
     timedelta | None,
     typer.Option("--lease", metavar="SPAN", parser=parse_span, help="How long a lease lasts; default: the policy's."),
+]
+ConsumerOption = Annotated[
+    str, typer.Option("--consumer", metavar="NAME", help="Who this is, for people who look; default HOST:PID.")
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

@@ -11,7 +11,15 @@ import typer
 
 from headway._client import Client
 from headway.cli._app import app, perform
-from headway.cli._arguments import MOST_COUNT, MOST_NUMBER, LeaseOption, QueueName, WaitOption
+from headway.cli._arguments import (
+    MOST_COUNT,
+    MOST_NUMBER,
+    ConsumerOption,
+    LeaseOption,
+    QueueName,
+    WaitOption,
+    this_process,
+)
 from headway.cli._exits import ExitCode
 from headway.cli._output import Output, printable
 from headway.v1.message_pb2 import Delivery, Settled, SettleResult
@@ -26,6 +34,7 @@ def get(
     count: Annotated[int, typer.Option("-n", "--count", min=1, max=MOST_COUNT, help="At most this many messages.")] = 1,
     wait: WaitOption = None,
     lease: LeaseOption = None,
+    consumer: ConsumerOption = "",
     ack: Annotated[bool, typer.Option("--ack", help="Ack them once they are written.")] = False,
 ) -> None:
     """Lease messages and write their payloads: one as its bytes are, several as lines.
@@ -36,7 +45,7 @@ def get(
 
     async def action(client: Client, output: Output) -> ExitCode | None:
         handle = client.queue(queue)
-        response = await handle.get(count, wait=wait, lease=lease)
+        response = await handle.get(count, wait=wait, lease=lease, consumer=consumer or this_process())
         if not response.deliveries:
             return ExitCode.NOTHING
         told: list[str] = []

@@ -4,7 +4,6 @@
 import asyncio
 import os
 import shutil
-import socket
 from collections.abc import Sequence
 from contextlib import nullcontext
 from datetime import timedelta
@@ -20,7 +19,7 @@ from headway._places import Granted, Place
 from headway._queue import Queue
 from headway._stand import Stand
 from headway.cli._app import app, perform
-from headway.cli._arguments import LeaseOption, QueueName, parse_span
+from headway.cli._arguments import ConsumerOption, LeaseOption, QueueName, parse_span, this_process
 from headway.cli._exits import ExitCode
 from headway.cli._held import HeldCommand, Interrupts
 from headway.cli._job import environment
@@ -48,7 +47,7 @@ def stand(
         ),
     ] = None,
     lease: LeaseOption = None,
-    consumer: Annotated[str, typer.Option(help="Who stands, for people who look; default HOST:PID.")] = "",
+    consumer: ConsumerOption = "",
     grace: Annotated[
         timedelta | None,
         typer.Option(
@@ -83,7 +82,7 @@ def stand(
             slots=slots,
             wait=wait,
             lease=lease,
-            consumer=consumer or f"{socket.gethostname()}:{os.getpid()}",
+            consumer=consumer or this_process(),
             grace=_GRACE if grace is None else grace,
             keep_running=keep_running,
             quiet=quiet,

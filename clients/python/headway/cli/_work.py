@@ -14,7 +14,7 @@ from headway._client import Client
 from headway._lease import Lease
 from headway._queue import Queue
 from headway.cli._app import app, perform
-from headway.cli._arguments import LeaseOption, QueueName
+from headway.cli._arguments import ConsumerOption, LeaseOption, QueueName, this_process
 from headway.cli._exits import ExitCode
 from headway.cli._job import OutputGone, run_job
 from headway.cli._output import Output
@@ -30,6 +30,7 @@ def work(
     command: Annotated[list[str], typer.Argument(metavar="-- CMD…", help="What to run.", show_default=False)],
     jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="How many at a time.")] = 1,
     lease: LeaseOption = None,
+    consumer: ConsumerOption = "",
     drain: Annotated[bool, typer.Option("--drain", help="End when nothing is left to lease.")] = False,
 ) -> None:
     """Run a command for each message: headway work mail -j 4 -- ./send
@@ -47,7 +48,8 @@ def work(
         raise typer.BadParameter(f"there is no program {command[0]!r}", param_hint="CMD")
 
     async def action(client: Client, output: Output) -> int:
-        worker = _Worker(client.queue(queue), command, output, jobs=jobs, lease=lease, drain=drain)
+        name = consumer or this_process()
+        worker = _Worker(client.queue(queue), command, output, jobs=jobs, lease=lease, consumer=name, drain=drain)
         return await worker.work()
 
     perform(context, action)
@@ -57,13 +59,22 @@ class _Worker:
     """One run of the command: its jobs, and the signals that end it."""
 
     def __init__(
-        self, queue: Queue, command: Sequence[str], output: Output, *, jobs: int, lease: timedelta | None, drain: bool
+        self,
+        queue: Queue,
+        command: Sequence[str],
+        output: Output,
+        *,
+        jobs: int,
+        lease: timedelta | None,
+        consumer: str,
+        drain: bool,
     ) -> None:
         self._queue = queue
         self._command = command
         self._output = output
         self._jobs = jobs
         self._lease = lease
+        self._consumer = consumer
         self._drain = drain
         self._stop = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -105,6 +116,7 @@ class _Worker:
                     self._handle,
                     concurrency=self._jobs,
                     lease=self._lease,
+                    consumer=self._consumer,
                     stop=self._stop,
                     drain=self._drain,
                     by="calls",
