@@ -77,17 +77,22 @@ async def test_message_that_the_trace_would_make_too_large_goes_without_it(
     async with queue.producer(on_duplicate="replace", max_batch=1) as producer:
         for message in messages:
             await producer.put(message)
-    if not most_bytes:
-        for payload in payloads:
-            await queue.put(payload, id="\u00e4", on_duplicate="replace")
+    for payload in payloads:
+        await queue.put(payload, id="\u00e4", on_duplicate="replace")
     put = [m for name in ("Put", "Produce") for request in service.requests(name) for m in request.messages]
-    assert [bool(m.headers) for m in put] == [True, False, False, True] * (len(put) // 4)
-    assert len(put) == (8 if most_bytes else 12)
+    assert [bool(m.headers) for m in put] == [True, False, False, True] * 3
 
 
-async def test_without_a_span_there_are_no_headers(queue: headway.Queue, made: FakeQueue) -> None:
+async def test_put_asks_once_what_the_service_takes(service: FakeService, queue: headway.Queue, span: None) -> None:
+    await queue.put(b"one")
+    await queue.put(b"two")
+    assert len(service.requests("GetServerInfo")) == 1
+
+
+async def test_without_a_span_there_are_no_headers(service: FakeService, queue: headway.Queue, made: FakeQueue) -> None:
     await queue.put(b"one")
     assert headers(made) == [{}]
+    assert not service.requests("GetServerInfo")
 
 
 async def test_lease_offers_the_context(queue: headway.Queue, made: FakeQueue) -> None:

@@ -17,7 +17,7 @@ from headway._stand import Stand
 from headway.core.connecting import span
 from headway.core.error import HeadwayError, from_status
 from headway.core.errors import QueueFull
-from headway.core.trace import traced
+from headway.core.trace import has_span, traced
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, Message, PutResult, Status
 from headway.v1.queue_pb2 import Policy
@@ -93,7 +93,9 @@ class Queue(Settling):
             message = payload
         else:
             message = _batch.make_message(payload, id=id, headers=headers, when=delay, time_to_live=time_to_live)
-        request = self._put_request([traced(message)], wait, on_duplicate, producer)
+        # What the service takes is asked for only where it may matter: once, for a client that traces.
+        most_bytes = (await self.client.limits()).max_message_bytes if has_span() else 0
+        request = self._put_request([traced(message, most_bytes)], wait, on_duplicate, producer)
         result = (await _batch.send_batch(self._connection, request)).results[0]
         if result.HasField("error"):
             raise from_status(result.error)

@@ -17,12 +17,17 @@ _PARENT = "traceparent"
 _MOST_HEADERS, _DEFAULT_MOST_BYTES = 64, 1024 * 1024  # of a message; the operator may have set other bytes
 
 
+def has_span() -> bool:
+    """Whether a span is current, whose context a message may carry."""
+    api = sys.modules.get("opentelemetry.trace")
+    return api is not None and bool(api.get_current_span().get_span_context().is_valid)
+
+
 def traced(message: Message, most_bytes: int = 0) -> Message:
     """The message with the current span's context in its headers; as it is if it has one or no span is current, or if
     it would be refused with that and not without: for its headers, or for more than `most_bytes` (0: the default).
     """
-    api = sys.modules.get("opentelemetry.trace")
-    if api is None or not api.get_current_span().get_span_context().is_valid or _PARENT in message.headers:
+    if not has_span() or _PARENT in message.headers:
         return message
     found: dict[str, str] = {}
     _propagator().inject(found)
