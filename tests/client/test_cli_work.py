@@ -10,16 +10,18 @@ import socket
 import sys
 import termios
 import time
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import psutil
 import pytest
 
 import headway
 from client.conftest import CommandLine
-from client.fake_service import FakeQueue, FakeService, serving
+from client.fake_service import Failure, FakeQueue, FakeService, serving
 from harness import eventually
 from headway.cli._job import run_job
 
@@ -207,6 +209,38 @@ async def test_worker_says_that_it_waits_for_the_queue(service: FakeService, com
     assert b"there is no queue" in await process.stderr.readline()
     service.queues["later"] = FakeQueue("later", headway.Policy())
     assert (await command_line.finish(process)).code == 0
+
+
+async def test_worker_waits_for_a_queue_that_was_deleted(
+    service: FakeService, queue: headway.Queue, command_line: CommandLine
+) -> None:
+    process = await command_line.start("work", "q", "--", "cat")
+    await service.wait_for(lambda: service.requests("Get"))
+    await queue.delete()
+    assert process.stderr is not None
+    assert b"there is no queue" in await process.stderr.readline()
+    service.queues["q"] = again = FakeQueue("q", headway.Policy())
+    await queue.put(b"after")
+    await queue.close()
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.out, len(again.acked)) == (0, b"after", 1)
+
+
+@pytest.mark.parametrize("method", ["Get", "Describe"])
+async def test_drain_ends_when_the_queue_is_deleted(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine, method: str
+) -> None:
+    """Be it while a Get waits, or between its calls."""
+    await queue.put(b"later", delay=timedelta(hours=1))  # else there would be nothing left
+    if method == "Describe":
+        missing = Failure(code=grpc.StatusCode.NOT_FOUND, reason="QUEUE_NOT_FOUND")
+        service.failures["Describe"] = [None, missing]  # the first is asked for the policy
+    process = await command_line.start("work", "q", "--drain", "--", "cat")
+    await service.wait_for(lambda: len(service.requests("Describe")) >= 2)
+    await queue.delete()
+    finished = await command_line.finish(process)
+    assert (finished.code, finished.out) == (3, b"")
+    assert "QUEUE_DELETED" in finished.err
 
 
 async def test_worker_survives_a_restart_of_the_service(command_line: CommandLine) -> None:

@@ -10,7 +10,7 @@ from headway._lease import Lease
 from headway._outage import Outage
 from headway._runner import Runner, say_too_late
 from headway.core.error import HeadwayError
-from headway.core.errors import LeaseGone, LeaseStale, QueueDrained
+from headway.core.errors import LeaseGone, LeaseStale, QueueDeleted, QueueDrained, QueueNotFound
 from headway.core.leasing import ACK_NO_SAY
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ class CallRunner(Runner):
     lease is kept alive until its ack is through.
     """
 
+    _is_served = False
+
     async def slot(self) -> None:
         """See `Worker.slot`."""
         attempt = Attempt(self.queue)
@@ -81,7 +83,7 @@ class CallRunner(Runner):
             except QueueDrained:
                 return
             except HeadwayError as error:
-                if self.may_go_on(error):
+                if self.may_go_on(self._told(error)):
                     await self.unless_stopped(asyncio.sleep(self.outage.pause_seconds(error)))
             except Exception as defect:  # noqa: BLE001 - the loop's guard: `run` raises it when all has been finished
                 self.begin_stop(defect)
@@ -132,4 +134,11 @@ class CallRunner(Runner):
     async def _fetch(self, attempt: Attempt, **parts: Any) -> Fetched:
         fetched = await attempt.fetch(lease=self.lease, consumer=self.consumer, **parts)
         self.outage.over()
+        self._is_served = True
         return fetched
+
+    def _told(self, error: HeadwayError) -> HeadwayError:
+        """Of a queue that was there, QUEUE_NOT_FOUND tells that it was deleted while nobody waited for it here."""
+        if self._is_served and isinstance(error, QueueNotFound) and not isinstance(error, QueueDeleted):
+            return QueueDeleted(f"the queue {self.queue_name!r} was deleted", metadata=error.metadata)
+        return error

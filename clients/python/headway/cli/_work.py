@@ -18,7 +18,7 @@ from headway.cli._arguments import ConsumerOption, LeaseOption, QueueName, this_
 from headway.cli._exits import ExitCode
 from headway.cli._job import OutputGone, run_job
 from headway.cli._output import Output
-from headway.core.errors import QueueNotFound
+from headway.core.errors import QueueDeleted, QueueNotFound
 
 _ABSENT_PAUSE_SECONDS = 0.5
 
@@ -41,8 +41,9 @@ def work(
     is lost, CMD gets SIGTERM, and is killed 10 s later. What it writes is written in one piece when it ends, also if it
     failed; if that cannot be written, its message goes back for free, and this ends.
 
-    Ends by itself when the queue is closed and drained. SIGINT or SIGTERM: finish what runs, then end; a second one
-    kills what runs and gives its messages back for free.
+    Ends by itself when the queue is closed and drained. Waits for a queue that is not there, or is deleted; but with
+    --drain, one that is deleted meanwhile ends it with exit code 3. SIGINT or SIGTERM: finish what runs, then end; a
+    second one kills what runs and gives its messages back for free.
     """
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"there is no program {command[0]!r}", param_hint="CMD")
@@ -121,7 +122,9 @@ class _Worker:
                     drain=self._drain,
                     by="calls",
                 )
-            except QueueNotFound:
+            except QueueNotFound as error:
+                if self._drain and isinstance(error, QueueDeleted):
+                    raise  # nothing is left; who drains waits for no other queue of the name
                 if not is_told:
                     self._output.notice(f"there is no queue {self._queue.name!r}; waiting until somebody makes it")
                 is_told = True
