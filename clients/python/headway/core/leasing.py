@@ -60,9 +60,8 @@ class Lease:
                 for each in (await connection.call(connection.queues.Get, ask, timeout=5.0)).deliveries:
                     await cls(connection, queue_name, each, SHORTEST).give_back(failed_with=None)
             raise
-        for given in answer.deliveries:
-            return cls(connection, queue_name, given, lease or policy_span(given), lost.is_set())
-        return None
+        got = (cls(connection, queue_name, it, lease or policy_span(it), lost.is_set()) for it in answer.deliveries)
+        return next(got, None)
 
     async def ack(self, result: bytes = b"") -> SettleResult:
         """Settles the message for good; `result` (at most 4096 bytes) goes to those who watch it.
@@ -132,8 +131,7 @@ class Lease:
     async def confirm(self, *, within: float) -> bool:
         """Extends the lease and tells whether the service answered; what it said stands in `is_lost`."""
         try:
-            async with asyncio.timeout(within):
-                return bool(await self.renew())
+            return bool(await asyncio.wait_for(self.renew(), within))
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
             self._loss = error if self.is_lost else None
