@@ -19,6 +19,7 @@ from mutants.defects import (
     leases,
     order,
     rights,
+    servers,
     streams,
     together,
     waiting,
@@ -41,4 +42,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *gates.MUTANTS,
     *layout.MUTANTS,
     *rights.MUTANTS,
+    *servers.MUTANTS,
 )

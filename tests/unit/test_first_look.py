@@ -14,6 +14,7 @@ from headwayd.domain.model import StoreFacts
 from headwayd.store import asking, sentinels
 from headwayd.store.address import parse_address
 from headwayd.store.durability import ALWAYS, AUTO, MEMORY
+from headwayd.store.link import Link
 from headwayd.store.redis_store import RedisStore
 from headwayd.store.sentinels import SentinelSource
 from headwayd.store.trouble import Unlooked
@@ -237,6 +238,26 @@ async def test_where_nothing_is_demanded_nobody_waits_for_the_word_of_another_st
     assert one.scripts == ["put"]
 
 
+async def test_a_sign_of_life_counts_whatever_becomes_of_the_look_beside_it(
+    stores: Stores, make: Callable[[str], Asked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look asks for more than one answer, and fails sooner where these are slow."""
+
+    async def command(_link: Link, *words: object) -> bytes:
+        assert words == ("PING",)
+        return b"PONG"
+
+    monkeypatch.setattr(Link, "command", command)
+    one = make(AUTO)
+    async with asyncio.timeout(BUDGET_S):
+        await one.store.ping(budget_s=BUDGET_S)
+    (await stores.look(1)).set_exception(StoreUnavailable("slow", metadata={"cause": "SILENT"}))
+    await eventually(lambda: one.store._looking is not None and one.store._looking.done())
+    async with asyncio.timeout(BUDGET_S):
+        await one.store.ping(budget_s=BUDGET_S)
+    (await stores.look(2)).set_result(saying(""))
+
+
 async def test_who_opens_a_connection_to_another_primary_tells_that_it_is_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -247,7 +268,7 @@ async def test_who_opens_a_connection_to_another_primary_tells_that_it_is_anothe
     async def primary() -> tuple[str, int]:
         return next(primaries), 6379
 
-    async def connection(options: dict[str, Any], _timeout_s: float | None) -> object:
+    async def connection(options: dict[str, Any]) -> object:
         opened.append(options["host"])
         return object()
 

@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 import structlog
 
+from headwayd.config.settings import Settings
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.domain.model import StoreFacts
 from headwayd.engine.ports import Store
@@ -20,13 +21,16 @@ class Answers:
     def __init__(self, script: str, *, is_reachable: bool) -> None:
         self.facts = StoreFacts(is_reachable=is_reachable)
         self.asked: list[str] = []
+        self.budgets: list[float] = []
         self.is_over = asyncio.Event()
         self._left = list(script)
 
     async def ping(self, *, budget_s: float) -> None:
+        self.budgets.append(budget_s)
         await self._answer("ping")
 
     async def probe(self, *, budget_s: float) -> StoreFacts:
+        self.budgets.append(budget_s)
         await self._answer("probe")
         return self.facts
 
@@ -75,6 +79,13 @@ async def test_a_store_that_was_away_is_asked_anew_what_it_is() -> None:
     store = Answers("+-++", is_reachable=True)
     await told_by(store)
     assert store.asked == ["ping", "ping", "probe", "ping"]
+
+
+async def test_an_answer_may_take_as_long_as_any_setting_lets_it() -> None:
+    store = Answers("+-+", is_reachable=True)
+    await told_by(store)
+    [longest] = [bound.le for bound in Settings.model_fields["store_timeout"].metadata if hasattr(bound, "le")]
+    assert min(store.budgets) >= longest.total_seconds()
 
 
 @pytest.mark.parametrize(

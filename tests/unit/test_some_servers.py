@@ -38,6 +38,9 @@ class Node:
             return f"cluster_state:{self.state}\r\ncluster_current_epoch:{self.epoch}\r\n".encode()
         return []
 
+    async def commands(self, *commands: tuple[object, ...]) -> list[Any]:
+        return [await self.command(*words) for words in commands]
+
 
 @pytest.fixture
 async def store() -> AsyncIterator[RedisStore]:

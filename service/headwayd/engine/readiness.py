@@ -16,7 +16,9 @@ from headwayd.domain.errors import HeadwayError
 from headwayd.engine.ports import Store
 
 _EVERY_S = 1.0
-_BUDGET_S = 1.0
+# As long as one answer may take at most (`--store-timeout`). What needs a new connection, and so several answers, may
+# find it made only at the next question.
+_BUDGET_S = 2.0
 # Failures in a row until not ready, answers in a row until ready again.
 FAILURES = 3
 ANSWERS = 2

@@ -30,6 +30,7 @@ from headwayd.domain.namespaces import split
 from headwayd.engine.ports import DueListener, HintListener
 from headwayd.store import keys, replies
 from headwayd.store.address import parse_address
+from headwayd.store.connections import ANSWERS_TO_OPEN
 from headwayd.store.durability import AUTO, MEMORY, Demand
 from headwayd.store.facts import ask_facts
 from headwayd.store.gates import Gate, Gates
@@ -45,6 +46,9 @@ from headwayd.store.trouble import Unlooked
 _MANY_ITEMS = 50  # cost the store more than half a millisecond
 DEAR = 4  # what takes messages out of the middle of something costs the store as much as so many puts, gets or acks
 _LOOK_EVERY_S = 10.0  # for what an operator may have changed
+# Of a look over a new connection: whether transactions are permitted, which process it leads to, and what it is, come
+# last.
+_ANSWERS = ANSWERS_TO_OPEN + 3
 _PAUSE_S = 0.02  # between two looks of one who waits for the store
 _ANY = Demand()
 _STANDARD = Limits()
@@ -75,6 +79,7 @@ class Asking:
         self._process = process
         self._is_embedded = embedded
         self._timeout_s = call_timeout.total_seconds()
+        self._look_s = _ANSWERS * self._timeout_s
         self._max_delay_ms = limits.max_delay_ms
         self._scripts = scripts or all_scripts(limits.max_lease_ms, limits.max_delay_ms)
         self._demand = demand
@@ -124,7 +129,7 @@ class Asking:
         await self._servers.start(wait_s=self._timeout_s)
         self._hints.hear(self._servers.sources)
         await self._hints.wait(wait_s=self._timeout_s)
-        await self.probe(budget_s=self._timeout_s)
+        await self.probe(budget_s=self._look_s)
 
     async def close(self) -> None:
         """Drops all connections."""
@@ -162,7 +167,7 @@ class Asking:
         while True:
             changes, trouble = self._changes, None
             try:
-                await self.probe(budget_s=self._timeout_s)
+                await self.probe(budget_s=self._look_s)
             except StoreUnavailable as error:  # whoever asks next will hear of it
                 trouble = error
             if changes == self._changes:  # else it may have been the one before that answered
@@ -227,9 +232,12 @@ class Asking:
 
     async def ping(self, *, budget_s: float) -> None:
         """Asks the store for a sign of life; of several servers one is enough. Raises StoreUnavailable, also while it
-        loads, or cannot save, or runs a script for too long; NotDurable while nothing is written."""
-        if self._refusal or asyncio.get_running_loop().time() - self._looked_at > _LOOK_EVERY_S:
+        loads, or cannot save, or runs a script for too long; NotDurable while nothing is written. It lives though a
+        look at what it is fails, which asks for more."""
+        if self._refusal:
             await self.probe(budget_s=budget_s)
+        elif asyncio.get_running_loop().time() - self._looked_at > _LOOK_EVERY_S:
+            self._look()
         if self._refusal:
             raise NotDurable(self._refusal)
         await ask_each(self._servers.links, lambda link: link.command("PING"), within_s=budget_s)

@@ -18,12 +18,14 @@ from redis.crc import key_slot
 
 from headwayd.domain.errors import HeadwayError, StoreUnavailable
 from headwayd.store.address import Host, StoreAddress
-from headwayd.store.connections import ConnectionSource
+from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
-from headwayd.store.trouble import Moving
+from headwayd.store.trouble import Moving, checked
 
 _ASK_EVERY_S = 1.0
 _ASK_AGAIN_S = 0.1
+# Of a connection that is made for the map alone: whether transactions are permitted, and the map, come last.
+_ANSWERS = ANSWERS_TO_OPEN + 2
 # How long a doubt lasts: the nodes themselves learn of a failover later than the first call that fails.
 _DOUBT_S = 2.0
 # One that was away for a while tells of a past that it takes for the present, until it hears of the others, or of none.
@@ -157,13 +159,13 @@ class Cluster:
                 host: Link(self._source_of(host), call_timeout_s=self._call_timeout_s) for host in self._address.hosts
             }
             try:
-                return await self._first_map(list(fresh.items()))
+                return await self._first_map(list(fresh.items()), answers=_ANSWERS)
             finally:
                 await asyncio.gather(*(link.close() for link in fresh.values()))
 
-    async def _first_map(self, nodes: Sequence[tuple[Host, Link]]) -> None:
+    async def _first_map(self, nodes: Sequence[tuple[Host, Link]], *, answers: int = 1) -> None:
         last: HeadwayError = StoreUnavailable("no node of the cluster answers", metadata={"cause": "REFUSED"})
-        asking = [asyncio.ensure_future(self._ask_map(host, link)) for host, link in nodes]
+        asking = [asyncio.ensure_future(self._ask_map(host, link, answers=answers)) for host, link in nodes]
         try:
             for answer in asyncio.as_completed(asking):
                 try:
@@ -176,11 +178,10 @@ class Cluster:
             await asyncio.gather(*asking, return_exceptions=True)
         raise last
 
-    async def _ask_map(self, host: Host, link: Link) -> None:
-        async with _answer_within(self._call_timeout_s):
-            told = (await link.command("CLUSTER", "INFO")).decode()
-            rows = await link.command("CLUSTER", "SLOTS")
-        state = dict(line.partition(":")[::2] for line in told.splitlines())
+    async def _ask_map(self, host: Host, link: Link, *, answers: int = 1) -> None:
+        async with _answer_within(answers * self._call_timeout_s):
+            told, rows = map(checked, await link.commands(("CLUSTER", "INFO"), ("CLUSTER", "SLOTS")))
+        state = dict(line.partition(":")[::2] for line in told.decode().splitlines())
         epoch = int(state.get("cluster_current_epoch", 0))
         if state.get("cluster_state") != "ok" or not self._is_present(epoch):
             raise StoreUnavailable("the cluster is down", metadata={"cause": "CLUSTERDOWN"})

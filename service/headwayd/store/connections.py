@@ -22,6 +22,9 @@ from headwayd.store.address import Host, StoreAddress
 from headwayd.store.packing import pack
 
 CONNECT_TIMEOUT_S = 1.0
+# How many answers a connection needs at most until it is there: to be connected, and to password, name, and database.
+# Each has a timeout of its own.
+ANSWERS_TO_OPEN = 4
 RUN = "run_id"  # the field of INFO that no two processes of servers have in common
 
 
@@ -61,14 +64,11 @@ class ConnectionSource:
             self._options |= {"host": at[0], "port": at[1]}
         self._password_file = password_file
 
-    async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
-        """A connected connection. `timeout_s` replaces the time that a reply may take; 0 means for ever
-        (subscriptions)."""
-        return await self._open(dict(self._options), timeout_s)
+    async def open(self) -> AbstractConnection:
+        """A connected connection."""
+        return await self._open(dict(self._options))
 
-    async def _open(self, options: dict[str, Any], timeout_s: float | None) -> AbstractConnection:
-        if timeout_s is not None:
-            options["socket_timeout"] = timeout_s or None
+    async def _open(self, options: dict[str, Any]) -> AbstractConnection:
         if self._password_file is not None:
             options["password"] = read_password(self._password_file)
         connection = self._class(**options)

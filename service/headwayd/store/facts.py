@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from headwayd.domain.errors import InternalError, StoreUnavailable
 from headwayd.domain.model import StoreFacts
@@ -13,11 +14,15 @@ from headwayd.store.connections import RUN, info_of
 from headwayd.store.durability import MEMORY, ORDER, REPLICATED, Demand, found_in, refusal_of
 from headwayd.store.link import Link
 from headwayd.store.several import ask_each
+from headwayd.store.trouble import checked
 
 # The oldest releases without known defects that concern queues, per line of Valkey.
 _VALKEY_FLOOR = {(9, 1): (9, 1, 1), (9, 0): (9, 0, 5), (8, 1): (8, 1, 9)}
 _REDIS_FLOOR = (7, 0, 0)
 
+# All in one question: where answers take long, one after the other would not come in time.
+_INFO = tuple(("INFO", section) for section in ("server", "memory", "persistence", "replication"))
+_CONFIG = ("CONFIG", "GET", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag")
 _TIME = "server_time_usec"
 
 
@@ -74,12 +79,14 @@ async def ask_facts(
 async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
     loop = asyncio.get_running_loop()
     asked_at = loop.time()
-    info = info_of(await link.command("INFO", "server"))
+    *told, pairs = await link.commands(*_INFO, _CONFIG)
+    heard_at = loop.time()
+    info: dict[str, str] = {}
+    for text in told:
+        info |= info_of(checked(text))
     if _TIME in info:
-        link.clock.hear(int(info[_TIME]), asked_at=asked_at, heard_at=loop.time())
-    for section in ("memory", "persistence", "replication"):
-        info |= info_of(await link.command("INFO", section))
-    config = await _config(link)
+        link.clock.hear(int(info[_TIME]), asked_at=asked_at, heard_at=heard_at)
+    config = _config(pairs)
     kind = "valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis"
     version = info.get("valkey_version") or info.get("redis_version", "")
     found, durability_warning = found_in(info, config)
@@ -104,10 +111,10 @@ async def _ask_one(link: Link, demand: Demand) -> StoreFacts:
     )
 
 
-async def _config(link: Link) -> dict[str, str] | None:
+def _config(reply: Any) -> dict[str, str] | None:
     """The settings that durability depends on, or None where an operator has taken CONFIG away."""
     try:
-        pairs = await link.command("CONFIG", "GET", "appendfsync", "min-replicas-to-write", "min-replicas-max-lag")
+        pairs = checked(reply)
     except InternalError:  # an unknown command: renamed away
         return None
     except StoreUnavailable as error:

@@ -16,11 +16,13 @@ import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
-from headwayd.store.connections import ConnectionSource, ask, send
+from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource, ask, send
 from headwayd.store.trouble import word_of
 
 INVALIDATE = b"__redis__:invalidate"
 _PING_EVERY_S = 5.0
+# Of two connections, and to three questions.
+_ANSWERS = 2 * ANSWERS_TO_OPEN + 3
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 0.5
 _TROUBLE = (redis_errors.RedisError, OSError, TimeoutError)
 _MOVING = frozenset({"MOVED", "ASK", "TRYAGAIN"})
@@ -121,7 +123,7 @@ class HintWire:
         while True:
             self._reader_lost.clear()  # before: who asks for a new connection meanwhile must get it
             try:
-                async with asyncio.timeout(2 * self._call_timeout_s):
+                async with asyncio.timeout(_ANSWERS * self._call_timeout_s):
                     listener, reader = await self._connect()
             except _TROUBLE as error:
                 log.debug("hints.unreachable", error=type(error).__name__)
@@ -145,7 +147,7 @@ class HintWire:
                     await listener.disconnect(nowait=True)
 
     async def _connect(self) -> tuple[AbstractConnection, AbstractConnection]:
-        listener = await self._source.open(timeout_s=0)
+        listener = await self._source.open()
         reader: AbstractConnection | None = None
         try:
             number = await ask(listener, "CLIENT", "ID")
@@ -154,6 +156,7 @@ class HintWire:
                 await listener.read_response()
             reader = await self._source.open()
             await ask(reader, "CLIENT", "TRACKING", "ON", "REDIRECT", number)
+            listener.socket_timeout = None  # what it hears may be long in coming
             reader.socket_timeout = None  # `watch` has one timer for all that it asks
         except BaseException:
             for connection in (listener, reader):

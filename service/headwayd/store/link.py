@@ -276,14 +276,18 @@ class Link:
 
     async def command(self, *command: Argument) -> Any:
         """One plain command that only reads. Raises StoreUnavailable."""
-        question = Question(self, command)
+        (reply,) = await self.commands(command)
+        return trouble.checked(reply)
+
+    async def commands(self, *commands: Command) -> list[Any]:
+        """Several such, on one connection at once: their replies, of which each may be an error (`trouble.checked`).
+        Raises StoreUnavailable."""
+        question = Question(self, commands)
         self._start(question)
         try:
             return await question.done
-        except redis_errors.ResponseError as error:
-            raise trouble.refused(error) from error
         except (redis_errors.RedisError, OSError, TimeoutError) as error:
-            raise trouble.unreachable(error) from error
+            raise trouble.told(error) from error
 
     async def close(self) -> None:
         """Waits for calls under way, then drops all connections."""

@@ -197,15 +197,16 @@ class Scripts:
 
 
 class Question:
-    """One plain command that only reads."""
+    """Plain commands that only read. `done` has their replies, of which each may be an error."""
 
     is_long = False
 
-    def __init__(self, link: Owner, command: tuple[Argument, ...]) -> None:
+    def __init__(self, link: Owner, commands: Sequence[Command]) -> None:
         self._link = link
-        self._command = command
+        self._commands = commands
         self._wire: Wire | None = None
-        self.done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._replies: list[Any] = []
+        self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
     def is_wanted(self) -> bool:
         """See Pipeline."""
@@ -214,22 +215,20 @@ class Question:
     def begin(self, wire: Wire) -> None:
         """See Pipeline."""
         self._wire = wire
-        wire.ask(pack(self._command), 1, self)
+        wire.ask([*chain.from_iterable(map(pack, self._commands))], len(self._commands), self)
 
     def take(self, reply: Any) -> bool:
-        """The reply."""
-        if not self.done.done():
-            if isinstance(reply, Exception):
-                self.done.set_exception(reply)
-            else:
-                self.done.set_result(reply)
+        """The next reply."""
+        self._replies.append(reply)
         return True
 
     def end(self, error: Exception | None) -> None:
-        """It has its reply, or none will come any more."""
+        """It has its replies, or no more will come."""
         assert self._wire is not None
         if error is not None:
             self.unreachable(error)
+        elif not self.done.done():
+            self.done.set_result(self._replies)
         self._link.ended(self, self._wire)
 
     def unreachable(self, error: Exception) -> None:

@@ -85,11 +85,11 @@ class SentinelSource(ConnectionSource):
         self._opened: Host | None = None  # the primary to which the last connection was opened
         self._sentinels: Any = Sentinel(address.hosts, sentinel_kwargs=kwargs)  # type: ignore[no-untyped-call]
 
-    async def open(self, *, timeout_s: float | None = None) -> AbstractConnection:
+    async def open(self) -> AbstractConnection:
         """A connected connection to a server that says that it is the primary. Raises ConnectionError if no Sentinel
         knows one that lives; ReadOnlyError if the one they know says otherwise."""
         host, port = await self._primary()
-        connection = await self._open(self._options | {"host": host, "port": port}, timeout_s)
+        connection = await self._open(self._options | {"host": host, "port": port})
         try:
             role = (await ask(connection, "ROLE"))[0]
             if role != _PRIMARY:

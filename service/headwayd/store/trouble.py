@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from redis import exceptions as redis_errors
 
 from headwayd.domain.errors import (
@@ -110,6 +112,18 @@ def unreachable(error: Exception) -> StoreUnavailable:
             return translated
     cause = "SILENT" if isinstance(error, (redis_errors.TimeoutError, TimeoutError)) else "REFUSED"
     return StoreUnavailable("the store cannot be reached", metadata={"cause": cause})
+
+
+def told(error: Exception) -> HeadwayError:
+    """What a plain command that only reads fails with."""
+    return refused(error) if isinstance(error, redis_errors.ResponseError) else unreachable(error)
+
+
+def checked(reply: Any) -> Any:
+    """The reply to such a command, which is raised if it is an error."""
+    if isinstance(reply, Exception):
+        raise told(reply) from reply
+    return reply
 
 
 def lost(*, was_silent: bool, is_write: bool) -> HeadwayError:

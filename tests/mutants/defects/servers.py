@@ -1,0 +1,58 @@
+"""Defects of how a store's servers are found, heard, and counted on."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+_SLOW = "tests/faults/test_store_slow.py::"
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="a-slow-store-is-not-found",
+        defect="A connection to the store, and the first look at what it is, have the time of one answer together.",
+        file="store/asking.py",
+        old="self._look_s = _ANSWERS * self._timeout_s",
+        new="self._look_s = self._timeout_s",
+        test=_SLOW + "test_a_slow_store_is_found_and_looked_at",
+    ),
+    Mutant(
+        name="one-answer-after-the-other",
+        defect="What the store is, is asked in five questions, each of which waits for the answer to the one before.",
+        file="store/facts.py",
+        old="*told, pairs = await link.commands(*_INFO, _CONFIG)",
+        new="*told, pairs = [(await link.commands(each))[0] for each in (*_INFO, _CONFIG)]",
+        test=_SLOW + "test_a_slow_store_is_found_and_looked_at",
+    ),
+    Mutant(
+        name="a-slow-store-is-not-heard",
+        defect="Two connections and what is asked on them must be there within the time of two answers.",
+        file="store/hint_wire.py",
+        old="async with asyncio.timeout(_ANSWERS * self._call_timeout_s):",
+        new="async with asyncio.timeout(2 * self._call_timeout_s):",
+        test=_SLOW + "test_a_slow_store_is_heard",
+    ),
+    Mutant(
+        name="a-slow-cluster-is-not-found",
+        defect="A connection made for the map of slots, and the map, must be there within the time of one answer.",
+        file="store/cluster.py",
+        old="list(fresh.items()), answers=_ANSWERS)",
+        new="list(fresh.items()))",
+        test=_SLOW + "test_a_slow_cluster_is_found",
+    ),
+    Mutant(
+        name="a-look-for-a-sign-of-life",
+        defect="A store that answers is taken for gone where a look at what it is fails.",
+        file="store/asking.py",
+        old="            self._look()\n        if self._refusal:",
+        new="            await self.probe(budget_s=budget_s)\n        if self._refusal:",
+        test="tests/unit/test_first_look.py::test_a_sign_of_life_counts_whatever_becomes_of_the_look_beside_it",
+    ),
+    Mutant(
+        name="impatient-readiness",
+        defect="A process is not ready while its store takes longer for an answer than a second, which is set.",
+        file="engine/readiness.py",
+        old="_BUDGET_S = 2.0",
+        new="_BUDGET_S = 1.0",
+        test="tests/unit/test_readiness.py::test_an_answer_may_take_as_long_as_any_setting_lets_it",
+    ),
+)
