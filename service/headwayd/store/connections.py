@@ -104,6 +104,11 @@ def info_of(text: bytes) -> dict[str, str]:
     return {key: value for key, _, value in pairs}
 
 
+def is_replica(answer: Any) -> bool:
+    """Whether that is what a server says of itself that was asked for INFO replication, and may be."""
+    return isinstance(answer, bytes) and info_of(answer).get("role") == "slave"
+
+
 async def run_of(connection: AbstractConnection) -> str:
     """Which process of a server's it leads to; "" where that may not be asked."""
     try:

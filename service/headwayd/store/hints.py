@@ -127,6 +127,11 @@ class Hints:
             )
             self._wires[host].start()
 
+    @property
+    def are_heard(self) -> bool:
+        """Whether every server is, so that each counts this process among those who listen."""
+        return all(wire.is_up for wire in self._wires.values())
+
     async def wait(self, *, wait_s: float) -> None:
         """Returns when all servers are heard, or after `wait_s` (it goes on trying)."""
         with contextlib.suppress(TimeoutError):

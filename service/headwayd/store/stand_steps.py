@@ -9,8 +9,11 @@ from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footings, Standing, Waiter
 from headwayd.store import keys, replies, stand_replies, watch_replies
 from headwayd.store.asking import DEAR, Asking
+from headwayd.store.connections import is_replica
+from headwayd.store.link import Link
 from headwayd.store.packing import Argument
 from headwayd.store.several import ask_each
+from headwayd.store.trouble import checked
 
 _FOUND_AT_ONCE = 1_000  # leases that a step looks at
 _RELEASED_AT_ONCE = 200  # some milliseconds of the store
@@ -100,13 +103,25 @@ class StandSteps(Asking):
         return sorted(tickets)
 
     async def processes(self, *, budget_s: float) -> frozenset[str]:
-        """The names of all processes that listen to the store now; of several servers, to any of those that answer."""
+        """The names of all processes that listen to the store now; of several servers, to any of those that answer.
+        Where the store's name has come to lead to another server, this one goes over to that."""
         channel = self._channels + keys.WAKE_CHANNEL
         pattern = keys.literal_pattern(channel) + "*"
-        heard = await ask_each(
-            self._servers.links, lambda link: link.command("PUBSUB", "CHANNELS", pattern), within_s=budget_s
-        )
-        return frozenset(replies.text(name)[len(channel) :] for names in heard for name in names)
+        was_heard = self._hints.are_heard
+        heard = await ask_each(self._servers.links, lambda link: self._listeners(link, pattern), within_s=budget_s)
+        names = frozenset(replies.text(name)[len(channel) :] for names in heard for name in names)
+        if was_heard and self._process not in names and not self._servers.is_cluster:
+            self._hints.renew()  # it was another server that was listened to
+        return names
+
+    async def _listeners(self, link: Link, pattern: str) -> list[bytes]:
+        """The channels. A server that has become a replica may not be the one any more that the name leads to, and
+        closes nothing."""
+        channels, replication = await link.commands(("PUBSUB", "CHANNELS", pattern), ("INFO", "replication"))
+        if not self._servers.is_cluster and is_replica(replication):
+            link.drop_connections()
+        found: list[bytes] = checked(channels)
+        return found
 
     def on_standing(self, listener: Callable[[str], None]) -> None:
         """Who is told that the consumer line has changed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
+_MOVES = "tests/faults/test_name_moves.py::"
 _SLOW = "tests/faults/test_store_slow.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -54,5 +55,21 @@ MUTANTS: tuple[Mutant, ...] = (
         old="_BUDGET_S = 2.0",
         new="_BUDGET_S = 1.0",
         test="tests/unit/test_readiness.py::test_an_answer_may_take_as_long_as_any_setting_lets_it",
+    ),
+    Mutant(
+        name="heard-elsewhere",
+        defect="A process whose calls go to another server now still listens to the one before, and counts as gone.",
+        file="store/stand_steps.py",
+        old="            self._hints.renew()  # it was",
+        new="            pass  # it was",
+        test=_MOVES + "test_who_listened_to_the_one_before_listens_to_the_other_and_keeps_what_it_holds",
+    ),
+    Mutant(
+        name="a-replica-like-any-other",
+        defect="A process that writes nothing stays at a server that has become a replica.",
+        file="store/stand_steps.py",
+        old="            link.drop_connections()",
+        new="            pass",
+        test=_MOVES + "test_who_writes_nothing_goes_over_too",
     ),
 )
