@@ -262,6 +262,27 @@ async def test_a_question_and_a_long_call_wait_for_no_others_than_are_under_way(
     await asyncio.gather(asked, *calls)
 
 
+async def test_a_connection_that_fails_in_a_way_of_its_own_costs_no_place(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(cast(ConnectionSource, store), call_timeout_s=5)
+
+    async def fail() -> None:
+        raise RuntimeError("nobody knows this one")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(store, "open", fail)
+        for number in range(16):
+            with pytest.raises(StoreUnavailable):
+                await call(link, f"failed {number}", is_long=False, budget_s=0.1)
+    again = await busy_with(link, 16)
+    assert len(store.under_way) == 16
+    for name in tuple(store.under_way):
+        store.answer(name)
+    await asyncio.gather(*again)
+    await link.close()
+
+
 async def test_connections_that_were_dropped_are_used_no_more(store: FakeStore, link: Link) -> None:
     calls = [call(link, name, is_long=False) for name in "a"]
     await settled()

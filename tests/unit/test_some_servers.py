@@ -8,13 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from redis import exceptions as redis_errors
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.store import cluster, sentinels
 from headwayd.store.address import parse_address
 from headwayd.store.cluster import Cluster
 from headwayd.store.redis_store import RedisStore
-from headwayd.store.sentinels import SentinelSource
+from headwayd.store.sentinels import SentinelSource, SwitchListener
 from unit.stores import store_of_nobody
 
 BUDGET_S = 5.0
@@ -104,6 +105,47 @@ async def test_others_are_waited_for_while_the_primary_is_gone_for_all_who_answe
     # Where one has named a primary that lives, nobody far away is.
     source._sentinels.sentinels = [a_sentinel(epoch=3), a_sentinel(epoch=4, port=7001, is_far=True)]
     assert await source._primary() == ("127.0.0.1", 7000)
+
+
+# What uvloop says to who writes on a connection that was reset.
+RESET = RuntimeError("unable to perform operation on <TCPTransport closed=True reading=False>; the handler is closed")
+
+
+async def test_a_sentinel_whose_connection_was_reset_is_one_that_does_not_answer() -> None:
+    async def masters() -> None:
+        raise RESET
+
+    source = SentinelSource(parse_address("redis+sentinel://127.0.0.1:1/queues/0"), {}, call_timeout_s=1)
+    source._sentinels.sentinels = [SimpleNamespace(sentinel_masters=masters), a_sentinel(epoch=3, is_far=True)]
+    assert await source._primary() == ("127.0.0.1", 7000)
+    del source._sentinels.sentinels[1]
+    with pytest.raises(redis_errors.ConnectionError, match="reset"):
+        await source._primary()
+
+
+async def test_a_sentinel_whose_connection_was_reset_at_once_is_listened_to_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sentinels, "_PAUSE_S", 0.0)
+    tries, is_tried_again = 0, asyncio.Event()
+
+    async def connect() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            is_tried_again.set()
+        raise RESET
+
+    async def disconnect(**_: object) -> None:
+        pass
+
+    address = parse_address("redis+sentinel://127.0.0.1:1/queues/0")
+    listener = SwitchListener(address, {}, call_timeout_s=1, on_switch=lambda: None)
+    monkeypatch.setattr(listener, "_class", lambda **_: SimpleNamespace(connect=connect, disconnect=disconnect))
+    listener.start()
+    async with asyncio.timeout(BUDGET_S):
+        await is_tried_again.wait()
+    await listener.close()
 
 
 @pytest.fixture

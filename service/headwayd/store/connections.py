@@ -43,7 +43,7 @@ def network_options(call_timeout_s: float) -> dict[str, Any]:
 
 
 @contextmanager
-def _resets_as_connection_errors() -> Iterator[None]:
+def resets_as_connection_errors() -> Iterator[None]:
     """Writing on a connection that was reset is a RuntimeError for uvloop; redis-py does not know that."""
     try:
         yield
@@ -72,7 +72,7 @@ class ConnectionSource:
         if self._password_file is not None:
             options["password"] = read_password(self._password_file)
         connection = self._class(**options)
-        with _resets_as_connection_errors():
+        with resets_as_connection_errors():
             await cast(Any, connection).connect()  # redis-py leaves it untyped
         return connection
 
@@ -88,7 +88,7 @@ def read_password(file: Path) -> str:
 
 async def send(connection: AbstractConnection, commands: Sequence[Sequence[str | bytes | int]]) -> None:
     """Sends commands as one piece."""
-    with _resets_as_connection_errors():
+    with resets_as_connection_errors():
         await connection.send_packed_command([*chain.from_iterable(map(pack, commands))], check_health=False)
 
 

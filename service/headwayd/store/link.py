@@ -193,7 +193,7 @@ class Link:
         except (redis_errors.RedisError, OSError, TimeoutError) as error:
             pipeline.unreachable(error)
             self._end(pipeline)
-        except asyncio.CancelledError:
+        except BaseException:  # a defect, too, must not cost a place
             pipeline.unreachable(ConnectionAbortedError())
             self._end(pipeline)
             raise

@@ -20,7 +20,14 @@ from redis.asyncio.sentinel import Sentinel
 from redis.credentials import CredentialProvider
 
 from headwayd.store.address import Host, StoreAddress
-from headwayd.store.connections import ConnectionSource, ask, network_options, read_password, send
+from headwayd.store.connections import (
+    ConnectionSource,
+    ask,
+    network_options,
+    read_password,
+    resets_as_connection_errors,
+    send,
+)
 
 _SWITCH = b"+switch-master"
 _PRIMARY = b"master"
@@ -132,9 +139,10 @@ class SentinelSource(ConnectionSource):
         return latest.primary
 
     async def _ask(self, sentinel: Any) -> _Told | None:
-        state = (await sentinel.sentinel_masters()).get(self._service)
-        # In a failover the first answer still has the old primary, and the flags are its; the second has the new one.
-        address = await sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
+        with resets_as_connection_errors():
+            state = (await sentinel.sentinel_masters()).get(self._service)
+            # In a failover the first answer still has the old primary, and the flags are its; the second has the new.
+            address = await sentinel.execute_command("SENTINEL GET-MASTER-ADDR-BY-NAME", self._service)
         if state is None or address is None:
             return None
         primary = (address[0].decode(), int(address[1]))
@@ -251,7 +259,8 @@ class SwitchListener:
         connection = self._class(**(self._options | where))
         try:
             async with asyncio.timeout(self._call_timeout_s):
-                await connection.connect()  # type: ignore[no-untyped-call] # redis-py leaves it so
+                with resets_as_connection_errors():
+                    await connection.connect()  # type: ignore[no-untyped-call] # redis-py leaves it so
                 await ask(connection, "SUBSCRIBE", _SWITCH)
             self._heard += 1
             if self._was_deaf:

@@ -6,6 +6,7 @@ from mutants.mutant import Mutant
 
 _MOVES = "tests/faults/test_name_moves.py::"
 _SLOW = "tests/faults/test_store_slow.py::"
+_SOME_SERVERS = "tests/unit/test_some_servers.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -71,5 +72,29 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            link.drop_connections()",
         new="            pass",
         test=_MOVES + "test_who_writes_nothing_goes_over_too",
+    ),
+    Mutant(
+        name="a-sentinel-that-resets",
+        defect="A Sentinel whose connection was reset while it is asked fails in a way that nobody looks for.",
+        file="store/sentinels.py",
+        old="        with resets_as_connection_errors():\n            state",
+        new="        if True:\n            state",
+        test=_SOME_SERVERS + "test_a_sentinel_whose_connection_was_reset_is_one_that_does_not_answer",
+    ),
+    Mutant(
+        name="deaf-to-a-sentinel",
+        defect="A Sentinel whose connection was reset as soon as it was there is never listened to again.",
+        file="store/sentinels.py",
+        old="with resets_as_connection_errors():\n                    await connection.connect()",
+        new="if True:\n                    await connection.connect()",
+        test=_SOME_SERVERS + "test_a_sentinel_whose_connection_was_reset_at_once_is_listened_to_again",
+    ),
+    Mutant(
+        name="a-place-for-each-defect",
+        defect="A connection that fails in a way that nobody looks for keeps its place among those to the store.",
+        file="store/link.py",
+        old="except BaseException:  # a defect",
+        new="except asyncio.CancelledError:  # a defect",
+        test="tests/unit/test_link.py::test_a_connection_that_fails_in_a_way_of_its_own_costs_no_place",
     ),
 )
