@@ -518,9 +518,10 @@ test("a worker that is stopped behind a get that failed gives back what that may
   });
   const worker = client.queue("q").work(untilGivenUp, { stop: stop.signal });
   await pass(1_000); // it pauses
+  assert.equal(names.length, 1);
   stop.abort();
   await worker;
-  assert.deepEqual([names.length, new Set(names).size], [2, 1]);
+  assert.equal(new Set(names).size, 1);
   assert.deepEqual(
     delays.map((it) => it.keepAttempt),
     [true],
