@@ -270,6 +270,28 @@ async def test_an_outcome_is_told_as_long_as_it_is_remembered(line: Line) -> Non
     await eventually(is_forgotten, within=SLACK_S)
 
 
+async def test_done_is_told_no_longer_than_its_result_though_the_id_is_known_for_longer(line: Line) -> None:
+    await line.create(remember=span(0), dedupe_window=span(60_000))
+    await line.put(*named(2))
+    first, second = await line.take(2)
+    await line.ack(second.lease)  # before the other: it is no more remembered when that is forgotten
+    await line.ack(first.lease, result=b"r")
+    ends = set()
+
+    async def is_forgotten() -> bool:
+        async with watching(line, "m0") as watched:
+            end = await watched.finished()
+        ends.add((end.outcome, end.result))
+        return not end.result
+
+    await eventually(is_forgotten, within=SLACK_S)
+    assert ends <= {(DONE, b"r"), (NOT_KNOWN, b"")}
+    async with watching(line, "m1") as watched:
+        assert (await watched.finished()).outcome == DONE, "there was no result that could be forgotten"
+    again = (await line.put(*named(1), on_duplicate=message_pb2.ON_DUPLICATE_KEEP)).results
+    assert [(one.deduplicated, one.body_differs) for one in again] == [(True, False)]
+
+
 async def test_a_deleted_queue_ends_every_message(line: Line) -> None:
     await line.create()
     await line.put(*named(3))

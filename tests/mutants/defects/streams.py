@@ -8,6 +8,24 @@ BARE = "tests/unit/rpc/test_bare_messages.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="done-without-its-result",
+        defect="Where the id is known for longer than the result, a message is told DONE as if it had had none.",
+        file=INCLUDE + "names.lua",
+        old="local had_result = result ~= '' and '0' or ''",
+        new="local had_result = ''",
+        test=WIRE
+        + "test_watch_position.py::test_done_is_told_no_longer_than_its_result_though_the_id_is_known_for_longer",
+    ),
+    Mutant(
+        name="done-forgotten-without-a-result",
+        defect="A message without a result is not known any more as soon as one with a result would not be.",
+        file=LUA + "places.lua",
+        old="if result or not had_result then",
+        new="if result then",
+        test=WIRE
+        + "test_watch_position.py::test_done_is_told_no_longer_than_its_result_though_the_id_is_known_for_longer",
+    ),
+    Mutant(
         name="alike-by-their-first",
         defect="Messages of a batch are taken for as long as its first.",
         file="rpc/bare_messages.py",

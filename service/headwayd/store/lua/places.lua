@@ -34,7 +34,7 @@ else
 end
 
 local function place_of(name)
-  local state, ref, mark = find_name(S, name)
+  local state, ref, mark, _, _, had_result = find_name(S, name)
   if state == 'w' then return { 'waiting', ref, text_of(position_of(S, ref)), 0, '', '', '', '', '0' } end
   if state == 'l' then
     local progress = redis.call('HGET', K.progress, ref) or ''
@@ -50,7 +50,9 @@ local function place_of(name)
   end
   if state == 'f' then
     local _, result = ending_of(S, ref)
-    return { 'finished', ref, 0, 0, '', mark, mark == MARK.DONE and result or '', '', '0' }
+    if result or not had_result then   -- else it is forgotten, and DONE without it would say that there was none
+      return { 'finished', ref, 0, 0, '', mark, mark == MARK.DONE and result or '', '', '0' }
+    end
   end
   return { 'unknown', '', 0, 0, '', '', '', '', '0' }
 end

@@ -69,7 +69,7 @@ local function known(id)
   local state, ref, mark, finished_at, digest = find_name(S, id)
   if state == 'l' then untie_with(S, ref) end
   if state ~= 'f' then return state, ref end
-  if mark == MARK.TAKEN and finished_at == S.now then finish_name(S, id, ref, mark, nil) end
+  if mark == MARK.TAKEN and finished_at == S.now then finish_name(S, id, ref, mark, nil, '') end
   if is_within_window(S, finished_at) then return state, ref, digest end
   return nil
 end

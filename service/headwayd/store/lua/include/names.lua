@@ -7,7 +7,8 @@
 --
 -- x:ids tells the state and reference of given ids, and of made ones whose message has another reference by now:
 --   'w' ref  in line or leased;  'd' sequence number  delayed;  'x' ref  dead;
---   'f' mark, ms, ':', ref, ':', digest  finished then; the digest is of the body, for given ids.
+--   'f' mark, ms, ':', ref, ':', digest  finished then; the digest is of the body, for given ids. Before the ms stands
+--   a '0' if there was a result: it may be forgotten before the name is.
 local TIDY_AT_ONCE = 500
 local LOOKED_AT_ONCE = 1000   -- leases of attempts
 local SCAN_AT_ONCE, SCAN_PAUSE_MS = 200, 50
@@ -70,9 +71,9 @@ local function is_name_of(name, ref)
   return not at or at == ref or string.sub(at, 2) == ref   -- of what is delayed the reference begins with 'd', too
 end
 
--- The message with this name is finished: the name still counts as known for the dedupe window, and tells the outcome
--- for `remember_ms`. O(log n).
-local function finish_name(S, name, ref, mark, element)
+-- The message with this name is finished, with this result: the name still counts as known for the dedupe window, and
+-- tells the outcome for `remember_ms`, or for as long as it is known if there was no result. O(log n).
+local function finish_name(S, name, ref, mark, element, result)
   if name == '' or not is_name_of(name, ref) then return end
   local keep_ms = policy_of(S, 'remember_ms')
   local digest = ''
@@ -84,7 +85,8 @@ local function finish_name(S, name, ref, mark, element)
     redis.call('HDEL', K.ids, name)
     return
   end
-  redis.call('HSET', K.ids, name, 'f' .. mark .. text_of(S.now) .. ':' .. ref .. ':' .. digest)
+  local had_result = result ~= '' and '0' or ''
+  redis.call('HSET', K.ids, name, 'f' .. mark .. had_result .. text_of(S.now) .. ':' .. ref .. ':' .. digest)
   local added = redis.call('ZADD', K.forget, S.now + keep_ms, name)
   tidy_by(S, S.now + keep_ms)
   -- At most so many: some may have been taken anew since this step counted them.
@@ -103,7 +105,7 @@ end
 local function finish(S, ref, record, element, mark, result)
   local name = name_of(element, record)
   tell(S, 'E', ref, mark .. ' ' .. result)
-  finish_name(S, name, ref, mark, element)
+  finish_name(S, name, ref, mark, element, result)
   if name == '' or mark == MARK.DONE or (record and record.nonce ~= NO_NONCE) then
     remember(S, ref, record, mark, result)
   end
@@ -151,8 +153,8 @@ local function find_made(S, name)
 end
 
 -- Where the message with this name is: a state and its reference. 'w' waits, 'l' leased, 'd' delayed, 'x' dead, 'f'
--- finished; then also its mark, when it finished (ms), and the digest of its body. nil if it is not known. Writes
--- nothing. O(log n).
+-- finished; then also its mark, when it finished (ms), the digest of its body, and whether it had a result. nil if it is
+-- not known. Writes nothing. O(log n).
 local function find_name(S, name)
   local at = redis.call('HGET', K.ids, name)
   if not at then return find_made(S, name) end
@@ -160,7 +162,7 @@ local function find_name(S, name)
   if state == 'd' then return state, 'd' .. ref end
   if state == 'f' then
     local mark, ms, kept, digest = string.match(ref, '^(.)(%d+):(.-):(.*)$')
-    return 'f', kept, mark, tonumber(ms), digest
+    return 'f', kept, mark, tonumber(ms), digest, string.byte(ms) == 48   -- '0'
   end
   if state == 'w' then
     state = find_ticket(S, ref)
@@ -247,7 +249,7 @@ local function tidy(S)
       local name, at = found[2][i], found[2][i + 1]
       if string.byte(at) == 119 then   -- 'w'
         local state, ref, mark = find_name(S, name)
-        if state == 'f' then finish_name(S, name, ref, mark, nil) end
+        if state == 'f' then finish_name(S, name, ref, mark, nil, '') end
       end
     end
     local is_over = found[1] == '0' and S.scan_again == 0   -- else it may have passed some that were taken then
