@@ -143,16 +143,16 @@ func (q *Queue) Work(ctx context.Context, handle Handler, o Options) error {
 // with the worker's progress, and Finished, the last word on each. Then it ends. At most 10,000 ids.
 //
 // It asks anew when the stream breaks, or brings no answer within the call timeout, for as long as the service is away,
-// and never goes back in time; a stream that was served until its token expired is opened once more, with the token of
-// now. It ends with an error if ctx does, or with what no waiting mends, such as QUEUE_NOT_FOUND. A message that is not
-// known, or not remembered any more, is Finished with OUTCOME_UNSPECIFIED.
+// and then goes back in time only where the store's clock did; a stream that was served until its token expired is
+// opened once more, with the token of now. It ends with an error if ctx does, or with what no waiting mends, such as
+// QUEUE_NOT_FOUND. A message that is not known, or not remembered any more, is Finished with OUTCOME_UNSPECIFIED.
 func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*headwaypb.WatchPositionResponse, error] {
 	return func(yield func(*headwaypb.WatchPositionResponse, error) bool) {
 		left := map[string]time.Time{} // of those that are not finished, when the last thing was said
 		for _, id := range ids {
 			left[id] = time.Time{}
 		}
-		for failures := 1; len(left) > 0; failures++ {
+		for failures, before := 1, maps.Clone(left); len(left) > 0; failures, before = failures+1, maps.Clone(left) {
 			messages := &headwaypb.MessageIds{Ids: slices.Sorted(maps.Keys(left)), Attended: o.Attended}
 			subject := &headwaypb.WatchPositionRequest_Messages{Messages: messages}
 			open, end := context.WithCancel(ctx)
@@ -162,7 +162,7 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 			for err == nil && len(left) > 0 {
 				var answer *headwaypb.WatchPositionResponse
 				answer, err = stream.Recv()
-				if patience.Stop(); err == nil && news(left, answer) {
+				if patience.Stop(); err == nil && news(left, before, answer) {
 					if failures = 0; !yield(answer, nil) {
 						return
 					}
@@ -180,16 +180,16 @@ func (q *Queue) Watch(ctx context.Context, ids []string, o Options) iter.Seq2[*h
 	}
 }
 
-// news tells whether an answer is about a message that is left, and not older than what was said of it before; then it
-// is noted.
-func news(left map[string]time.Time, answer *headwaypb.WatchPositionResponse) bool {
+// news tells whether an answer is about a message that is left, and not overtaken by what was said of it before this
+// stream; then it is noted. What is older by more than a look takes was not: the store's clock went back.
+func news(left, before map[string]time.Time, answer *headwaypb.WatchPositionResponse) bool {
 	// one of them is there
 	id := answer.GetPosition().GetId() + answer.GetLeased().GetId() + answer.GetFinished().GetId()
-	last, isNews := left[id]
-	if asOf := answer.AsOf.AsTime(); answer.GetFinished() != nil {
+	_, isNews := left[id]
+	if age := before[id].Sub(answer.AsOf.AsTime()); answer.GetFinished() != nil {
 		delete(left, id)
-	} else if isNews = isNews && !asOf.Before(last); isNews {
-		left[id] = asOf
+	} else if isNews = isNews && (age <= 0 || age > 2*time.Second); isNews {
+		left[id] = answer.AsOf.AsTime()
 	}
 	return isNews
 }

@@ -64,6 +64,23 @@ func TestAWatchGoesOnWhenItsStreamBreaksAndNeverBackInTime(t *testing.T) {
 	}
 }
 
+func TestAWatchTellsOnWhenTheClockOfTheStoreWentBack(t *testing.T) {
+	s := tells(errBroken,
+		[]*headwaypb.WatchPositionResponse{place(1000, "a", 3), place(400, "a", 2), place(401, "a", 1)},
+		[]*headwaypb.WatchPositionResponse{place(100, "a", 1), end(101, "a")},
+	)
+	seen := []uint64{}
+	for answer, err := range connect(t, s).Queue("q").Watch(t.Context(), []string{"a"}, Options{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, answer.GetPosition().GetPosition())
+	}
+	if !slices.Equal(seen, []uint64{3, 2, 1, 1, 0}) {
+		t.Errorf("saw %v", seen)
+	}
+}
+
 func TestAWatchEndsWithWhatNoWaitingMends(t *testing.T) {
 	s := tells(refusal(codes.NotFound, "QUEUE_NOT_FOUND"), []*headwaypb.WatchPositionResponse{place(10, "a", 1)})
 	var failure error

@@ -3,7 +3,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -24,6 +24,7 @@ class FakeWatch(FakeAdmin):
         super().__init__()
         self.plays: list[Sequence[pb.WatchPositionResponse]] = []
         self.live_streams = 0
+        self.clock_back = timedelta(0)  # by so much the store's clock is behind ours
         self.keeps_leases = False  # the end of a stream leaves its leases as they are
         self._breaks = 0
         self._leases = itertools.count(1)
@@ -73,7 +74,7 @@ class FakeWatch(FakeAdmin):
                 sequence += 1
                 event.sequence = sequence
                 if not event.HasField("finished") or event.finished.outcome:
-                    event.as_of.FromDatetime(datetime.now(UTC))
+                    event.as_of.FromDatetime(datetime.now(UTC) - self.clock_back)
                 yield event
                 await self.end(context, failure)
         finally:
@@ -221,7 +222,7 @@ class FakeWatch(FakeAdmin):
             while True:
                 told = queue.state()
                 answer = pb.WatchQueueResponse(queue=told, eta=_eta(queue))
-                answer.as_of.FromDatetime(datetime.now(UTC))
+                answer.as_of.FromDatetime(datetime.now(UTC) - self.clock_back)
                 yield answer
                 await self.end(context, failure)
                 await self.wait_for(

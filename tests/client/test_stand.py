@@ -234,6 +234,22 @@ async def test_lost_place_is_followed_by_a_new_one(service: FakeService, queue: 
     assert [r.stand.place for r in service.requests("WatchPosition")] == ["", "place-1", ""]
 
 
+async def test_place_is_told_and_come_back_to_when_the_clock_of_the_store_went_back(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    made.policy.place_grace.FromSeconds(10)
+    async with queue.stand() as stand:
+        assert await _place(stand) == (1, 1)
+        service.clock_back = timedelta(hours=1)
+        made.waiters = ["somebody"]
+        await service.break_streams()
+        assert await _place(stand) == (2, 2)
+        await service.break_streams()
+        async with asyncio.timeout(30):
+            await service.wait_for(lambda: len(service.requests("WatchPosition")) == 4)
+    assert [r.stand.place for r in service.requests("WatchPosition")] == ["", "place-1", "", "place-2"]
+
+
 async def test_broken_stream_is_found_to_have_lost_the_lease(service: FakeService, queue: headway.Queue) -> None:
     await queue.put(b"1")
     async with queue.stand() as stand:

@@ -131,7 +131,7 @@ async def test_nothing_older_is_told_behind_something_newer(service: FakeService
         [
             _at(10, 1, position=_waits(5)),
             _at(11, 1, position=_waits(6)),  # not a new number
-            _at(9, 2, position=_waits(7)),  # not a new instant
+            _at(9, 2, position=_waits(7)),  # a new number: by a clock that went back
             _at(12, 3, position=_waits(4)),
             _at(11, 4, position=_waits(3, "b")),  # of another message: newer than nothing
         ],
@@ -139,7 +139,18 @@ async def test_nothing_older_is_told_behind_something_newer(service: FakeService
         [_at(14, 1, finished=done), _at(14, 2, finished=pb.Finished(id="b", outcome=pb.OUTCOME_DEAD))],
     ]
     seen = await _seen(queue.watch("a", "b"))
-    assert [_brief(each) for each in seen] == ["a 5/9", "a 4/9", "b 3/9", "a 5/9 back", "a DONE", "b DEAD"]
+    told = ["a 5/9", "a 7/9 back", "a 4/9", "b 3/9", "a 5/9 back", "a DONE", "b DEAD"]
+    assert [_brief(each) for each in seen] == told
+
+
+async def test_all_is_told_on_when_the_clock_of_the_store_went_back(service: FakeService, queue: headway.Queue) -> None:
+    done = pb.Finished(id="a", outcome=pb.OUTCOME_DONE)
+    service.plays = [
+        [_at(50, 1, position=_waits(3)), _at(20, 2, position=_waits(2)), _at(21, 3, position=_waits(1))],
+        [_at(10, 1, leased=pb.Leased(id="a", attempt=1)), _at(11, 2, finished=done)],
+    ]
+    seen = await _seen(queue.watch("a"))
+    assert [_brief(each) for each in seen] == ["a 3/9", "a 2/9", "a 1/9", "a attempt 1 None", "a DONE"]
 
 
 async def test_deleted_queue_ends_its_messages(service: FakeService, queue: headway.Queue) -> None:
@@ -231,3 +242,17 @@ async def test_numbers_of_a_queue_are_told_as_they_change(
         with pytest.raises(headway.QueueDeleted):
             await anext(numbers)
     assert service.requests("WatchQueue")[0].interval.ToMilliseconds() == 200
+
+
+async def test_numbers_of_a_queue_are_told_on_when_the_clock_of_the_store_went_back(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    async with asyncio.timeout(30), aclosing(queue.watch_queue()) as numbers:
+        first = await anext(numbers)
+        service.clock_back = timedelta(hours=1)
+        await queue.put(b"1")
+        told = await anext(numbers)
+        assert (told.queue.counts.length, told.as_of < first.as_of) == (1, True)
+        service.clock_back = timedelta(hours=2)
+        await service.break_streams()
+        assert (await anext(numbers)).as_of < told.as_of

@@ -44,6 +44,14 @@ async def test_places_are_told_over_broken_streams_until_the_queue_is_closed_or_
     assert [request.blocked.producer for request in service.requests("WatchPosition")] == ["me"] * 3
 
 
+async def test_places_are_told_on_when_the_clock_of_the_store_went_back(
+    service: FakeService, queue: headway.Queue
+) -> None:
+    service.plays = [[_at(50, 3), _at(20, 2)], [_at(10, 1)], [_end(pb.OUTCOME_DRAINED)]]
+    async with asyncio.timeout(30):
+        assert [place.position async for place in queue.watch_blocked("me")] == [3, 2, 1]
+
+
 async def test_a_queue_that_is_gone_ends_it_and_one_that_never_was_is_an_error(
     service: FakeService, queue: headway.Queue, client: headway.Client
 ) -> None:

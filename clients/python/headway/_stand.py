@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from headway._lease import Lease
+from headway._newest import Newest
 from headway._outage import Outage
 from headway._places import Granted, Place, Turn, read_instant, read_place
 from headway.core.connecting import backoff_seconds, span
@@ -50,6 +51,7 @@ class Stand:
         self._reader: asyncio.Task[None] | None = None
         self._token = ""  # names the place to come back to
         self._place: Place | None = None  # the last one told
+        self._newest = Newest()  # of the places
         self._held: dict[str, Lease] = {}  # by token: granted and not settled
         self._keepers: dict[str, asyncio.Task[None]] = {}  # of those in `_held`
         self._tasks: set[asyncio.Task[None]] = set()  # the keepers that have not ended
@@ -195,6 +197,7 @@ class Stand:
             await self._none_held.wait()
         if self._turn_count and not self._keep_standing:
             return None
+        self._newest.begin()
         stand = pb.Stand(
             consumer=self._consumer,
             place=self._token,
@@ -205,11 +208,9 @@ class Stand:
         return pb.WatchPositionRequest(queue=self._queue.name, stand=stand)
 
     def _note_place(self, answer: pb.WatchPositionResponse) -> None:
-        place = read_place(answer, self._place)
-        if self._place is not None and place.as_of < self._place.as_of:
-            return
-        self._place = self._unseen_place = place
-        self._token = place.place
+        self._token = answer.position.place
+        if self._newest.is_news(answer.as_of):
+            self._place = self._unseen_place = read_place(answer, self._place)
 
     def _note_turn(self, answer: pb.WatchPositionResponse) -> None:
         leases = []
@@ -230,6 +231,7 @@ class Stand:
         self._turn_count += 1
         self._unseen_place = None
         self._place = None  # whoever stands again stands anew, behind or before where it stood
+        self._newest = Newest()
         self._unseen_turns.append(Granted(as_of=read_instant(answer.as_of), leases=leases))
 
     def _note_end(self, token: str) -> None:

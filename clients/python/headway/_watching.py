@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
+from headway._newest import Newest
 from headway._operations import Operations
 from headway._places import (
     Blocked,
@@ -35,20 +36,19 @@ class Watching(Operations):
         attended: whoever stops watching withdraws those that still wait; a connection that breaks does so, too.
 
         It asks anew when the stream breaks, for as long as the service is away, and then tells how a message ended as
-        long as that is remembered. What it yields of a message never goes back in time. A message that is not known is
-        Finished with the outcome UNKNOWN. At most 10,000 ids. Leaving the loop ends the watch
-        (`contextlib.aclosing` makes that happen at once). Raises QueueNotFound.
+        long as that is remembered. What it yields of a message goes back in time only where the store's clock does. A
+        message that is not known is Finished with the outcome UNKNOWN. At most 10,000 ids. Leaving the loop ends the
+        watch (`contextlib.aclosing` makes that happen at once). Raises QueueNotFound.
         """
         last: dict[str, Waiting | Leased | Delayed | None] = dict.fromkeys(ids)  # of those that are not finished
-        as_of: datetime | None = None  # of anything; None: nothing was said yet
+        as_of: datetime | None = None  # of what was said last; None: nothing was yet
         async with aclosing(watch(self._connection, self.name, ids, attended=attended)) as answers:
             try:
                 async for answer in answers:
                     update = read_update(answer, last[subject_of(answer)])
                     if update is None:
                         continue
-                    if update.as_of is not None:
-                        as_of = max(as_of or update.as_of, update.as_of)
+                    as_of = update.as_of or as_of
                     if isinstance(update, Finished):
                         del last[update.id]
                     else:
@@ -77,13 +77,15 @@ class Watching(Operations):
         """Yields where a producer stands in the line for room: its put that has waited longest, by whichever client.
 
         The producer is named as in `put(…, producer=…)`. Tells at once and then whenever that changes, position 0 while
-        none of its puts waits. It asks anew when the stream breaks, and never goes back in time. Ends when the queue is
-        closed or deleted; leaving the loop ends it, too. Raises QueueNotFound, FieldInvalid.
+        none of its puts waits. It asks anew when the stream breaks, and goes back in time only where the store's clock
+        does. Ends when the queue is closed or deleted; leaving the loop ends it, too. Raises QueueNotFound,
+        FieldInvalid.
         """
         request = pb.WatchPositionRequest(queue=self.name, blocked=pb.Blocked(producer=producer))
-        newest: datetime | None = None
+        newest = Newest()
 
         async def again() -> pb.WatchPositionRequest:
+            newest.begin()
             return request
 
         rpc = self._connection.queues.WatchPosition
@@ -92,30 +94,27 @@ class Watching(Operations):
                 async for answer in answers:
                     if answer.HasField("finished"):
                         return
-                    place = read_blocked(answer)
-                    if newest is None or place.as_of >= newest:
-                        newest = place.as_of
-                        yield place
+                    if newest.is_news(answer.as_of):
+                        yield read_blocked(answer)
             except QueueNotFound:
-                if newest is None:
+                if not newest.is_known:
                     raise
 
     async def watch_queue(self, *, interval: timedelta | None = None) -> AsyncGenerator[QueueNumbers, None]:
         """Yields the queue's numbers, at once and then when they changed, at most once every `interval` (default 1 s).
 
-        It asks anew when the stream breaks, and never goes back in time. Leaving the loop ends it. Raises
-        QueueNotFound, and QueueDeleted when the queue is deleted.
+        It asks anew when the stream breaks, and goes back in time only where the store's clock does. Leaving the loop
+        ends it. Raises QueueNotFound, and QueueDeleted when the queue is deleted.
         """
         request = pb.WatchQueueRequest(queue=self.name, interval=span(interval))
-        newest: datetime | None = None
+        newest = Newest()
 
         async def again() -> pb.WatchQueueRequest:
+            newest.begin()
             return request
 
         rpc = self._connection.queues.WatchQueue
         async with aclosing(follow(self._connection, self.name, rpc, again)) as answers:
             async for answer in answers:
-                as_of = read_instant(answer.as_of)
-                if newest is None or as_of >= newest:
-                    newest = as_of
-                    yield QueueNumbers(queue=answer.queue, as_of=as_of, eta=read_eta(answer.eta))
+                if newest.is_news(answer.as_of):
+                    yield QueueNumbers(queue=answer.queue, as_of=read_instant(answer.as_of), eta=read_eta(answer.eta))

@@ -60,10 +60,8 @@ class Connection(AbstractAsyncContextManager["Connection"]):
     metadata: Sequence[tuple[str, str]] = ()
     call_timeout: timedelta = timedelta(seconds=10)
 
-    is_closed = False
-
     def __post_init__(self) -> None:
-        self.call_seconds = self.call_timeout.total_seconds()
+        self.call_seconds, self.is_closed = self.call_timeout.total_seconds(), False
         told = (self.target or os.environ.get(ADDRESS_VARIABLE, "")).split(",")
         self.target = ",".join(filter(None, map(str.strip, told))) or DEFAULT_TARGET
         if "," in self.target and not self.target.startswith(("ipv4:", "ipv6:")):
