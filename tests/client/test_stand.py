@@ -234,6 +234,18 @@ async def test_lost_place_is_followed_by_a_new_one(service: FakeService, queue: 
     assert [r.stand.place for r in service.requests("WatchPosition")] == ["", "place-1", ""]
 
 
+async def test_place_of_one_stream_moved_back_only_if_the_service_says_so(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    async with queue.stand() as stand:
+        assert await _place(stand) == (1, 1)
+        made.waiters.insert(0, "somebody")
+        await service.notify()
+        assert await _place(stand) == (2, 2)
+        assert stand.place is not None
+        assert not stand.place.moved_back
+
+
 async def test_place_is_told_and_come_back_to_when_the_clock_of_the_store_went_back(
     service: FakeService, queue: headway.Queue, made: FakeQueue
 ) -> None:

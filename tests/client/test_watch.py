@@ -139,8 +139,22 @@ async def test_nothing_older_is_told_behind_something_newer(service: FakeService
         [_at(14, 1, finished=done), _at(14, 2, finished=pb.Finished(id="b", outcome=pb.OUTCOME_DEAD))],
     ]
     seen = await _seen(queue.watch("a", "b"))
-    told = ["a 5/9", "a 7/9 back", "a 4/9", "b 3/9", "a 5/9 back", "a DONE", "b DEAD"]
+    told = ["a 5/9", "a 7/9", "a 4/9", "b 3/9", "a 5/9 back", "a DONE", "b DEAD"]
     assert [_brief(each) for each in seen] == told
+
+
+async def test_moving_back_is_what_the_service_says_and_where_a_stream_broke_what_the_position_says(
+    service: FakeService, queue: headway.Queue
+) -> None:
+    """What was delayed, without being told so, stands at the tail: the service knows that this is no moving back."""
+    back = pb.Position(id="a", position=6, length=9, state=pb.STATE_WAITING, moved_back=True)
+    done = pb.Finished(id="a", outcome=pb.OUTCOME_DONE)
+    service.plays = [
+        [_at(1, 1, position=_waits(3)), _at(2, 2, position=_waits(5)), _at(3, 3, position=back)],
+        [_at(4, 1, position=_waits(7)), _at(5, 2, position=_waits(8)), _at(6, 3, finished=done)],
+    ]
+    seen = await _seen(queue.watch("a"))
+    assert [_brief(each) for each in seen] == ["a 3/9", "a 5/9", "a 6/9 back", "a 7/9 back", "a 8/9", "a DONE"]
 
 
 async def test_all_is_told_on_when_the_clock_of_the_store_went_back(service: FakeService, queue: headway.Queue) -> None:

@@ -104,7 +104,7 @@ class Place:
     poll_min: timedelta  # as of Waiting
     poll_max: timedelta
     eta: Eta
-    moved_back: bool  # the position rose: the place was lost, and this is a new one
+    moved_back: bool  # the position rose: others came back ahead, or the place was lost, and this is a new one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,11 @@ def read_eta(eta: message_pb2.Eta) -> Eta:
 
 
 def read_update(answer: pb.WatchPositionResponse, before: Update | None) -> Update | None:
-    """What an answer says of a message; None if it says nothing of one. `before` is what was said of it last."""
+    """What an answer says of a message; None if it says nothing of one.
+
+    `before` is what the stream before this one said of it last; None if this one has said something: then the service
+    knows whether it moved back, and not who compares positions, for it may have joined the line anew meanwhile.
+    """
     as_of = read_instant(answer.as_of)
     match answer.WhichOneof("event"):
         case "position":
@@ -198,7 +202,7 @@ def read_update(answer: pb.WatchPositionResponse, before: Update | None) -> Upda
 
 
 def read_place(answer: pb.WatchPositionResponse, before: Place | None) -> Place:
-    """A waiter's place; `before` is the last one that was told."""
+    """A waiter's place; `before` is the last one that the stream before this one told, as of `read_update`."""
     told = answer.position
     return Place(
         as_of=read_instant(answer.as_of),

@@ -52,6 +52,7 @@ class Stand:
         self._token = ""  # names the place to come back to
         self._place: Place | None = None  # the last one told
         self._newest = Newest()  # of the places
+        self._before: Place | None = None  # the last one of the stream before, until this stream tells one
         self._held: dict[str, Lease] = {}  # by token: granted and not settled
         self._keepers: dict[str, asyncio.Task[None]] = {}  # of those in `_held`
         self._tasks: set[asyncio.Task[None]] = set()  # the keepers that have not ended
@@ -198,6 +199,7 @@ class Stand:
         if self._turn_count and not self._keep_standing:
             return None
         self._newest.begin()
+        self._before = self._place
         stand = pb.Stand(
             consumer=self._consumer,
             place=self._token,
@@ -210,7 +212,8 @@ class Stand:
     def _note_place(self, answer: pb.WatchPositionResponse) -> None:
         self._token = answer.position.place
         if self._newest.is_news(answer.as_of):
-            self._place = self._unseen_place = read_place(answer, self._place)
+            self._place = self._unseen_place = read_place(answer, self._before)
+            self._before = None
 
     def _note_turn(self, answer: pb.WatchPositionResponse) -> None:
         leases = []
@@ -230,7 +233,7 @@ class Stand:
             leases.append(lease)
         self._turn_count += 1
         self._unseen_place = None
-        self._place = None  # whoever stands again stands anew, behind or before where it stood
+        self._place = self._before = None  # whoever stands again stands anew, behind or before where it stood
         self._newest = Newest()
         self._unseen_turns.append(Granted(as_of=read_instant(answer.as_of), leases=leases))
 

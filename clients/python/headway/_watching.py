@@ -42,10 +42,16 @@ class Watching(Operations):
         """
         last: dict[str, Waiting | Leased | Delayed | None] = dict.fromkeys(ids)  # of those that are not finished
         as_of: datetime | None = None  # of what was said last; None: nothing was yet
+        sequence = 0
+        unheard = set[str]()  # those of which this stream has said nothing yet, and one before it has
         async with aclosing(watch(self._connection, self.name, ids, attended=attended)) as answers:
             try:
                 async for answer in answers:
-                    update = read_update(answer, last[subject_of(answer)])
+                    if answer.sequence <= sequence:  # it is another stream's
+                        unheard = set(last)
+                    sequence, message_id = answer.sequence, subject_of(answer)
+                    update = read_update(answer, last[message_id] if message_id in unheard else None)
+                    unheard.discard(message_id)
                     if update is None:
                         continue
                     as_of = update.as_of or as_of
