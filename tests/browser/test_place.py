@@ -319,7 +319,26 @@ async def test_a_job_that_is_put_off_is_told_when_it_joins_the_line(page: Page, 
     place = await embed(page, line.name, "mine")
     await expect(part(place, "status")).to_have_text("you are number 1 of 1")
     await line.delay(message_ids=["mine"], delay_ms=600_000)
-    await expect(part(place, "status")).to_have_text(re.compile(r"^joins the line at \d+:\d+"))
+    await expect(part(place, "status")).to_have_text(re.compile(r"^joins the line at (\S+, )?\d+:\d+"))
+
+
+async def test_a_job_that_is_put_off_to_another_day_is_told_that_day(page: Page, line: Line) -> None:
+    """Told by hand, and by a clock of the test's own, at noon wherever it is."""
+    await put(line, "mine")
+    place = await embed(page, line.name, "mine")
+    await expect(part(place, "status")).to_have_text("you are number 1 of 1")
+    await page.clock.set_fixed_time(await page.evaluate("new Date(2030, 4, 6, 12).getTime() / 1000"))
+    for hours, shown in ((11, "toLocaleTimeString"), (13, "toLocaleString")):
+        due = await place.evaluate(
+            """(place, [hours, shown]) => {
+                const due = new Date(2030, 4, 6, 12 + hours);
+                place.told({position: {state: "STATE_DELAYED", availableAt: due.toISOString()}});
+                return due[shown]();
+            }""",
+            [hours, shown],
+        )
+        await expect(part(place, "status")).to_have_text(f"joins the line at {due}")
+        assert ("2030" in due) is (hours == 13)
 
 
 async def test_an_event_source_of_the_browser_follows_a_job_and_stops_when_all_is_told(page: Page, line: Line) -> None:

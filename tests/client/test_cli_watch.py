@@ -3,12 +3,15 @@
 import asyncio
 import json
 import signal
+from datetime import UTC, datetime, timedelta
 
 import pytest
+from rich.console import Console
 
 import headway
 from client.conftest import CommandLine, Terminal
 from client.fake_service import FakeQueue, FakeService
+from headway.cli._watch import View
 
 
 async def _line(process: asyncio.subprocess.Process) -> str:
@@ -109,6 +112,19 @@ async def test_terminal_is_drawn_on(
     shown += await terminal.until("\x1b[?25h")  # the cursor is back
     assert shown.count(b"done: 42") >= 2
     assert "━".encode() in shown
+
+
+def test_the_time_until_a_message_joins_the_line_is_counted_down_on_the_picture() -> None:
+    now = [0.0]
+    view = View(["a"], room=lambda: 9, clock=lambda: now[0])
+    as_of = datetime(2030, 1, 1, tzinfo=UTC)
+    view.note(headway.Delayed(id="a", as_of=as_of, available_at=as_of + timedelta(hours=2)))
+    console = Console(width=100)
+    for seconds, left in ((0.0, "2 h"), (3_600.0, "60 min"), (7_170.0, "30 s"), (7_500.0, "1 s")):
+        now[0] = seconds
+        with console.capture() as shown:
+            console.print(view.picture())
+        assert f"joins the line in {left}" in shown.get()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,15 +17,15 @@ _LONGEST = 60  # characters of a result, a cause or a note
 _PICTURES_PER_SECOND = 8
 
 
-def in_words(told: Update) -> str:
-    """What was told of a message, in one line."""
+def in_words(told: Update, *, age: timedelta = timedelta(0)) -> str:
+    """What was told of a message so long ago, in one line."""
     match told:
         case Waiting():
             return place_in_words(told)
         case Delayed():
             if told.available_at is None:
                 return "delayed, joins the line later"
-            return f"delayed, joins the line in {span_in_words(told.available_at - told.as_of)}"
+            return f"delayed, joins the line in {span_in_words(told.available_at - told.as_of - age)}"
         case Leased():
             attempt = f"being worked on, attempt {told.attempt}" if told.attempt else "being worked on"
             fraction = "" if told.progress is None else f", {told.progress:.0%}"

@@ -1,7 +1,9 @@
 """The command that watches messages: live places, bars and outcomes at a terminal, a line per change elsewhere."""
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, nullcontext
+from datetime import timedelta
 from typing import Annotated
 
 import typer
@@ -59,8 +61,12 @@ def watch(
 class View:
     """What was told last of each message, and a picture of it."""
 
-    def __init__(self, ids: Sequence[str], *, room: Callable[[], int]) -> None:
+    def __init__(
+        self, ids: Sequence[str], *, room: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._told: dict[str, Update | None] = dict.fromkeys(ids)
+        self._told_at: dict[str, float] = {}  # by our clock, in seconds
+        self._clock = clock
         self._room = room  # how many lines there are
         self._farthest: dict[str, int] = {}  # the highest position of each
         self.is_over = False  # the last picture shows all of them, however many
@@ -77,7 +83,7 @@ class View:
     def note(self, update: Update) -> bool:
         """Notes what was told; whether it reads otherwise than before."""
         before = self._told.get(update.id)
-        self._told[update.id] = update
+        self._told_at[update.id], self._told[update.id] = self._clock(), update
         if isinstance(update, Waiting):
             self._farthest[update.id] = max(update.position, self._farthest.get(update.id, 0))
         return before is None or in_words(before) != in_words(update)
@@ -117,4 +123,5 @@ class View:
                 full = ProgressBar(total=1, completed=1, width=_BAR_COLUMNS, finished_style=style)
                 return full if update.outcome is Outcome.DONE else "", Text(in_words(update), style)
             case _:
-                return "", Text(in_words(update), "dim")
+                age = timedelta(seconds=self._clock() - self._told_at[update.id])
+                return "", Text(in_words(update, age=age), "dim")

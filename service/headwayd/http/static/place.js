@@ -375,9 +375,15 @@ export class HeadwayPlace extends HTMLElement {
     return filled(texts.hours, { n: Math.ceil(s / 3600) });
   }
 
+  // The time of day, and the date unless that is today.
+  #due() {
+    const due = new Date(this.#now.dueAt), isToday = due.toDateString() === new Date().toDateString();
+    return isToday ? due.toLocaleTimeString() : due.toLocaleString();
+  }
+
   #status() {
     const now = this.#now, texts = this.texts, local = (number) => number.toLocaleString();
-    if (now.state === "delayed") return filled(texts.delayed, { time: new Date(now.dueAt).toLocaleTimeString() });
+    if (now.state === "delayed") return filled(texts.delayed, { time: this.#due() });
     if (now.state !== "waiting") return filled(texts[now.state] ?? now.state, now);
     const place = filled(texts.waiting, { position: local(now.position), length: local(now.length) });
     if (now.etaMs === null || this.#isLost) return place;
