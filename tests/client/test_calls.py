@@ -1,5 +1,6 @@
 """What the calls send, what they repeat, and how many messages become batches."""
 
+import re
 from datetime import UTC, datetime, timedelta, timezone
 
 import grpc
@@ -82,6 +83,36 @@ async def test_address_comes_from_the_environment(
     monkeypatch.setenv("HEADWAY_ADDRESS", service.address)
     async with headway.connect() as client:
         assert (await client.queue("q").describe()).name == "q"
+
+
+@pytest.mark.parametrize(
+    ("target", "wrong"),
+    [
+        ("one:1,two:2", "one:1"),
+        ("10.0.0.1:1,two:2", "two:2"),
+        ("ipv4:10.0.0.1:1,two:2", "two:2"),
+        ("10.0.0.1:1,10.0.0.2", "10.0.0.2"),
+        ("10.0.0.1:1,[::1]:2", "[::1]:2"),
+        ("[::1]:1,10.0.0.1:2", "10.0.0.1:2"),
+        ("[::1]:1,[two]:2", "[two]:2"),
+        ("dns:///one:1,two:2", "dns:///one:1"),
+    ],
+)
+def test_several_addresses_of_which_grpc_takes_no_list_are_refused(
+    monkeypatch: pytest.MonkeyPatch, target: str, wrong: str
+) -> None:
+    monkeypatch.setenv("HEADWAY_ADDRESS", target)
+    for given in (target, None):
+        with pytest.raises(ValueError, match=re.escape(f"'{wrong}' cannot stand among several addresses")):
+            headway.connect(given)
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["10.0.0.1:1,10.0.0.2:2", "ipv4:10.0.0.1:1,10.0.0.2:2", "[::1]:1, [fd00::1]:2,", "one:1", "one:1,", "dns:///one:1"],
+)
+def test_addresses_of_which_grpc_takes_lists_and_single_names_are_taken(target: str) -> None:
+    headway.connect(target)
 
 
 @pytest.mark.parametrize("failure", [LOST, ENDED], ids=["unavailable", "cancelled by the service"])

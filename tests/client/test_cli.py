@@ -93,6 +93,13 @@ async def test_queue_is_ended_where_no_call_may_wait(
     assert not service.queues
 
 
+async def test_several_addresses_that_are_names_are_wrong_usage(command_line: CommandLine) -> None:
+    finished = await command_line.run("--address", "one:1,two:2", "list")
+    assert finished.code == 2
+    assert "--address" in finished.err
+    assert "'one:1' cannot stand" in finished.err
+
+
 @pytest.mark.parametrize(
     "line",
     [

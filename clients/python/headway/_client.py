@@ -1,9 +1,11 @@
 """The client: one connection to the service, and the queues seen through it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+import re
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from ipaddress import IPv4Address, IPv6Address
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +23,11 @@ from headway.v1.queue_pb2 import Queue as QueueState
 
 _CALL_TIMEOUT = timedelta(seconds=10)
 _PAGE_SIZE = 100
+# What gRPC takes lists of, by the scheme of the target.
+_LISTS: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
+    "ipv4": (re.compile(r"(.+):\d+"), IPv4Address),
+    "ipv6": (re.compile(r"\[(.+)\]:\d+"), IPv6Address),
+}
 # Used if the service does not tell its limits: small enough for any sensible one.
 _CAUTIOUS_LIMITS = admin_pb.Limits(max_batch_messages=100, max_request_bytes=1024 * 1024)
 
@@ -37,15 +44,17 @@ def connect(
     """A client of the service at `target`: "host:port" or any gRPC target. Calls go round its addresses.
 
     target: default the environment's HEADWAY_ADDRESS, else 127.0.0.1:7420. Several services: one DNS name for all of
-    them (`dns:///headway:7420`), or their IP addresses with commas between them. By TLS only the one name will do: gRPC
-    looks for the whole list in each certificate.
+    them (`dns:///headway:7420`), or their IP addresses with commas between them ("10.0.0.1:7420,10.0.0.2:7420", or
+    "[fd00::1]:7420,[fd00::2]:7420"). By TLS only the one name will do: gRPC looks for the whole list in each
+    certificate.
     credentials: TLS, as gRPC makes it (`grpc.ssl_channel_credentials`); default plain text.
     root_certificates: TLS that trusts these authorities (PEM). One of the two, not both.
     token: a bearer token, or a function that gives one: it is called for each call, so it must be quick.
     metadata: sent with every call.
     call_timeout: how long a call may take beyond the `wait` it asks for.
 
-    Connects with the first call and not before. Use it as `async with connect() as client:`, or close it.
+    Connects with the first call and not before. Use it as `async with connect() as client:`, or close it. Raises
+    ValueError if the target is a list of what gRPC takes no lists of.
     """
     exact(call_timeout)  # refuses what is not a timedelta
     if root_certificates is not None:
@@ -54,7 +63,26 @@ def connect(
         credentials = grpc.ssl_channel_credentials(root_certificates)
     if token is not None:
         metadata = WithToken(metadata, token)
-    return Client(Connection(target or "", credentials=credentials, metadata=metadata, call_timeout=call_timeout))
+    connection = Connection(target or "", credentials=credentials, metadata=metadata, call_timeout=call_timeout)
+    _refuse_names(connection.target)
+    return Client(connection)
+
+
+def _refuse_names(target: str) -> None:
+    """Of a list with anything but IP addresses of one kind gRPC would fail each call, with UNKNOWN."""
+    scheme, _, told = target.partition(":")
+    if "," not in told or scheme not in _LISTS:
+        return
+    form, kind = _LISTS[scheme]
+    for address in told.split(","):
+        found = form.fullmatch(address)
+        try:
+            kind(found[1] if found else "")
+        except ValueError:
+            raise ValueError(
+                f"{address!r} cannot stand among several addresses: these are IP addresses with ports, all IPv4 or all"
+                " IPv6 in brackets; or else give one DNS name that stands for all (dns:///NAME:PORT)"
+            ) from None
 
 
 class Client:

@@ -87,7 +87,7 @@ fn connect_by(scheme: &str, addresses: Option<&str>, secured: impl Fn(Endpoint) 
         // The service allows pings every 10 s and more.
         Ok(endpoint.http2_keep_alive_interval(2 * PATIENCE).keep_alive_timeout(PATIENCE).connect_timeout(PATIENCE))
     };
-    let endpoints = told.split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
+    let endpoints = told.trim_end_matches([',', ' ']).split(',').map(endpoint).collect::<Result<Vec<_>, Status>>()?;
     let (channel, runtime) = (Channel::balance_list(endpoints.into_iter()), Handle::current());
     let service = InterceptedService::new(channel.clone(), Token(Arc::new(|| None)));
     Ok(Client { call_timeout: None, attempts: 8, channel, service, runtime, left_behind: TaskTracker::new() })

@@ -38,9 +38,16 @@ fn a_span_is_rounded_up_to_whole_milliseconds() {
 
 #[tokio::test]
 async fn what_is_no_address_is_refused() {
-    for address in ["", "localhost", "a b:1", "127.0.0.1:many"] {
+    for address in ["", ",", "localhost", "a b:1", "127.0.0.1:many"] {
         let error = connect(Some(address)).unwrap_err();
         assert_eq!(error.code, Code::InvalidArgument, "{address:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_comma_at_the_end_is_no_address() {
+    for addresses in ["127.0.0.1:1,", "127.0.0.1:1, 127.0.0.1:2 , "] {
+        assert!(connect(Some(addresses)).is_ok(), "{addresses:?}");
     }
 }
 

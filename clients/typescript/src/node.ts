@@ -23,7 +23,7 @@ export type SecureOptions = { tls?: SecureContextOptions; interceptors?: Interce
  * Calls go to all addresses in turn; those that cannot be reached are passed over.
  */
 export function connect({ addresses, callTimeoutMs, tls, interceptors }: ConnectOptions = {}): Client {
-  const hosts = (addresses ?? (process.env.HEADWAY_ADDRESS || "127.0.0.1:7420").split(",")).map((each) => {
+  const hosts = (addresses ?? process.env.HEADWAY_ADDRESS?.match(/[^\s,]+/g) ?? ["127.0.0.1:7420"]).map((each) => {
     const baseUrl = each.includes("://") ? each.trim() : `${tls ? "https" : "http"}://${each.trim()}`;
     // Connects when it is used. The service allows pings every 10 s and more.
     const manager = new Sessions(baseUrl, { pingIntervalMs: 20_000, pingTimeoutMs: 10_000 }, { ...SESSION, ...tls });

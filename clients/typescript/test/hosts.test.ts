@@ -103,6 +103,19 @@ test("an address where nobody listens is passed over, and alone is Unavailable",
   await assert.rejects(alone.admin.getServerInfo({}), (error: HeadwayError) => error.code === Code.Unavailable);
 });
 
+test("blanks and a comma at the end of HEADWAY_ADDRESS are no addresses", async () => {
+  const [server, here] = await started();
+  process.env.HEADWAY_ADDRESS = `${here}, `;
+  try {
+    await using client = connect();
+    await client.admin.getServerInfo({});
+    await client.admin.getServerInfo({});
+  } finally {
+    delete process.env.HEADWAY_ADDRESS;
+  }
+  assert.equal(server.count, 2);
+});
+
 test("a client that is closed makes no more calls", async () => {
   const [server, here] = await started();
   const client = connect({ addresses: [here] });

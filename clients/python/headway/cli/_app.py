@@ -112,8 +112,12 @@ async def _perform(session: Session, action: Callable[[Client, Output], Awaitabl
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
     try:
-        secrets = session.secrets
-        async with connect(session.address, credentials=secrets.credentials(), token=secrets.token()) as client:
+        credentials, token = session.secrets.credentials(), session.secrets.token()
+        try:
+            client = connect(session.address, credentials=credentials, token=token)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--address") from None
+        async with client:
             return await action(client, session.output)
     except asyncio.CancelledError:
         if is_terminated:
