@@ -27,20 +27,31 @@ async def long_line(store_server: StoreServer, request: pytest.FixtureRequest) -
         yield desk
 
 
+def take(desk: Desk, role: str, name: str) -> None:
+    """A stock client takes a role."""
+    assert desk.raw.rpop(desk.key(f"{role}_free")) is not None
+    desk.raw.set(desk.key(role), name)
+
+
+def give_back(desk: Desk, role: str, *, counts: bool = True) -> None:
+    """It has done what it wanted, and counts that unless it was interrupted."""
+    if counts:
+        desk.raw.incr(desk.key(ROLES[role]))
+    desk.raw.lpush(desk.key(f"{role}_free"), 0)
+
+
 @contextmanager
 def halfway(desk: Desk) -> Iterator[None]:
     """A stock client has taken the head, and another has put a message; both count at the end."""
     for role in ROLES:
-        assert desk.raw.rpop(desk.key(f"{role}_free")) is not None
-        desk.raw.set(desk.key(role), f"foreign {role}")
+        take(desk, role, f"foreign {role}")
     desk.raw.rpop(desk.key("q"))
     desk.raw.lpush(desk.key("q"), b"foreign")
     try:
         yield
     finally:
-        for role, counter in ROLES.items():
-            desk.raw.incr(desk.key(counter))
-            desk.raw.lpush(desk.key(f"{role}_free"), 0)
+        for role in ROLES:
+            give_back(desk, role)
 
 
 async def left(desk: Desk) -> list[bytes]:
@@ -281,3 +292,31 @@ async def test_what_is_counted_late_is_not_counted_twice(desk: Desk, role: str) 
     counts = await desk.counts()
     assert (counts.taken_by_foreign, counts.length) == (0, 3) if role == "producer" else (1, 1)
     assert await left(desk) == [b"1", b"3", b"foreign"] if role == "producer" else [b"3"]
+
+
+@pytest.mark.parametrize("how", ["by another name", "later", "behind another act"])
+async def test_what_an_interrupted_client_did_is_not_taken_for_what_the_next_one_does(desk: Desk, how: str) -> None:
+    """Who waits for a role gets it the moment it is given back, so no step ever sees it free."""
+    await desk.create()
+    await desk.put(b"1", b"2", b"3", ids=["m1", "m2", "m3"])
+    expected = [b"3", b"interrupted", b"foreign"]
+    take(desk, "producer", "a")
+    desk.raw.lpush(desk.key("q"), b"interrupted")
+    await desk.sweep()
+    give_back(desk, "producer", counts=False)
+    take(desk, "producer", "b" if how == "by another name" else "a")
+    if how == "later":
+        desk.at(100)
+    elif how == "behind another act":
+        desk.raw.lpush(desk.key("q"), b"counted")
+        expected.insert(2, b"counted")
+        await desk.sweep()
+        give_back(desk, "producer")
+        take(desk, "producer", "a")
+    take(desk, "consumer", "c")
+    desk.raw.rpop(desk.key("q"))
+    desk.raw.lpush(desk.key("q"), b"foreign")
+    assert await desk.withdraw("m2") == [""]
+    for role in ROLES:
+        give_back(desk, role)
+    assert await left(desk) == expected

@@ -36,12 +36,42 @@ local function role_is_free(role)
   return redis.call('EXISTS', role == 'producer' and K.producer_free or K.consumer_free) == 1
 end
 
+local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
+
+-- When it was seen last that a role's holder acted without counting (ms), and the name by which it had the role.
+local function act_of(S, role)
+  local noted = rawget(S, role .. '_acted') or redis.call('HGET', K.meta, role .. '_acted') or '0 '
+  return string.match(noted, '^(%d+) (.*)$')
+end
+
+-- More was seen of what the holders of a role do than they have counted; `acts` of it in this step. Each does one thing
+-- and counts it before it gives its role back, if at all. So the last of them may still do so while nobody else has the
+-- role; what others did is not counted any more, and what is counted next is something else.
+local function note_uncounted(S, role, seen, counted, acts)
+  local holder = holder_of(role)
+  if role_is_free(role) then
+    set(S, seen, counted)
+  elseif acts > 0 then
+    set(S, seen, math.min(S[seen], counted + acts))
+    set(S, role .. '_acted', text_of(S.now) .. ' ' .. holder)
+  elseif select(2, act_of(S, role)) ~= holder then
+    set(S, seen, counted)
+  end
+end
+
+-- Whether it was seen just now that a role's holder acted, and it has not counted that: until then it acts no more. That
+-- is believed for a short time only: then another one of its name may have the role.
+local BELIEVED_MS = 100
+local function has_acted(S, role, uncounted)
+  return uncounted > 0 and math.abs(S.now - act_of(S, role)) < BELIEVED_MS
+end
+
 -- Whether a foreign producer and a foreign consumer are both amid something: then the one may have pushed and the other
 -- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; a
 -- closed queue takes no pushes; and who was seen to act and has not counted acts no more, so the other leaves a trace, too.
 local function is_unsure(S)
-  return not S.closed and S.seen_prod <= S.prod and S.seen_cons <= S.cons
-    and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0
+  return not S.closed and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0
+    and not has_acted(S, 'producer', S.seen_prod - S.prod) and not has_acted(S, 'consumer', S.seen_cons - S.cons)
 end
 
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
@@ -109,9 +139,8 @@ local function load(joining)
     add(S, 'n_departed', S.pops - holes)
     set(S, 'seen_len', S.size)
   end
-  -- Whoever had a role and has not counted never will: what is counted next is something else.
-  if S.seen_prod > S.prod and role_is_free('producer') then set(S, 'seen_prod', S.prod) end
-  if S.seen_cons > S.cons and role_is_free('consumer') then set(S, 'seen_cons', S.cons) end
+  if S.seen_prod > S.prod then note_uncounted(S, 'producer', 'seen_prod', S.prod, S.pushes) end
+  if S.seen_cons > S.cons then note_uncounted(S, 'consumer', 'seen_cons', S.cons, S.pops) end
   S.len = S.size - S.n_holes + holes
   return S
 end
@@ -272,8 +301,6 @@ end
 
 -- How many leases are out: those that are kept by themselves, and those in bundles.
 local function leased_count(S) return redis.call('ZCARD', K.leases) + S.n_bundled end
-
-local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
 
 -- How many of the dead may join the line. A foreign producer that holds its role may have found the room already that it
 -- is about to take.
