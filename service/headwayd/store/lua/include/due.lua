@@ -61,8 +61,8 @@ local function lapse(S, most)
       back[#back + 1] = { ticket = tonumber(ticket), element = elements[i], record = record }
     end
   end
-  return_to_head(S, back)
   drop_leases(S, tickets, false)
+  give_back(S, back)
   redis.call('HINCRBY', K.meta, 'n_lapsed', lapsed)   -- not a part of S: few scripts need it
   return #tickets
 end

@@ -3,7 +3,7 @@
 
 -- Puts messages back at the head, in ticket order with those that came back before (see `blocks`); those whose time is
 -- over meanwhile expire. What still has a hole of its own goes back into that. `all` holds {ticket, element, record}.
--- O(k log n + MOST_MOVED).
+-- For `give_back` alone: it must be sure what stands there. O(k log n + MOST_MOVED).
 local function return_to_head(S, all)
   local list = {}
   for _, entry in ipairs(all) do

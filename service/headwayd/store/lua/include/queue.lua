@@ -69,9 +69,13 @@ end
 -- Whether a foreign producer and a foreign consumer are both amid something: then the one may have pushed and the other
 -- popped without a trace, and no message is sure to stand where its ticket says. One of them alone leaves a trace; a
 -- closed queue takes no pushes; and who was seen to act and has not counted acts no more, so the other leaves a trace, too.
+-- It is decided once in a step, when it is first asked.
 local function is_unsure(S)
-  return not S.closed and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0
-    and not has_acted(S, 'producer', S.seen_prod - S.prod) and not has_acted(S, 'consumer', S.seen_cons - S.cons)
+  if S.unsure == 'unasked' then
+    S.unsure = not S.closed and redis.call('EXISTS', K.producer_free, K.consumer_free) == 0
+      and not has_acted(S, 'producer', S.seen_prod - S.prod) and not has_acted(S, 'consumer', S.seen_cons - S.cons)
+  end
+  return S.unsure
 end
 
 -- Reads the queue's state and works out what foreign clients did; writes nothing. nil if there is no such queue.
@@ -95,7 +99,7 @@ local function load(joining)
               put_sum_at = 0, n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false,
               was_full = false, policy = false, log = false, bits = false, at_commit = false, made_room = false,
               time_known = false, called = false, present = false, lapse_at = false, is_line_empty = false,
-              n_finished = false, is_put_off = false,
+              n_finished = false, is_put_off = false, unsure = 'unasked',
               is_hole_near = false }
   for i = FIRST_COUNTER, #CORE do
     local value = meta[i]
