@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from harness.clocks import run
-from headwayd.domain.errors import ShuttingDown, StoreUnavailable
+from headwayd.domain.errors import RoleInUse, ShuttingDown, StoreUnavailable
 from headwayd.engine.ports import RoleStep
-from headwayd.engine.roles import until_done
+from headwayd.engine.roles import until_done, until_free
 
 WAIT_MS, LOOK_MS, BUDGET_S = 900, 90, 0.9  # of a call whose deadline is in a second
 
@@ -63,3 +63,30 @@ def test_going_down_ends_the_wait_between_two_steps() -> None:
 
     assert 5 < run(ends_at) < 5.2
     assert len(begun) > 10
+
+
+def test_a_step_that_tells_of_held_roles_by_an_error_is_done_again_more_and_more_rarely() -> None:
+    begun: list[tuple[float, float]] = []
+
+    def now() -> float:
+        return asyncio.get_running_loop().time()
+
+    async def step(budget_s: float) -> str:
+        begun.append((now(), budget_s))
+        if now() < 0.9:
+            raise RoleInUse.of("q", role="producer", holder="somebody")
+        return "done"
+
+    async def answer(wait_s: float, *, is_draining: bool = False) -> str:
+        return await until_free(step, wait_s, budget_s=2.0, is_draining=lambda: is_draining)
+
+    assert run(lambda: answer(1.0)) == "done"
+    assert len(begun) < 20
+    assert all(at + budget_s == pytest.approx(2.0) for at, budget_s in begun)
+    with pytest.raises(RoleInUse) as refused:
+        run(lambda: answer(0.5))
+    assert refused.value.metadata["holder"] == "somebody"
+    assert begun[-1][0] == pytest.approx(0.5)
+    with pytest.raises(ShuttingDown):
+        run(lambda: answer(1.0, is_draining=True))
+    assert begun[-1][0] == 0

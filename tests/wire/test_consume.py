@@ -20,6 +20,7 @@ from wire.calls import (
     NOT_FOUND,
     RELEASED,
     STALE,
+    Keys,
     Line,
     Message,
     leases,
@@ -79,6 +80,29 @@ async def test_all_ways_of_settling_work_on_the_stream_with_results_in_order(lin
         counts = await line.counts()
         assert (counts.leased, counts.delayed, counts.acked) == (2, 1, 2)
         assert five.lease in {delivery.lease for delivery in stream.deliveries}
+
+
+async def test_a_step_that_postpones_by_id_beside_foreign_clients_does_not_end_the_stream(
+    line: Line, keys: Keys
+) -> None:
+    await line.create()
+    await line.put(b"0", b"1", b"2", Message(id="m", payload=b"3"))
+    async with Consuming(line, 3) as stream:
+        one, two, three = await stream.taken(3)
+        for role in ("producer", "consumer"):
+            assert keys.client.rpop(keys[f"{role}_free"]) is not None
+        try:
+            await stream.delay(one.lease, message_ids=["m"], delay_ms=3_600_000)
+            await stream.ack(two.lease)
+            results = await stream.results(3)
+        finally:
+            for role in ("producer", "consumer"):
+                keys.client.lpush(keys[f"{role}_free"], 0)
+        assert [(result.lease, result.id) for result in results] == [(one.lease, ""), ("", "m"), (two.lease, "")]
+        assert ends(results) == [DELAYED, STALE, ACKED]
+        assert payloads(await stream.taken(4)) == [b"0", b"1", b"2", b"3"]
+        await stream.ack(three.lease)
+        assert ends(await stream.results(4))[3] == ACKED
 
 
 async def test_messages_are_postponed_by_id_on_the_stream(line: Line) -> None:

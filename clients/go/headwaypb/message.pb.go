@@ -103,7 +103,8 @@ const (
 	// The message has used up its attempts and lies with the dead.
 	Settled_SETTLED_DEAD Settled = 6
 	// Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
-	// by id: the message is being worked on, so only its lease has a say.
+	// by id: the message is being worked on, so only its lease has a say; on a Consume stream also: foreign clients hold
+	// both roles, and one of them may just have taken it.
 	Settled_SETTLED_STALE Settled = 7
 	// The lease was never given, or its message or its queue is no more. Delay by id: no such message waits or is
 	// delayed.

@@ -55,7 +55,7 @@ from headwayd.engine.ports import RoleStep, Store
 from headwayd.engine.putting import Putting
 from headwayd.engine.readiness import Readiness
 from headwayd.engine.redriving import redrive
-from headwayd.engine.roles import until_done
+from headwayd.engine.roles import until_done, until_free
 from headwayd.engine.settling import Settling
 from headwayd.engine.standing.standing import Standing
 from headwayd.engine.sweeper import Sweeper
@@ -338,8 +338,14 @@ class Engine:
         return await self._settling.ack(queue, leases, result=result, budget_s=budget_s)
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
-        """Gives back, and postpones; one settlement per lease, then one per id."""
-        return await asyncio.shield(self._store.delay(order, budget_s=budget_s))
+        """Gives back, and postpones; one settlement per lease, then one per id. Raises RoleInUse if something is to be
+        postponed by id and foreign clients held both roles for half of the time, ShuttingDown if draining began."""
+        return await until_free(
+            lambda left_s: self._store.delay(order, budget_s=left_s),
+            budget_s / 2,
+            budget_s=budget_s,
+            is_draining=lambda: self._is_draining,
+        )
 
     async def extend(
         self, queue: str, leases: Sequence[str], lease_ms: int, *, progress: Progress | None = None, budget_s: float

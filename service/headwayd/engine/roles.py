@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from headwayd.domain.errors import ShuttingDown
+from headwayd.domain.errors import RoleInUse, ShuttingDown
 from headwayd.engine.budgets import Budget
 from headwayd.engine.ports import RoleStep
 
@@ -39,6 +39,26 @@ async def until_done(
         left_s = deadline - loop.time()
         if left_s <= 0:
             return result
+        if is_draining():
+            raise ShuttingDown("this process is going down")
+        await asyncio.sleep(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+async def until_free(
+    step: Callable[[float], Awaitable[T]], wait_s: float, *, budget_s: float, is_draining: Callable[[], bool]
+) -> T:
+    """Repeats the step while it raises RoleInUse, with growing pauses, for at most `wait_s`, then raises that. It gets
+    the seconds that it may take: all of them together take `budget_s`, and the wait is a part of that. Raises
+    ShuttingDown between two steps once `is_draining`."""
+    loop = asyncio.get_running_loop()
+    deadline, budget, pause_s = loop.time() + wait_s, Budget(budget_s), _SHORTEST_PAUSE_S
+    while True:
+        try:
+            return await asyncio.shield(step(budget.left_s))
+        except RoleInUse:
+            if (left_s := deadline - loop.time()) <= 0:
+                raise
         if is_draining():
             raise ShuttingDown("this process is going down")
         await asyncio.sleep(min(pause_s, left_s))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -30,7 +29,6 @@ from headwayd.store.replies import text
 from headwayd.store.status import Status
 
 _NOBODY = Waiter(name="")
-_PAUSE_S = 0.005  # between two looks whether foreign clients still hold both roles
 
 
 def _invalid(field: str, description: str) -> FieldInvalid:
@@ -209,7 +207,7 @@ class MessageSteps(Asking):
 
     async def delay(self, order: DelayOrder, *, budget_s: float) -> Sequence[Settlement]:
         """Gives leases back, and postpones by id. What belongs to a queue that is no more is GONE. Raises RoleInUse if
-        something is to be postponed by id and foreign clients held both roles all the while."""
+        something is to be postponed by id and foreign clients hold both roles."""
         return await self._delay(order, "1" if order.keep_attempt else "0", budget_s=budget_s)
 
     async def _delay(self, order: DelayOrder, keeps: str, *, budget_s: float) -> Sequence[Settlement]:
@@ -222,14 +220,9 @@ class MessageSteps(Asking):
         leases = self._leases(order.leases)
         items = DEAR * (len(order.leases) + len(order.message_ids))
         told = (when, keeps, order.reason, *names, *leases)
-        loop = asyncio.get_running_loop()
-        until = loop.time() + budget_s
         reply = await self._ask("delay", order.queue, *told, budget_s=budget_s, items=items)
-        while text(reply[0]) == Status.ROLE_IN_USE:
-            await asyncio.sleep(_PAUSE_S)
-            if (left_s := until - loop.time()) <= budget_s / 2:
-                raise RoleInUse.of(order.queue, role=text(reply[1]), holder=text(reply[2]))
-            reply = await self._ask("delay", order.queue, *told, budget_s=left_s, items=items)
+        if text(reply[0]) == Status.ROLE_IN_USE:
+            raise RoleInUse.of(order.queue, role=text(reply[1]), holder=text(reply[2]))
         if replies.missing(reply[0], order.queue) is not None:
             return replies.all_gone(order.leases, order.message_ids)
         if text(reply[0]) == Status.TOO_FAR:

@@ -92,6 +92,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_lapsed_lease_that_is_taken_up_again_while_the_stream_waits_takes_its_credit",
     ),
     Mutant(
+        name="ended-by-a-postponement",
+        defect="What is to be postponed by id ends a stream where foreign clients hold both roles.",
+        file="engine/consuming/consuming.py",
+        old="            case DelayOrder() if asked.message_ids:\n",
+        new="            case DelayOrder() if not asked:\n",
+        test=WIRE + "test_consume.py::test_a_step_that_postpones_by_id_beside_foreign_clients_does_not_end_the_stream",
+    ),
+    Mutant(
         name="far-delay-of-no-step",
         defect="A delay step whose instant lies too far ahead is refused with a field that no step has.",
         file="rpc/consuming.py",

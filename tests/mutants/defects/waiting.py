@@ -110,8 +110,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="roles-awaited-while-going-down",
         defect="A Close or Delete that waits for a role goes on when the process goes down, and is cut off at its end.",
         file="engine/roles.py",
-        old="        if is_draining():\n",
-        new="        if False:\n",
+        old="            return result\n        if is_draining():\n",
+        new="            return result\n        if False:\n",
         test="tests/unit/test_roles.py::test_going_down_ends_the_wait_between_two_steps",
     ),
     Mutant(

@@ -78,7 +78,8 @@ class _SettledEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The message has used up its attempts and lies with the dead."""
     SETTLED_STALE: _Settled.ValueType  # 7
     """Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
-    by id: the message is being worked on, so only its lease has a say.
+    by id: the message is being worked on, so only its lease has a say; on a Consume stream also: foreign clients hold
+    both roles, and one of them may just have taken it.
     """
     SETTLED_GONE: _Settled.ValueType  # 8
     """The lease was never given, or its message or its queue is no more. Delay by id: no such message waits or is
@@ -104,7 +105,8 @@ SETTLED_DEAD: Settled.ValueType  # 6
 """The message has used up its attempts and lies with the dead."""
 SETTLED_STALE: Settled.ValueType  # 7
 """Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
-by id: the message is being worked on, so only its lease has a say.
+by id: the message is being worked on, so only its lease has a say; on a Consume stream also: foreign clients hold
+both roles, and one of them may just have taken it.
 """
 SETTLED_GONE: Settled.ValueType  # 8
 """The lease was never given, or its message or its queue is no more. Delay by id: no such message waits or is

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from headwayd.domain.columns import FirstAcks, last_expiry_ms, leases_of
@@ -21,11 +22,12 @@ from headwayd.domain.errors import (
     QueueDeleted,
     QueueDrained,
     QueueNotFound,
+    RoleInUse,
     StoreUnavailable,
     Unavailable,
 )
 from headwayd.domain.limits import Limits
-from headwayd.domain.model import GetOrder, Settled, Settlement
+from headwayd.domain.model import DelayOrder, GetOrder, Settled, Settlement
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ahead import begun
 from headwayd.engine.consumers import Consumers
@@ -35,6 +37,7 @@ from headwayd.engine.eager import eager_task
 from headwayd.engine.leaving import surely
 from headwayd.engine.lines import Line
 from headwayd.engine.ports import GetStep, Wait
+from headwayd.engine.roles import until_free
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
@@ -44,6 +47,7 @@ _TELL_AFTER_S = 0.05
 # A step of a stream that is alone is for such a part of its credit, unless that is so few messages that the step itself
 # is most of what they cost.
 _SHARES, _LEAST_SHARE = 2, 100
+_ROLES_S = 0.1  # for so long a step waits for foreign clients; all that come behind it wait, too
 
 Answer = TypeVar("Answer")
 Spawn = Callable[[Awaitable[None], str], None]
@@ -317,9 +321,28 @@ class Consuming:
                     owner=self._consumer.waiter.name,
                     budget_s=self._budget_s,
                 )
+            case DelayOrder() if asked.message_ids:
+                work = self._postpone(asked)
             case _:
                 work = store.delay(asked, budget_s=self._budget_s)
         return await self._settle(work)
+
+    async def _postpone(self, order: DelayOrder) -> Sequence[Settlement]:
+        """What is to be postponed by id is STALE where foreign clients go on holding both roles: one of them may just
+        have taken it. The leases are given back all the same."""
+        store, budget_s = self._consumers.store, self._budget_s
+        try:
+            return await until_free(
+                lambda left_s: store.delay(order, budget_s=left_s),
+                _ROLES_S,
+                budget_s=budget_s,
+                is_draining=lambda: False,
+            )
+        except RoleInUse:
+            settled: Sequence[Settlement] = ()
+            if order.leases:
+                settled = await store.delay(replace(order, message_ids=()), budget_s=budget_s)
+            return [*settled, *(Settlement("", Settled.STALE, id=name) for name in order.message_ids)]
 
     async def _settle(self, work: Coroutine[Any, Any, Sequence[Settlement]]) -> ToldConsumer:
         had_taken_up = self._held.taken_up_count

@@ -529,7 +529,8 @@ export enum Settled {
 
   /**
    * Somebody newer holds or held the message, or it was given back or replaced: this lease has no say any more. Delay
-   * by id: the message is being worked on, so only its lease has a say.
+   * by id: the message is being worked on, so only its lease has a say; on a Consume stream also: foreign clients hold
+   * both roles, and one of them may just have taken it.
    *
    * @generated from enum value: SETTLED_STALE = 7;
    */
