@@ -178,6 +178,28 @@ async def test_what_is_due_waits_until_it_is_sure_where_it_goes(desk: Desk) -> N
     assert await left(desk) == [b"leased", b"2", b"foreign", b"later"]
 
 
+async def test_a_check_tells_that_what_is_due_waits_for_foreign_clients(desk: Desk) -> None:
+    """As for ever where one of them is dead."""
+    await desk.create()
+    await desk.put(b"leased")
+    await desk.take(lease_ms=1_500)
+    await desk.put(b"short", time_to_live_ms=2_000)
+    await desk.put(b"later", delay_ms=1_000)
+    for role in ROLES:
+        take(desk, role, "dead")
+    desk.at(5_999)
+    await desk.sweep()
+    assert await desk.is_sound()
+    desk.at(6_500)
+    await desk.sweep()
+    report = await desk.store.check(desk.name, max_entries=1_000, budget_s=BUDGET_S)
+    [finding] = report.findings
+    assert "foreign clients hold both roles, and what was due 5 s ago waits" in finding
+    for role in ROLES:
+        give_back(desk, role, counts=False)
+    assert await left(desk) == [b"leased", b"later"]
+
+
 async def test_the_dead_find_no_room_while_it_is_not_sure_where_they_stand(desk: Desk) -> None:
     await desk.create(max_attempts=1)
     await desk.put(b"dead", b"1", b"2", ids=["dead", "m1", "m2"])

@@ -84,10 +84,10 @@ class Operations:
         to_queue: another queue to put them into; default this one.
         rate: at most so many per second; 0 is no limit.
 
-        Waits while the target is full, for as long as that takes. Leaving the loop ends the redrive after the step
-        under way (`contextlib.aclosing` makes that happen at once); what was put back stays, and a second redrive goes
-        on with the rest. The last answer names what was not dead as `not_found_ids`. Raises QueueNotFound, QueueClosed,
-        QueueDeleted.
+        Waits while the target is full, or foreign clients hold roles of it that are needed, for as long as that takes.
+        Leaving the loop ends the redrive after the step under way (`contextlib.aclosing` makes that happen at once);
+        what was put back stays, and a second redrive goes on with the rest. The last answer names what was not dead as
+        `not_found_ids`. Raises QueueNotFound, QueueClosed, QueueDeleted.
         """
         if message_ids is not None and not message_ids:
             return

@@ -41,7 +41,8 @@ class Settling(Watching):
 
         `delay` is a span (0: now, at the head) or an instant; None is the queue's backoff. Costs an attempt unless
         `keep_attempt`. `reason`: at most 1024 bytes, kept with the message. If an answer was lost and the call made
-        again, leases that the first try gave back are STALE.
+        again, leases that the first try gave back are STALE. Raises RoleInUse, and nothing happened, if something is to
+        be postponed by id and foreign clients held both roles for half of the call's time.
         """
         after, until = available(delay)
         request = pb.DelayRequest(
@@ -62,7 +63,7 @@ class Settling(Watching):
 
         `delay` is a span (0: now) or an instant; None is the queue's backoff. The results: DELAYED until
         `available_at`; RELEASED, it waits and now was asked for; STALE, somebody works on it; GONE, no such message
-        waits or is delayed.
+        waits or is delayed. Raises RoleInUse as `delay` does.
         """
         return await self.delay((), delay, message_ids=message_ids, reason=reason)
 

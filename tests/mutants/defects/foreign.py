@@ -156,6 +156,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=HALFWAY + "test_what_is_due_waits_until_it_is_sure_where_it_goes",
     ),
     Mutant(
+        name="waits-untold",
+        defect="Check says nothing of lapses and due times that wait for foreign clients, one of whom may be dead.",
+        file=LUA + "check.lua",
+        old="if oldest_waiting < S.now then\n",
+        new="if false then\n",
+        test=HALFWAY + "test_a_check_tells_that_what_is_due_waits_for_foreign_clients",
+    ),
+    Mutant(
         name="redriven-to-a-place-unknown",
         defect="Redrive puts the dead back behind a foreign put that nobody has seen, and names change their messages.",
         file=INCLUDE + "queue.lua",

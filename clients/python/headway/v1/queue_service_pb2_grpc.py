@@ -246,11 +246,11 @@ class QueueServiceServicer(object):
         """Gives leased messages back: to the head now, to the tail later, or after the queue's backoff. Postpones messages
         that wait or are delayed, named by id.
 
-        Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
+        Does not block, but while foreign clients hold both roles it waits, for up to half of its time, with what is to be
+        postponed by id. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
         and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
         `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
-        STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if something is to be postponed by id while foreign
-        clients hold both roles; then nothing happened.
+        STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if that wait was in vain; then nothing happened.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

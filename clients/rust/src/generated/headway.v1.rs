@@ -1250,8 +1250,9 @@ pub mod admin_service_client {
         /// Goes through what is dead at its start, in the order it died; what dies again meanwhile stays. Within a queue each
         /// message moves in one atomic step; to another queue it is put there, under its own id, before it is removed here, so
         /// it is never lost, and a repeated or broken-off redrive does not put it twice while the target knows its id. Waits
-        /// while the target is full. The first message comes at once, the last one when all is done. Ending the stream stops
-        /// it after the step under way. Errors: QUEUE_NOT_FOUND (either queue), QUEUE_CLOSED (the target), QUEUE_DELETED.
+        /// while the target is full, while foreign clients hold both roles of it, and, if it has a bound, while one of them
+        /// holds the producer role. The first message comes at once, the last one when all is done. Ending the stream stops it
+        /// after the step under way. Errors: QUEUE_NOT_FOUND (either queue), QUEUE_CLOSED (the target), QUEUE_DELETED.
         pub async fn redrive(
             &mut self,
             request: impl tonic::IntoRequest<super::RedriveRequest>,
@@ -2389,11 +2390,11 @@ pub mod queue_service_client {
         /// Gives leased messages back: to the head now, to the tail later, or after the queue's backoff. Postpones messages
         /// that wait or are delayed, named by id.
         ///
-        /// Does not block. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
+        /// Does not block, but while foreign clients hold both roles it waits, for up to half of its time, with what is to be
+        /// postponed by id. One result per lease, in order: RELEASED, DELAYED, DEAD (the attempts are used up, or it expired
         /// and the policy keeps such messages), STALE or GONE. A message given back has spent an attempt unless
         /// `keep_attempt`. Then one result per message id: DELAYED; RELEASED if it waits already and "now" was asked for;
-        /// STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if something is to be postponed by id while foreign
-        /// clients hold both roles; then nothing happened.
+        /// STALE (somebody works on it) or GONE. Errors: ROLE_IN_USE if that wait was in vain; then nothing happened.
         pub async fn delay(
             &mut self,
             request: impl tonic::IntoRequest<super::DelayRequest>,

@@ -995,8 +995,9 @@ export const AdminService: GenService<{
    * Goes through what is dead at its start, in the order it died; what dies again meanwhile stays. Within a queue each
    * message moves in one atomic step; to another queue it is put there, under its own id, before it is removed here, so
    * it is never lost, and a repeated or broken-off redrive does not put it twice while the target knows its id. Waits
-   * while the target is full. The first message comes at once, the last one when all is done. Ending the stream stops
-   * it after the step under way. Errors: QUEUE_NOT_FOUND (either queue), QUEUE_CLOSED (the target), QUEUE_DELETED.
+   * while the target is full, while foreign clients hold both roles of it, and, if it has a bound, while one of them
+   * holds the producer role. The first message comes at once, the last one when all is done. Ending the stream stops it
+   * after the step under way. Errors: QUEUE_NOT_FOUND (either queue), QUEUE_CLOSED (the target), QUEUE_DELETED.
    *
    * @generated from rpc headway.v1.AdminService.Redrive
    */
