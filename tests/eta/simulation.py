@@ -141,6 +141,8 @@ class Simulation:
             delayed=0,
             put_rate=0.0,
             ack_rate=0.0,
+            consumers_ready=len(state.idle),
+            consumers_awaited=0,
         )
 
     def looks(self) -> Iterator[tuple[State, Sequence[Showing]]]:

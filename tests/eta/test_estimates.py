@@ -37,6 +37,8 @@ def looks(draw: st.DrawFn) -> Sequence[LineNumbers]:
             leased=draw(few | many),
             limit=draw(st.just(0) | few | many),
             consumers_waiting=draw(st.just(0) | few | many),
+            consumers_ready=draw(st.just(0) | few | many),
+            consumers_awaited=draw(st.just(0) | few),
             is_paused=draw(st.integers(0, 9)) == 0,
         )
         made.append(numbers)

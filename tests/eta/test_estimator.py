@@ -19,7 +19,7 @@ HOUR_MS = 3_600_000
 START = LineNumbers(
     generation="first", at_ms=1_700_000_000_000, logged=0, head=100, tail=1_100, length=1_000, leased=WORKERS,
     limit=0, departures=100, acked=96, consumers_waiting=0, producers_waiting=0, is_paused=False, is_closed=False,
-    delayed=0, put_rate=0.0, ack_rate=0.0,
+    delayed=0, put_rate=0.0, ack_rate=0.0, consumers_ready=0, consumers_awaited=0,
 )  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def test_workers_who_rest_between_messages_are_believed_to_go_on_so(rest_s: floa
 
 def test_a_consumer_who_waits_with_a_free_slot_takes_what_comes_at_once() -> None:
     estimator = WaitEstimator()
-    idle = replace(START, length=0, head=START.tail, leased=0, consumers_waiting=2)
+    idle = replace(START, length=0, head=START.tail, leased=0, consumers_waiting=2, consumers_ready=2)
     estimator.observe(idle)
     assert [estimator.estimate(position) for position in (1, 2, 3)] == [Eta(0, STALE_MS), Eta(0, STALE_MS), None]
     estimator.observe(after(idle, 50, leased=3, limit=4))
@@ -254,9 +254,42 @@ def test_a_consumer_who_waits_with_a_free_slot_takes_what_comes_at_once() -> Non
     assert estimator.estimate(1) is None
 
 
+@pytest.mark.parametrize("ready", [0, 1, 2])
+def test_what_may_be_held_back_for_a_poll_has_no_wait_that_is_known(
+    estimator: WaitEstimator, now: LineNumbers, ready: int
+) -> None:
+    kept = {"consumers_waiting": ready + 1, "consumers_ready": ready, "consumers_awaited": 1}
+    at_once = [Eta(0, STALE_MS)] * ready
+    for number, length in enumerate(range(ready + 2), 1):
+        estimator.observe(after(now, 50 * number, leased=0, length=length, **kept))
+        assert [estimator.estimate(position) for position in range(1, ready + 4)] == [*at_once, None, None, None]
+
+
+def test_a_poll_that_is_waited_for_holds_nothing_back_from_others_where_more_waits_or_no_slot_is_free(
+    estimator: WaitEstimator, now: LineNumbers
+) -> None:
+    before = p50_of(estimator, 2)
+    kept = {"consumers_waiting": 1, "consumers_awaited": 1}
+    estimator.observe(after(now, 50, length=2, **kept))
+    assert is_near(p50_of(estimator, 2), before)
+    estimator.observe(after(now, 100, length=1, limit=WORKERS, **kept))
+    assert is_near(p50_of(estimator, 2), before)
+
+
+def test_a_place_that_nobody_may_come_back_to_is_no_consumer(estimator: WaitEstimator, now: LineNumbers) -> None:
+    before = p50_of(estimator, 100)
+    numbers = after(now, 50, consumers_waiting=100)
+    estimator.observe(numbers)
+    assert is_near(p50_of(estimator, 100), before), "nor a slot"
+    while numbers.at_ms <= now.at_ms + 5 * max(QUIET_MS, STEP_MS) + 100:
+        numbers = after(numbers, 1_000, leased=0)
+        estimator.observe(numbers)
+    assert estimator.estimate(1) is None
+
+
 def fed(estimator: WaitEstimator, count: int, standing: int) -> LineNumbers:
     """Consumers stand in an empty line, and each two seconds a message comes and one of them is served."""
-    numbers = replace(START, length=0, head=START.tail, leased=0, consumers_waiting=standing)
+    numbers = replace(START, length=0, head=START.tail, leased=0, consumers_waiting=standing, consumers_ready=standing)
     estimator.observe(numbers)
     for _ in range(count):
         numbers = after(numbers, 2_000, departed=1, length=0)
@@ -283,7 +316,7 @@ def test_consumers_are_served_as_fast_as_messages_came_for_them(standing: int) -
 
 def test_a_consumer_is_served_at_once_if_a_message_waits_and_a_slot_is_free() -> None:
     estimator = WaitEstimator()
-    estimator.observe(replace(START, length=1, consumers_waiting=5))
+    estimator.observe(replace(START, length=1, consumers_waiting=5, consumers_ready=5))
     assert [estimator.estimate_slot(position) for position in (1, 2)] == [Eta(0, STALE_MS), None]
 
 

@@ -73,6 +73,13 @@ class LineModel:
         """The rank; 0 = it does not stand there."""
         return self.order().index(member) + 1 if member in self.line else 0
 
+    def there(self) -> tuple[int, int]:
+        """How many take what comes at once: those before the first place that is waited for; and how many such places
+        there are."""
+        awaited = [member in self.kept and self.kept[member].max_at >= self.now for member in self.order()]
+        first = awaited.index(True) if any(awaited) else len(awaited)
+        return sum(member not in self.kept for member in self.order()[:first]), sum(awaited)
+
     def held(self, waiter: str) -> int:
         """How many leases its stream owns."""
         return sum(lease.owner == waiter for lease in self.leases.values())

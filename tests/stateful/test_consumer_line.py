@@ -275,6 +275,7 @@ class LineMachine(StoreMachine):
         self.model.commit()
         found = self.run(self.store.footings(self.name, waiters, stand_again=stand_again, **BUDGET))
         assert found.numbers.consumers_waiting == len(self.model.line)
+        assert (found.numbers.consumers_ready, found.numbers.consumers_awaited) == self.model.there()
         last_near = self.model.order()[NEAR - 1 : NEAR]
         assert found.near_number == (self.model.line[last_near[0]] if last_near else None)
         for waiter, footing in zip(waiters, found.footings, strict=True):

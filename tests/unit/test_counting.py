@@ -316,4 +316,6 @@ def numbers(*, at_ms: int, head: int) -> LineNumbers:
         delayed=0,
         put_rate=1.0,
         ack_rate=1.0,
+        consumers_ready=0,
+        consumers_awaited=0,
     )

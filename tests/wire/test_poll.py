@@ -23,6 +23,7 @@ from wire.calls import (
 )
 from wire.conditions import consumers_wait
 from wire.streams import Standing
+from wire.watches import watching, watching_queue
 
 
 def polls(base_ms: float = 300, **fields: object) -> queue_pb2.Poll:
@@ -88,6 +89,28 @@ async def test_a_free_slot_waits_for_the_poller_whose_turn_it_is(line: Line) -> 
         await behind.position(2)
         assert payloads((await line.get(stand=True, place=standing.place)).deliveries) == [b"1"]
         assert not behind.turns
+
+
+async def test_how_long_a_poll_is_waited_for_is_not_known(line: Line) -> None:
+    await line.create(poll=polls(60_000))
+    await poll(line)
+    async with Standing(line) as behind:
+        await behind.position(2)
+        async with watching_queue(line) as watched:
+            assert not (await watched.next()).eta.known
+        message = (await line.put(b"1")).results[0].id
+        async with watching(line, message) as watched:
+            assert not (await watched.position(1, message)).position.eta.known
+
+
+async def test_who_stands_before_a_poll_takes_what_comes_at_once(line: Line) -> None:
+    await line.create(poll=polls(60_000))
+    async with Standing(line) as first:
+        await first.position(1)
+        await poll(line)
+        async with watching_queue(line) as watched:
+            eta = (await watched.next()).eta
+            assert (eta.known, eta.p50.ToMilliseconds()) == (True, 0)
 
 
 async def test_too_soon_is_a_strike_and_the_third_loses_the_place(line: Line) -> None:

@@ -16,6 +16,7 @@ from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, Message, leases,
 from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming
 from wire.streams import Standing
+from wire.watches import watching_queue
 
 
 async def test_the_first_message_tells_the_place_at_once(line: Line) -> None:
@@ -306,6 +307,24 @@ async def test_with_grace_nobody_waits_for_who_is_away(line: Line) -> None:
     async with left_with_grace(line) as (_, second):
         await line.put(b"1")
         assert payloads(await second.granted()) == [b"1"]
+
+
+async def test_with_grace_who_is_away_holds_nothing_back_and_takes_nothing(line: Line, keys: Keys) -> None:
+    async def told() -> queue_service_pb2.WatchQueueResponse:
+        async with watching_queue(line) as watched:
+            return await watched.next()  # type: ignore[no-any-return]
+
+    async def nobody_takes_it() -> bool:
+        now = await told()
+        return not now.eta.known and now.queue.counts.consumers_waiting == 2
+
+    async with left_with_grace(line) as (_, second):
+        await line.update(place_grace=span(60_000))
+        await eventually(lambda: keys.client.exists(keys["x:places"]))  # the service has noticed
+        eta = (await told()).eta
+        assert (eta.known, eta.p50.ToMilliseconds()) == (True, 0)
+        await second.end()
+        await eventually(nobody_takes_it)
 
 
 async def test_without_grace_the_place_is_lost_with_the_stream(line: Line, keys: Keys) -> None:

@@ -68,7 +68,9 @@ class MessagePlace:
 class LineNumbers:
     """A queue's line at one instant. Tickets up to `head` have left it from the front, except those that came back;
     `tail` is the last that joined. `departures` counts what ever left the line at its head, repeated deliveries among
-    it."""
+    it. Of the consumers that wait, `consumers_ready` take what comes at once: nothing is held back before them for a
+    place that is kept between polls. `consumers_awaited` are such places, up to their poll_max. Where places are kept,
+    both are counted among the first in the consumer line only."""
 
     generation: str
     at_ms: int
@@ -87,6 +89,8 @@ class LineNumbers:
     delayed: int
     put_rate: float  # per second, decaying over about a minute
     ack_rate: float
+    consumers_ready: int
+    consumers_awaited: int
 
 
 # Messages that came back stand at the head in blocks, the one begun last first, and in a block by ticket. They are

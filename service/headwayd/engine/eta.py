@@ -123,7 +123,7 @@ class _Slots:
 
     def see(self, numbers: LineNumbers, window_ms: float) -> None:
         """Forgets what is older than two windows."""
-        slots = numbers.leased + numbers.consumers_waiting
+        slots = numbers.leased + numbers.consumers_ready
         if numbers.at_ms > self._began_at_ms + window_ms:
             self._former_most, self._most, self._began_at_ms = self._most, slots, numbers.at_ms
         self._most = max(self._most, slots)
@@ -192,14 +192,17 @@ class WaitEstimator:
 
     def estimate(self, position: int) -> Eta | None:
         """How long the message at this position in the line waits until it is leased; length + 1 for one that would be
-        put now. None if there is no basis: nothing was seen yet, it is paused, there is no consumer, or too little has
-        happened; and for position 0, which does not wait."""
+        put now. None if there is no basis: nothing was seen yet, it is paused, there is no consumer, it may be held
+        back for a poll, or too little has happened; and for position 0, which does not wait."""
         numbers = self._now
         if numbers is None or position < 1 or numbers.is_paused:
             return None
-        free = _free_slots(numbers)
+        slots = _free_slots(numbers)
+        free = min(slots, numbers.consumers_ready)
         if position <= free:
             return Eta(0, STALE_MS)
+        if slots and numbers.consumers_awaited and numbers.length <= numbers.consumers_waiting:
+            return None  # a poll may come at once, or at its poll_max
         return _eta(self._margins, position, self._step_ms, STALE_MS if free else 0)
 
     def estimate_slot(self, position: int) -> Eta | None:
@@ -209,7 +212,7 @@ class WaitEstimator:
         numbers = self._now
         if numbers is None or position < 1 or numbers.is_paused:
             return None
-        free = min(_free_slots(numbers), numbers.length)
+        free = min(_free_slots(numbers), numbers.consumers_waiting, numbers.length)
         if position <= free:
             return Eta(0, STALE_MS)
         step_ms = self._grant.mean_ms() if self._grant.events >= MIN_EVENTS else None
@@ -249,7 +252,7 @@ class WaitEstimator:
 
     def _note_consumers(self, last: LineNumbers | None, numbers: LineNumbers) -> None:
         is_moving = last is not None and numbers.departures != last.departures
-        if is_moving or numbers.leased or numbers.consumers_waiting or numbers.is_paused or not numbers.length:
+        if is_moving or numbers.leased or numbers.consumers_ready or numbers.is_paused or not numbers.length:
             self._seen_at_ms = numbers.at_ms
             self._quiet_ms = max(QUIET_MS, QUIET_PACES * (self._departure.mean_ms() or 0.0))
 
@@ -268,10 +271,9 @@ class WaitEstimator:
         return step_ms / max(self._new / self._departed, 0.1)  # those that come back ahead leave again
 
 
-def _free_slots(numbers: LineNumbers) -> int:
-    """How many consumers wait whom nothing keeps from being served but a lack of messages."""
-    free = max(numbers.limit - numbers.leased, 0) if numbers.limit else numbers.consumers_waiting
-    return min(free, numbers.consumers_waiting)
+def _free_slots(numbers: LineNumbers) -> float:
+    """How many more leases the limit leaves room for."""
+    return max(numbers.limit - numbers.leased, 0) if numbers.limit else math.inf
 
 
 def _median_ms(position: int, step_ms: float) -> float:

@@ -18,7 +18,7 @@ from headwayd.domain.places import (
 )
 from headwayd.store.replies import OUTCOMES, progress_of, text
 
-NUMBERS = 17
+NUMBERS = 19
 
 
 def line_numbers(values: Sequence[Any]) -> LineNumbers:
@@ -44,6 +44,8 @@ def line_numbers(values: Sequence[Any]) -> LineNumbers:
         delayed=int(values[14]),
         put_rate=float(values[15]),
         ack_rate=float(values[16]),
+        consumers_ready=int(values[17]),
+        consumers_awaited=int(values[18]),
     )
 
 

@@ -525,4 +525,20 @@ MUTANTS: tuple[Mutant, ...] = (
         new="if consumer.waiter.place and not consumer.order.ack else",
         test=WIRE + "test_poll.py::test_who_comes_back_at_once_with_something_to_settle_has_its_place",
     ),
+    Mutant(
+        name="behind-a-poll-thought-served-at-once",
+        defect="Who stands behind a place that is kept for a poll counts as one who takes what comes at once.",
+        file=INCLUDE + "numbers.lua",
+        old="      if awaited == 0 then ready = ready + 1 end\n",
+        new="      ready = ready + 1\n",
+        test=WIRE + "test_poll.py::test_how_long_a_poll_is_waited_for_is_not_known",
+    ),
+    Mutant(
+        name="away-thought-waited-for",
+        defect="A place that is only kept for `place_grace` is told as one for which something is held back.",
+        file=INCLUDE + "numbers.lua",
+        old="presence_of(S, waiter) == PRESENT",
+        new="presence_of(S, waiter)",
+        test=WIRE + "test_stand.py::test_with_grace_who_is_away_holds_nothing_back_and_takes_nothing",
+    ),
 )
