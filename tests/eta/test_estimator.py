@@ -163,6 +163,16 @@ def test_a_huge_gap_teaches_nothing(estimator: WaitEstimator, now: LineNumbers, 
     assert is_near(p50_of(estimator, 10), before)
 
 
+def test_who_was_gone_before_a_gap_was_not_seen_behind_it(estimator: WaitEstimator, now: LineNumbers) -> None:
+    gone = after(now, 50, leased=0)
+    estimator.observe(gone)
+    back = after(gone, HOUR_MS, leased=0)
+    estimator.observe(back)
+    assert estimator.estimate(10) is None
+    estimator.observe(after(back, 50, leased=WORKERS))
+    assert estimator.estimate(10) is not None
+
+
 def test_what_came_after_a_gap_is_learned_soon(estimator: WaitEstimator, now: LineNumbers) -> None:
     numbers = after(now, HOUR_MS)
     estimator.observe(numbers)

@@ -248,7 +248,7 @@ class WaitEstimator:
             pace.doubt(0.5)
         self._margins.clear()
         self._slots.keep(at_ms)
-        self._seen_at_ms = at_ms
+        self._seen_at_ms = min(self._seen_at_ms, at_ms)  # not later than now; the gap itself shows nobody
 
     def _note_consumers(self, last: LineNumbers | None, numbers: LineNumbers) -> None:
         is_moving = last is not None and numbers.departures != last.departures

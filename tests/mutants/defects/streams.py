@@ -339,6 +339,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_blocked.py::test_a_process_that_was_not_heard_takes_its_places_anew",
     ),
     Mutant(
+        name="seen-in-a-gap",
+        defect="Whoever watches a queue that nobody watched for long is told the pace of consumers that have gone.",
+        file="engine/eta.py",
+        old="self._seen_at_ms = min(self._seen_at_ms, at_ms)",
+        new="self._seen_at_ms = at_ms",
+        test="tests/eta/test_estimator.py::test_who_was_gone_before_a_gap_was_not_seen_behind_it",
+    ),
+    Mutant(
         name="moved-back-not-said",
         defect="Nobody is told that messages came back ahead.",
         file="engine/watching/known.py",
