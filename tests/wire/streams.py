@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Self
 
+import grpc
+
 from headway.v1 import message_pb2, queue_service_pb2
 from wire.calls import Line
 
@@ -96,3 +98,9 @@ class Standing:
         await self.end()
         if not self._reader.cancelled():
             self._reader.exception()
+
+
+async def drained_at_once(standing: Standing) -> None:
+    """Asserts that the stream is told that there will never be a turn, and nothing else, and ends with OK."""
+    assert await standing.ended() is grpc.StatusCode.OK
+    assert [one.finished.outcome for one in standing.seen] == [queue_service_pb2.OUTCOME_DRAINED]

@@ -22,7 +22,7 @@ from wire.calls import (
     span,
 )
 from wire.conditions import consumers_wait
-from wire.streams import Standing
+from wire.streams import Standing, drained_at_once
 from wire.watches import watching, watching_queue
 
 
@@ -330,9 +330,8 @@ async def test_a_drained_queue_says_so_to_a_stream_that_comes_back_to_a_place(li
     place = (await poll(line)).place
     await line.close()
     for _ in range(2):
-        with refused("QUEUE_DRAINED", FAILED_PRECONDITION):
-            async with Standing(line, place=place):
-                pass
+        async with Standing(line, place=place) as standing:
+            await drained_at_once(standing)
     assert (await line.describe()).counts.consumers_waiting == 0
 
 

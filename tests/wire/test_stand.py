@@ -15,7 +15,7 @@ from headway.v1 import message_pb2, queue_pb2, queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, NOT_FOUND, Keys, Line, Message, leases, payloads, span
 from wire.conditions import consumers_wait, leased
 from wire.flows import Consuming
-from wire.streams import Standing
+from wire.streams import Standing, drained_at_once
 from wire.watches import watching_queue
 
 
@@ -237,6 +237,14 @@ async def test_a_closed_queue_that_is_drained_ends_the_stream(line: Line) -> Non
         told = await standing.until(lambda one: one.HasField("finished"))
         assert (told.finished.outcome, told.finished.id) == (queue_service_pb2.OUTCOME_DRAINED, "")
         assert await standing.ended() is grpc.StatusCode.OK
+
+
+async def test_a_stream_that_comes_to_a_drained_queue_is_told_so_and_nothing_else(line: Line) -> None:
+    await line.create()
+    await line.close()
+    async with Standing(line) as standing:
+        await drained_at_once(standing)
+    assert (await line.describe()).counts.consumers_waiting == 0
 
 
 @pytest.mark.parametrize("holds", [False, True])

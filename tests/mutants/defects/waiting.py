@@ -502,6 +502,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_putting.py::test_who_goes_away_while_it_is_tried_does_not_stand_in_line_by_that",
     ),
     Mutant(
+        name="drained-before-is-an-error",
+        defect="A stream that comes to stand when the queue is drained already ends with an error.",
+        file="engine/standing/standing.py",
+        old="            yield ToldOver(is_deleted=False)\n            return\n",
+        new="            raise\n",
+        test=WIRE + "test_stand.py::test_a_stream_that_comes_to_a_drained_queue_is_told_so_and_nothing_else",
+    ),
+    Mutant(
         name="acked-and-not-told",
         defect="A Get whose place is lost acks, and its answer does not tell that.",
         file=LUA + "get.lua",

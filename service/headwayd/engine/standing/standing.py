@@ -66,12 +66,16 @@ class Standing:
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         """Tells places, then the turn; and so on, if it keeps standing. Ends when the turn is over, or when there will
-        never be one. Raises what the first try does; PlaceLost if the place to come back to is no more."""
+        never be one. Raises what else the first try does; PlaceLost if the place to come back to is no more."""
         consumer = self._consumers.enter(
             self._order(order), budget_s=_TRY_S, waits=True, owns=True, keeps=order.keeps_standing
         )
         consumer.place = order.place or new_place()
-        first: GetStep | None = await self._consumers.first_try(consumer, budget_s)
+        try:
+            first: GetStep | None = await self._consumers.first_try(consumer, budget_s)
+        except QueueDrained:
+            yield ToldOver(is_deleted=False)
+            return
         stance = Stance(consumer)
         follower = self.follower(order.queue)
         follower.join(stance)
