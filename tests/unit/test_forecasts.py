@@ -17,7 +17,7 @@ from headwayd.engine.forecasts import Forecasts
 from headwayd.engine.watching.estimates import Estimates
 
 
-def queue_named(name: str, length: int = 3) -> Queue:
+def queue_named(name: str, length: int = 3, *, generation: str = "g") -> Queue:
     return Queue(
         name=name,
         policy=Policy(),
@@ -25,7 +25,7 @@ def queue_named(name: str, length: int = 3) -> Queue:
         is_paused=False,
         counts=Counts(length=length),
         created_at_ms=1,
-        generation="g",
+        generation=generation,
         producer=Role(),
         consumer=Role(),
         at_ms=7,
@@ -50,17 +50,21 @@ class Parts:
         self.begun: list[str] = []
         self.ended: list[str] = []
         self.fails: Exception | None = None
+        self.generation = "g"
+        self.answers = asyncio.Event()  # to those who watch
+        self.answers.set()
         self.tasks: set[asyncio.Task[None]] = set()
 
     async def describe(self, name: str, *, budget_s: float) -> Queue:
         if name == "nothing":
             raise QueueNotFound("no such queue")
-        return queue_named(name)
+        return queue_named(name, generation=self.generation)
 
     async def queue(self, name: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         self.begun.append(name)
         try:
-            yield ToldQueue(queue_named(name), 1)
+            await self.answers.wait()
+            yield ToldQueue(queue_named(name, generation=self.generation), 1)
             if self.fails is not None:
                 raise self.fails
             await asyncio.Event().wait()
@@ -84,9 +88,47 @@ def asked(parts: Parts) -> Forecasts:
     return Forecasts(cast(Any, parts), cast(Any, parts), estimates, parts.spawn)
 
 
-async def test_the_wait_is_that_of_a_message_put_now(asked: Forecasts, parts: Parts) -> None:
+async def is_known(asked: Forecasts) -> bool:
     told = await asked.of("jobs", budget_s=1)
-    assert (told.eta, told.at_ms) == (Eta(4, 4), 7)
+    assert told.eta in (None, Eta(4, 4))
+    assert told.at_ms == 7
+    return told.eta is not None
+
+
+async def test_the_wait_is_that_of_a_message_put_now(asked: Forecasts, parts: Parts) -> None:
+    await eventually(lambda: is_known(asked))
+    for task in parts.tasks:
+        task.cancel()
+
+
+async def test_what_was_learned_before_anybody_asked_is_no_basis(asked: Forecasts, parts: Parts) -> None:
+    parts.answers.clear()
+    for _ in range(2):
+        assert not await is_known(asked)
+        await eventually(lambda: parts.begun == ["jobs"])
+    parts.answers.set()
+    await eventually(lambda: is_known(asked))
+    for task in parts.tasks:
+        task.cancel()
+
+
+async def test_what_was_learned_of_another_queue_of_the_name_is_no_basis(asked: Forecasts, parts: Parts) -> None:
+    await eventually(lambda: is_known(asked))
+    parts.generation = "another"
+    assert not await is_known(asked)
+    for task in parts.tasks:
+        task.cancel()
+
+
+async def test_what_was_learned_while_it_was_watched_is_no_basis_when_it_is_watched_anew(
+    asked: Forecasts, parts: Parts
+) -> None:
+    await eventually(lambda: is_known(asked))
+    for task in tuple(parts.tasks):
+        task.cancel()
+    await eventually(lambda: not parts.tasks)
+    parts.answers.clear()
+    assert not await is_known(asked)
     for task in parts.tasks:
         task.cancel()
 

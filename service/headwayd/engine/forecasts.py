@@ -38,13 +38,16 @@ class Forecasts:
         self._estimates = estimates
         self._spawn = spawn
         self._until: dict[str, float] = {}  # those that are watched
+        self._seen: dict[str, str] = {}  # of these, which life of the queue was looked at last
 
     async def of(self, queue: str, *, budget_s: float) -> ToldQueue:
         """The queue now, and what a message put now is expected to wait. The first answers about a queue have no basis
-        for that; nor has any beyond the most queues that are watched at a time."""
+        for that, because what was learned before may be of another day, or of another queue of the name; nor has any
+        beyond the most queues that are watched at a time."""
         found = await self._store.describe(queue, budget_s=budget_s)
         self._watch(queue)
-        eta = self._estimates.of(queue).estimate(found.counts.length + 1)
+        is_followed = self._seen.get(queue) == found.generation
+        eta = self._estimates.of(queue).estimate(found.counts.length + 1) if is_followed else None
         return ToldQueue(found, found.at_ms, eta)
 
     def _watch(self, queue: str) -> None:
@@ -64,10 +67,11 @@ class Forecasts:
             log.debug("forecast.ended", queue=queue, reason=error.reason.name)
         finally:
             del self._until[queue]
+            self._seen.pop(queue, None)
 
     async def _follow_until(self, until: float, queue: str) -> None:
         looks = self._watching.queue(queue, _LOOK_EVERY_S, budget_s=_LOOK_BUDGET_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until), aclosing(looks) as told:
-                async for _ in told:  # whoever reads it teaches the queue's estimator
-                    pass
+                async for one in told:  # whoever reads it teaches the queue's estimator
+                    self._seen[queue] = one.queue.generation

@@ -174,6 +174,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_taken_up_again_by_a_call_it_is_no_streams_and_the_others_stay_what_they_are",
     ),
     Mutant(
+        name="first-place-by-an-old-look",
+        defect="The wait that is told with the first place is that of when somebody stood there last.",
+        file="engine/standing/standing.py",
+        old="        self._estimates.of(queue).observe(found.numbers)\n        return True\n",
+        new="        return True\n",
+        test="tests/integration/test_first_places.py::test_the_first_wait_is_that_of_the_line_as_it_is_now",
+    ),
+    Mutant(
+        name="forecast-by-an-old-look",
+        defect="The first wait that is told of a queue which nobody watched is that of when somebody watched it last.",
+        file="engine/forecasts.py",
+        old=" if is_followed else None",
+        new="",
+        test="tests/unit/test_forecasts.py::test_what_was_learned_before_anybody_asked_is_no_basis",
+    ),
+    Mutant(
         name="hints-of-any-policy",
         defect="A stream that waits is told how often to ask by the default policy, not by its queue's.",
         file="engine/standing/stance.py",

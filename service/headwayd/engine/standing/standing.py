@@ -8,7 +8,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from headwayd.domain.errors import QueueDeleted, QueueDrained
+from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder
 from headwayd.domain.standing import Standing as Place
@@ -22,6 +22,7 @@ from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _TRY_S = 2.0
+_FIRST_LOOK_S = 0.5  # the first place waits for it, and is true for a second
 _SHORTEST_CHECK_S = 5.0
 _CHECKS_PER_S = 5  # of all queues
 _LEAVING_S = 2.0  # the end of a stream waits so long for the store to know of it, no longer
@@ -115,12 +116,13 @@ class Standing:
         line = self._consumers.join(consumer)
         consumer.given.add_done_callback(lambda _: stance.stir())
         try:
-            follower.stand(stance)
+            has_looked = first is not None and await self._look(consumer.order.queue)
+            follower.stand(stance)  # behind that, or its place could be told twice
             if first is None:
                 follower.ask(stance)
             else:
                 stance.polls = first.polls
-                yield self.told(stance, first.at_ms, first.position, first.length, first.limit)
+                yield self.told(stance, first.at_ms, first.position, first.length, first.limit, is_estimated=has_looked)
                 follower.told(stance)
             while not consumer.given.done():
                 await stance.news()
@@ -138,8 +140,22 @@ class Standing:
         finally:
             line.forget(consumer)
 
-    def told(self, stance: Stance, at_ms: int, position: int, length: int, limit: int) -> ToldPlace:
-        """What is told of a place just now; the stance remembers it."""
+    async def _look(self, queue: str) -> bool:
+        """How the line is now: an estimator outlives its last look, and the queue may have been paused or made anew
+        since. False if that cannot be learned in a moment."""
+        try:
+            found = await self._consumers.store.footings(queue, [], stand_again=False, budget_s=_FIRST_LOOK_S)
+        except HeadwayError:
+            return False
+        self._estimates.of(queue).observe(found.numbers)
+        return True
+
+    def told(
+        self, stance: Stance, at_ms: int, position: int, length: int, limit: int, *, is_estimated: bool = True
+    ) -> ToldPlace:
+        """What is told of a place just now; the stance remembers it. `is_estimated`: the queue was looked at just now,
+        so the wait can be."""
+        estimator = self._estimates.of(stance.consumer.order.queue)
         is_moved_back = 0 < stance.told_position < position
         stance.hints = poll_hints(stance.polls, position, busy=self._consumers.busyness.value)
         stance.told_position = position
@@ -152,7 +168,7 @@ class Standing:
             length=length,
             limit=limit,
             hints=stance.hints,
-            eta=self._estimates.of(stance.consumer.order.queue).estimate_slot(position),
+            eta=estimator.estimate_slot(position) if is_estimated else None,
         )
         return ToldPlace(at_ms, standing, is_moved_back)
 
