@@ -12,6 +12,7 @@ from harness import error_of, eventually, refused
 from headway.v1 import queue_pb2, queue_service_pb2
 from wire.calls import DEAD, INVALID_ARGUMENT, NOT_FOUND, Keys, Line, payloads, span
 from wire.conditions import consumers_wait, producers_wait
+from wire.watches import watching
 
 
 async def test_an_unknown_queue_is_not_found(line: Line) -> None:
@@ -230,3 +231,13 @@ async def test_a_foreign_queue_can_be_given_a_policy(line: Line, keys: Keys) -> 
     queue = await line.update(bound=4, limit=1)
     assert (queue.policy.bound, queue.policy.limit) == (4, 1)
     assert keys.client.get(keys["bound"]) == b"4"
+
+
+async def test_who_watches_messages_is_told_hints_by_it_at_once(line: Line) -> None:
+    await line.create()
+    *_, last = (await line.put(b"1", b"2")).results
+    async with watching(line, last.id) as watched:
+        assert (await watched.position(2)).position.poll_min.ToMilliseconds() == 1_500
+        await line.update("poll", poll=queue_pb2.Poll(base=span(7_000), max=span(7_000)))
+        await line.take_one()
+        assert (await watched.position(1)).position.poll_min.ToMilliseconds() == 7_000

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from headwayd.domain.model import Outcome
+from headwayd.domain.model import Outcome, Policy
 
 # Whoever stands among the first so many is told every step (P-WATCH-3).
 NEAR = 20
@@ -114,9 +114,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where some messages are, and the whole line, all at one instant. `shape` is None if it was not asked for, or is
-    too large to be told: then only asking tells positions."""
+    """Where some messages are, and the whole line, all at one instant. `polls` has the policy's poll part only. `shape`
+    is None if it was not asked for, or is too large to be told: then only asking tells positions."""
 
+    polls: Policy
     numbers: LineNumbers
     places: Sequence[MessagePlace]
     shape: Shape | None = None
@@ -156,7 +157,8 @@ class Event:
 class Feed:
     """What happened to a queue since a known number of events. `events` is None if some are no longer known: then ask
     for places anew. A ticket that the head has passed without an event was taken by a foreign client; one that had come
-    back before has an event of its own then."""
+    back before has an event of its own then. `polls` has the policy's poll part only."""
 
+    polls: Policy
     numbers: LineNumbers
     events: Sequence[Event] | None = field(default=())

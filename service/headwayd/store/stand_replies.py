@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, PlaceLost, PollTooSoon
 from headwayd.domain.leases import all_leases
-from headwayd.domain.model import Delivery, GetOrder, Policy, Settlement
+from headwayd.domain.model import Delivery, GetOrder, Settlement
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.ports import GetStep, Wait
 from headwayd.store import delivery_replies, replies, tokens, watch_replies
@@ -30,14 +29,6 @@ def not_standing(reply: Sequence[Any], queue: str) -> HeadwayError | None:
 _GET_EACH_AT, _GET_ENDED_AT, _GET_SETTLED_AT = 16, 17, 18
 _NEAR_AT, _NUMBERS_AT = 4, 5
 _WAITS = {one.value.encode(): one for one in Wait} | {b"": Wait.NOTHING}
-_ANY_POLICY = Policy()
-
-
-@lru_cache(maxsize=256)  # most answers tell the same, and a policy has many fields
-def _polls(base_ms: int, per_position_ms: int, longest_ms: int) -> Policy:
-    if not base_ms:  # told only to those who stand in line
-        return _ANY_POLICY
-    return Policy(poll_base_ms=base_ms, poll_per_position_ms=per_position_ms, poll_max_ms=longest_ms)
 
 
 def get_step(reply: Sequence[Any], leases: Sequence[str]) -> GetStep:
@@ -77,7 +68,7 @@ def _step(reply: Sequence[Any], given: Sequence[Delivery], settled: Sequence[Set
         position=int(reply[8]),
         length=int(reply[9]),
         limit=int(reply[10]),
-        polls=_polls(*reply[11:14]),
+        polls=watch_replies.polls(*reply[11:14]),
         was_dropped=int(reply[14]) == 1,
         left=int(reply[15]),
         ended=int(reply[_GET_ENDED_AT]),
@@ -89,7 +80,7 @@ def footings(reply: Sequence[Any]) -> Footings:
     rows_at = _NUMBERS_AT + watch_replies.NUMBERS
     rows = reply[rows_at:]
     return Footings(
-        polls=_polls(*map(int, reply[1:_NEAR_AT])),
+        polls=watch_replies.polls(*map(int, reply[1:_NEAR_AT])),
         near_number=int(float(reply[_NEAR_AT])) if reply[_NEAR_AT] else None,
         numbers=watch_replies.line_numbers(reply[_NUMBERS_AT:rows_at]),
         footings=[

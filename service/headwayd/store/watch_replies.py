@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
-from headwayd.domain.model import Outcome
+from headwayd.domain.model import Outcome, Policy
 from headwayd.domain.places import (
     Event,
     Feed,
@@ -19,6 +20,16 @@ from headwayd.domain.places import (
 from headwayd.store.replies import OUTCOMES, progress_of, text
 
 NUMBERS = 19
+_NUMBERS_AT = 4  # behind what a policy says of polls
+_ANY_POLICY = Policy()
+
+
+@lru_cache(maxsize=256)  # most answers tell the same, and a policy has many fields
+def polls(base_ms: int, per_position_ms: int, longest_ms: int) -> Policy:
+    """The poll part of a policy; any, if it was not told."""
+    if not base_ms:
+        return _ANY_POLICY
+    return Policy(poll_base_ms=base_ms, poll_per_position_ms=per_position_ms, poll_max_ms=longest_ms)
 
 
 def line_numbers(values: Sequence[Any]) -> LineNumbers:
@@ -51,8 +62,8 @@ def line_numbers(values: Sequence[Any]) -> LineNumbers:
 
 def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
     """The reply of places.lua, from its status on."""
-    numbers = line_numbers(reply[1 : 1 + NUMBERS])
-    at = 1 + NUMBERS
+    at = _NUMBERS_AT + NUMBERS
+    numbers = line_numbers(reply[_NUMBERS_AT:at])
     has_shape, count = text(reply[at]) == "1", int(reply[at + 1])
     returned = [int(order) for order in reply[at + 2 : at + 2 + count]]
     at += 2 + count
@@ -60,6 +71,7 @@ def places(reply: Sequence[Any], message_ids: Sequence[str]) -> Places:
     gaps = [int(ticket) for ticket in reply[at + 1 : at + 1 + count]]
     at += 1 + count
     return Places(
+        polls=polls(*map(int, reply[1:_NUMBERS_AT])),
         numbers=numbers,
         places=[_place(name, reply[at + 9 * i : at + 9 * i + 9]) for i, name in enumerate(message_ids)],
         shape=Shape(returned=returned, gaps=gaps) if has_shape else None,
@@ -86,11 +98,10 @@ def _place(name: str, row: Sequence[Any]) -> MessagePlace:
 
 def feed(reply: Sequence[Any]) -> Feed:
     """The reply of feed.lua, from its status on."""
-    numbers = line_numbers(reply[1 : 1 + NUMBERS])
-    at = 1 + NUMBERS
-    if text(reply[at]) == "0":
-        return Feed(numbers=numbers, events=None)
-    return Feed(numbers=numbers, events=[_event(entry) for entry in reply[at + 1 :]])
+    at = _NUMBERS_AT + NUMBERS
+    numbers = line_numbers(reply[_NUMBERS_AT:at])
+    events = None if text(reply[at]) == "0" else [_event(entry) for entry in reply[at + 1 :]]
+    return Feed(polls=polls(*map(int, reply[1:_NUMBERS_AT])), numbers=numbers, events=events)
 
 
 def _event(entry: bytes) -> Event:

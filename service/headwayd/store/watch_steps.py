@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
-from headwayd.domain.model import Policy
 from headwayd.domain.places import Feed, Places
 from headwayd.store import replies, watch_replies
 from headwayd.store.asking import Asking
@@ -64,10 +63,9 @@ class WatchSteps(Asking):
 
 def _blocked_places(reply: Sequence[Any]) -> BlockedPlaces:
     """The reply of blocked.lua, from its status on."""
-    base, per_position, longest = (int(value) for value in reply[1:_BLOCKED_NUMBERS_AT])
     positions_at = _BLOCKED_NUMBERS_AT + watch_replies.NUMBERS
     return BlockedPlaces(
         numbers=watch_replies.line_numbers(reply[_BLOCKED_NUMBERS_AT:positions_at]),
-        polls=Policy(poll_base_ms=base, poll_per_position_ms=per_position, poll_max_ms=longest),
+        polls=watch_replies.polls(*map(int, reply[1:_BLOCKED_NUMBERS_AT])),
         positions=[int(position) for position in reply[positions_at:]],
     )

@@ -198,6 +198,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=WIRE + "test_consume.py::test_a_place_on_a_stream_has_the_hints_of_the_queues_policy",
     ),
     Mutant(
+        name="hints-of-the-first-policy",
+        defect="Who watches messages is told hints by the policy as it was when somebody began to.",
+        file="engine/watching/feed.py",
+        old="        self._known.set_policy(read.polls)\n",
+        new="",
+        test="tests/unit/watching/test_feed.py::test_hints_are_of_the_policy_as_it_is_now",
+    ),
+    Mutant(
+        name="hints-of-the-queue-before",
+        defect="Who watches messages of a queue that was made anew is told hints by the policy of the one before.",
+        file="engine/watching/feed.py",
+        old="            self._known.set_policy(places.polls)\n",
+        new="",
+        test="tests/unit/watching/test_feed.py::test_hints_of_a_queue_made_anew_are_of_its_own_policy",
+    ),
+    Mutant(
         name="settles-dropped-at-half-close",
         defect="What was asked for before the half-close is not done.",
         file="engine/read_ahead.py",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headwayd.domain.errors import HeadwayError, QueueNotFound
-from headwayd.domain.model import Outcome
+from headwayd.domain.model import Outcome, Policy
 from headwayd.domain.places import (
     Event,
     Feed,
@@ -27,6 +27,7 @@ class FakeQueue:
 
     def __init__(self, generation: str = "g1") -> None:
         self.generation = generation
+        self.policy = Policy()
         self.now = 1_000
         self.head = self.tail = self.departed = self.seq = 0
         self.line: list[int] = []  # the tickets that wait, in order
@@ -156,6 +157,7 @@ class FakeQueue:
     def places_of(self, names: Sequence[str], *, with_shape: bool) -> Places:
         """Where messages are, and the line."""
         return Places(
+            polls=self.policy,
             numbers=self.numbers,
             places=[self.place(name) for name in names],
             shape=self.shape if with_shape else None,
@@ -163,7 +165,7 @@ class FakeQueue:
 
     def read(self, logged: int) -> Feed:
         """What happened since."""
-        return Feed(numbers=self.numbers, events=self.log[logged:])
+        return Feed(polls=self.policy, numbers=self.numbers, events=self.log[logged:])
 
 
 class FakeStore:
@@ -196,7 +198,7 @@ class FakeStore:
     async def feed(self, _name: str, *, generation: str, logged: int, budget_s: float) -> Feed:
         queue = await self._ask("feed", budget_s)
         if generation != queue.generation or logged > len(queue.log):
-            return Feed(numbers=queue.numbers, events=None)
+            return Feed(polls=queue.policy, numbers=queue.numbers, events=None)
         return queue.read(logged)
 
     async def describe(self, name: str, *, budget_s: float) -> Any:

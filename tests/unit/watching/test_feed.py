@@ -10,6 +10,8 @@ import pytest
 
 from harness import eventually
 from headwayd.domain.errors import OutcomeUnknown, QueueNotFound, ShuttingDown, StoreUnavailable
+from headwayd.domain.hints import poll_hints
+from headwayd.domain.model import Policy
 from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting, WatchOrder
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Tasks
@@ -54,6 +56,33 @@ async def test_a_move_of_the_head_costs_the_same_however_many_watch(watching: Wa
     assert store.asked["places"] == before["places"]
     for stream in streams:
         await stream.aclose()
+
+
+def polled_every(ms: int) -> Policy:
+    return Policy(poll_base_ms=ms, poll_per_position_ms=0, poll_max_ms=ms)
+
+
+async def test_hints_are_of_the_policy_as_it_is_now(watching: Watching, store: FakeStore) -> None:
+    assert store.queue is not None
+    async with aclosing(watch(watching, "m5")) as stream:
+        first = await next_of(stream)
+        store.queue.policy = polled_every(7_000)
+        store.queue.lease()
+        watching.kick("q")
+        then = await next_of(stream)
+    assert first.hints == poll_hints(Policy(), first.position)
+    assert then.hints.poll_min_ms == 7_000
+
+
+async def test_hints_of_a_queue_made_anew_are_of_its_own_policy(watching: Watching, store: FakeStore) -> None:
+    async with aclosing(watch(watching, "m5")) as old:
+        await next_of(old)
+        made = FakeQueue("g2")
+        made.now, made.policy = 1_000_000, polled_every(7_000)
+        name = made.put()
+        store.queue = made
+        async with aclosing(watch(watching, name)) as stream:
+            assert (await next_of(stream)).hints.poll_min_ms == 7_000
 
 
 async def test_it_ends_when_nobody_watches(watching: Watching, tasks: Tasks) -> None:

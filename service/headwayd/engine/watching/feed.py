@@ -37,7 +37,6 @@ READ_AT_LEAST_EVERY_S = 9.0  # the store logs for 15 s after a look
 MOST_IDS = 1_000  # asked for in one step
 _COLLECT_S = 0.005  # newcomers of the same moment are asked about together
 _ASK_EVERY_S = 0.1  # about the others
-_POLICY_EVERY_S = 10.0
 _BUDGET_S = 2.0
 _LEAST_BUDGET_S = 0.02
 _TROUBLE_PAUSE_S = 0.25
@@ -64,7 +63,6 @@ class Feed:
         self._newcomers: dict[Watch, float] = {}  # and until when they must be answered
         self._trouble: HeadwayError | None = None  # of the last ask
         self._read_at = self._asked_at = float("-inf")
-        self._policy_at = float("-inf")
         self._is_armed = False
         self._is_calm = False  # the last read brought nothing new, and a change after it will be heard
         self._is_following = self._is_asking = False
@@ -203,8 +201,6 @@ class Feed:
             read = await self._store.feed(
                 self._queue, generation=base.generation, logged=base.logged, budget_s=_BUDGET_S
             )
-            if asked_at >= self._policy_at + _POLICY_EVERY_S:
-                await self._learn_policy(_BUDGET_S)
         except (QueueNotFound, QueueDeleted):
             self._known.end_all()
             return
@@ -218,6 +214,7 @@ class Feed:
         if self._known.base is not base:
             self._is_calm = False
             return  # track was lost meanwhile
+        self._known.set_policy(read.polls)
         self._known.take(read, Glance(read.numbers, asked_at), self._loop.time())
         self._find_out()
         self._announce()
@@ -260,17 +257,15 @@ class Feed:
             places = await self._store.places(
                 self._queue, list(batch), with_shape=self._known.wants_shape, budget_s=budget_s
             )
-            if self._policy_at < 0:
-                await self._learn_policy(budget_s)
         except HeadwayError as error:
             await self._ask_failed(batch, error)
             return
         self._trouble = None
         glance = Glance(places.numbers, asked_at)
-        begins = self._known.base is None
         if losses != self._known.losses or not self._known.accept(glance, places.shape):
             return  # they are asked about again
-        if begins:
+        if self._known.base is places.numbers:  # it begins anew
+            self._known.set_policy(places.polls)
             self._read_at = asked_at
             self._is_calm = False
             self._wake.set()
@@ -294,11 +289,6 @@ class Feed:
                     if self._newcomers.pop(watch, None) is not None:
                         watch.watcher.fail(error)
         await asyncio.sleep(_SHORT_PAUSE_S if self._newcomers else _TROUBLE_PAUSE_S)
-
-    async def _learn_policy(self, budget_s: float) -> None:
-        queue = await self._store.describe(self._queue, budget_s=budget_s)
-        self._known.set_policy(queue.policy)
-        self._policy_at = self._loop.time()
 
 
 def _has_changed(before: LineNumbers, after: LineNumbers) -> bool:

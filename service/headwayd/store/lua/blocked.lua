@@ -30,9 +30,7 @@ for i = 1, #blocked, 2 do
 end
 
 local reply = { ARGV[1], T.OK }
-for _, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
-  reply[#reply + 1] = text_of(policy_of(S, name))
-end
+add_polls(S, reply)
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
 for i = NAMES_AT, NAMES_AT + COUNT - 1 do
   local one = first[ARGV[i]]

@@ -3,10 +3,10 @@
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels
 -- ARGV[3] '1': tell the shape of the line, too; ARGV[4] most tickets of it
 -- ARGV[5…] names of messages
--- Reply: echo, OK, the numbers (include/numbers), '1' if the shape follows, count of those that came back, what these are
---        sorted by (include/blocks), count of gaps, these, then for each name: state ('waiting' | 'leased' | 'delayed' |
---        'dead' | 'finished' | 'unknown'), reference, position, attempt, progress, mark, result, last error, due; or why
---        there is no queue.
+-- Reply: echo, OK, the policy's poll_base_ms, poll_per_position_ms and poll_max_ms, the numbers (include/numbers), '1' if
+--        the shape follows, count of those that came back, what these are sorted by (include/blocks), count of gaps,
+--        these, then for each name: state ('waiting' | 'leased' | 'delayed' | 'dead' | 'finished' | 'unknown'), reference,
+--        position, attempt, progress, mark, result, last error, due; or why there is no queue.
 -- O(k log n + tickets told).
 -- @include numbers
 keep_keys()
@@ -16,6 +16,7 @@ keep_watching(S)
 commit(S, false, nil)
 local reply = { ARGV[1], T.OK }
 local function put_all(values) for _, value in ipairs(values) do reply[#reply + 1] = value end end
+add_polls(S, reply)
 put_all(line_numbers(S))
 
 if ARGV[3] == '1' and S.returned + S.n_gaps <= tonumber(ARGV[4]) then

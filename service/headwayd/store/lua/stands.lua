@@ -19,9 +19,7 @@ for i = FIRST, #ARGV, 3 do
 end
 commit(S, false, nil)
 local reply = { ARGV[1], T.OK }
-for _, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
-  reply[#reply + 1] = text_of(policy_of(S, name))
-end
+add_polls(S, reply)
 reply[#reply + 1] = redis.call('ZRANGE', K.consumers, RANK - 1, RANK - 1, 'WITHSCORES')[2] or ''
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
 for i = FIRST, #ARGV, 3 do

@@ -17,6 +17,13 @@ local function consumers_of(S)
   return count, ready, awaited
 end
 
+-- Tells the policy's poll_base_ms, poll_per_position_ms and poll_max_ms.
+local function add_polls(S, reply)
+  for _, name in ipairs({ 'poll_base_ms', 'poll_per_position_ms', 'poll_max_ms' }) do
+    reply[#reply + 1] = text_of(policy_of(S, name))
+  end
+end
+
 local function rate_text(S, name) return string.format('%.6f', decayed(S, name) / RATE_SPAN_MS * 1000) end
 
 local function line_numbers(S)
