@@ -342,3 +342,21 @@ async def test_what_an_interrupted_client_did_is_not_taken_for_what_the_next_one
     for role in ROLES:
         give_back(desk, role)
     assert await left(desk) == expected
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_what_a_version_saw_that_notes_nothing_is_not_counted_twice(desk: Desk, role: str) -> None:
+    """While a service is updated both versions see what foreign clients do."""
+    await desk.create()
+    await desk.put(b"1", b"2", b"3", ids=["m1", "m2", "m3"])
+    take(desk, role, "a")
+    if role == "producer":
+        desk.raw.lpush(desk.key("q"), b"foreign")
+    else:
+        desk.raw.rpop(desk.key("q"))
+    await desk.sweep()
+    desk.raw.hdel(desk.key("meta"), f"{role}_acted")
+    await desk.sweep()
+    give_back(desk, role)
+    assert await desk.withdraw("m3") == [""]
+    assert await left(desk) == ([b"1", b"2", b"foreign"] if role == "producer" else [b"2"])

@@ -95,8 +95,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="seen-of-another-name",
         defect="What an interrupted client did passes for what the next one does, which then acts unseen.",
         file=INCLUDE + "queue.lua",
-        old="  elseif select(2, act_of(S, role)) ~= holder then\n",
-        new="  elseif false then\n",
+        old="    if noted == text_of(S[seen]) and name ~= holder then",
+        new="    if false then",
         test=HALFWAY + "test_what_an_interrupted_client_did_is_not_taken_for_what_the_next_one_does",
     ),
     Mutant(

@@ -38,10 +38,12 @@ end
 
 local function holder_of(role) return redis.call('GET', role == 'producer' and K.producer or K.consumer) or '' end
 
--- When it was seen last that a role's holder acted without counting (ms), and the name by which it had the role.
+-- When it was seen last that a role's holder acted without counting (ms), how much had been seen by then, and the name
+-- by which it had the role.
 local function act_of(S, role)
-  local noted = rawget(S, role .. '_acted') or redis.call('HGET', K.meta, role .. '_acted') or '0 '
-  return string.match(noted, '^(%d+) (.*)$')
+  local noted = rawget(S, role .. '_acted') or redis.call('HGET', K.meta, role .. '_acted') or ''
+  local at, seen, name = string.match(noted, '^(%d+) (%d+) (.*)$')
+  return at or '0', seen or '', name or ''
 end
 
 -- More was seen of what the holders of a role do than they have counted; `acts` of it in this step. Each does one thing
@@ -53,9 +55,10 @@ local function note_uncounted(S, role, seen, counted, acts)
     set(S, seen, counted)
   elseif acts > 0 then
     set(S, seen, math.min(S[seen], counted + acts))
-    set(S, role .. '_acted', text_of(S.now) .. ' ' .. holder)
-  elseif select(2, act_of(S, role)) ~= holder then
-    set(S, seen, counted)
+    set(S, role .. '_acted', text_of(S.now) .. ' ' .. text_of(S[seen]) .. ' ' .. holder)
+  else
+    local _, noted, name = act_of(S, role)   -- of less than was seen: a version that notes nothing has seen more since
+    if noted == text_of(S[seen]) and name ~= holder then set(S, seen, counted) end
   end
 end
 
