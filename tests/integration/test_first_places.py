@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -66,3 +67,34 @@ async def test_the_first_wait_is_that_of_the_line_as_it_is_now(
     assert isinstance(first, ToldPlace)
     assert first.standing.position == 1
     assert (first.standing.eta is not None) == (befell == "nothing")
+
+
+async def test_a_step_that_is_taken_during_the_first_look_is_told(
+    desk: Desk, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumers = Consumers(desk.store, tasks.spawn, process="headway/exact/1/0")
+    standing = Standing(consumers, tasks.spawn, max_bytes=10**6, estimates=Estimates(WaitEstimator))
+    order, look = StandOrder(queue=desk.name), desk.store.footings
+    looking, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def held(queue: str, waiters: Any, **how: Any) -> Any:
+        if not waiters:
+            looking.set()
+            await goes_on.wait()
+        return await look(queue, waiters, **how)
+
+    before = standing.stand(order, budget_s=BUDGET_S)
+    await anext(before)
+    monkeypatch.setattr(desk.store, "footings", held)
+    async with aclosing(standing.stand(order, budget_s=BUDGET_S)) as told, asyncio.timeout(4):
+        first = asyncio.ensure_future(anext(told))
+        await looking.wait()
+        await before.aclose()
+        desk.raw.zremrangebyrank(desk.key("consumers"), 0, 0)  # nor comes it back to its place
+        goes_on.set()
+        positions = []
+        for one in (first, anext(told)):
+            place = await one
+            assert isinstance(place, ToldPlace)
+            positions.append(place.standing.position)
+        assert positions == [2, 1]

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import GetOrder
+from headwayd.domain.places import NEAR
 from headwayd.domain.standing import Standing as Place
 from headwayd.domain.standing import StandOrder, ToldOver, ToldPlace, ToldStander, ToldTurn
 from headwayd.engine.consumers import Consumers
@@ -124,6 +125,8 @@ class Standing:
                 stance.polls = first.polls
                 yield self.told(stance, first.at_ms, first.position, first.length, first.limit, is_estimated=has_looked)
                 follower.told(stance)
+                if first.position <= NEAR:  # what moved meanwhile was looked at without it
+                    follower.ask(stance)
             while not consumer.given.done():
                 await stance.news()
                 if consumer.given.done() or stance.footing is None or not stance.footing.position:
