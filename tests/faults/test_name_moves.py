@@ -79,19 +79,41 @@ async def test_who_listened_to_the_one_before_listens_to_the_other_and_keeps_wha
         await consuming.taken(2)
 
 
-async def test_who_writes_nothing_goes_over_too(pair: Pair) -> None:
-    """No refusal tells that it must, and nobody has ended its connections."""
+@pytest.fixture
+async def store(pair: Pair) -> AsyncIterator[RedisStore]:
+    """Where the name leads to, and heard there. Nothing is written by it."""
     store = RedisStore(
         pair.name.url, prefix="p", process=PROCESS, embedded=False, call_timeout=timedelta(seconds=BUDGET_S)
     )
-
-    async def is_heard() -> bool:
-        return PROCESS in await store.processes(budget_s=BUDGET_S) and listeners(pair.primary) == [PROCESS]
-
     try:
         await store.start()
-        await eventually(is_heard, within=WITHIN_S)
-        await pair.change_places()
-        await eventually(is_heard, within=WITHIN_S)
+        await eventually(lambda: is_heard(store, pair), within=WITHIN_S)
+        yield store
     finally:
         await store.close()
+
+
+async def is_heard(store: RedisStore, pair: Pair) -> bool:
+    """Whether it asks the primary, and listens there and nowhere else."""
+    return (
+        PROCESS in await store.processes(budget_s=BUDGET_S)
+        and listeners(pair.primary) == [PROCESS]
+        and listeners(pair.replica) == []
+    )
+
+
+async def test_who_writes_nothing_goes_over_too(pair: Pair, store: RedisStore) -> None:
+    """No refusal tells that it must, and nobody has ended its connections."""
+    await pair.change_places()
+    await eventually(lambda: is_heard(store, pair), within=WITHIN_S)
+
+
+async def test_where_both_take_writes_it_goes_over_once_what_listens_has(pair: Pair, store: RedisStore) -> None:
+    """Else it would listen to the one, ask the other, and connect anew for ever."""
+    with pair.replica.client() as client:
+        client.replicaof("NO", "ONE")
+    pair.primary, pair.replica = pair.replica, pair.primary
+    pair.name.upstream = pair.primary.port
+    with pair.replica.client() as before:
+        before.client_kill_filter(_type="pubsub")
+    await eventually(lambda: is_heard(store, pair), within=WITHIN_S)

@@ -142,7 +142,8 @@ class Link:
         """All that have come, as far as connections are free; the others wait, and go together when one is."""
         self._is_flushing = False
         while self._pending and self._places:
-            calls, self._pending = self._pending[:_MOST_IN_A_PIPELINE], self._pending[_MOST_IN_A_PIPELINE:]
+            calls = self._pending[:_MOST_IN_A_PIPELINE]
+            del self._pending[:_MOST_IN_A_PIPELINE]
             self._start(Scripts(self, calls, is_long=False))
         if self._pending:
             self._forget_late()

@@ -110,8 +110,11 @@ class StandSteps(Asking):
         was_heard = self._hints.are_heard
         heard = await ask_each(self._servers.links, lambda link: self._listeners(link, pattern), within_s=budget_s)
         names = frozenset(replies.text(name)[len(channel) :] for names in heard for name in names)
-        if was_heard and self._process not in names and not self._servers.is_cluster:
-            self._hints.renew()  # it was another server that was listened to
+        is_heard = was_heard and self._hints.are_heard  # all the while
+        if is_heard and self._process not in names and not self._servers.is_cluster:
+            # It listens to another server than it asks. Which one the name leads to is not known: both go there now.
+            self._servers.links[0].drop_connections()
+            self._hints.renew()
         return names
 
     async def _listeners(self, link: Link, pattern: str) -> list[bytes]:

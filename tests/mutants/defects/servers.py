@@ -61,8 +61,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="heard-elsewhere",
         defect="A process whose calls go to another server now still listens to the one before, and counts as gone.",
         file="store/stand_steps.py",
-        old="            self._hints.renew()  # it was",
-        new="            pass  # it was",
+        old="            self._hints.renew()\n",
+        new="",
         test=_MOVES + "test_who_listened_to_the_one_before_listens_to_the_other_and_keeps_what_it_holds",
     ),
     Mutant(
