@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from client.fake_service import Failure, FakeQueue, FakeService
-from headway.core import Connection, Lease, Worker, connecting, errors, watch
+from headway.core import Connection, Lease, Worker, connecting, errors, watch, working
 from headway.v1 import admin_service_pb2 as admin_pb
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery, Message, OnDuplicate, Settled, SettleResult
@@ -250,6 +250,28 @@ async def test_worker_keeps_the_name_of_its_get_until_one_is_answered_and_extend
     *lost, answered, other = [request.attempt_id for request in service.requests("Get")]
     assert lost == [answered] * 5
     assert other != answered
+
+
+async def test_worker_that_is_stopped_behind_a_lost_answer_gives_back_what_that_leased(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    monkeypatch.setattr(working, "pause_seconds", lambda *_: 60.0)
+    await _put(connection, Message(payload=b"1"))
+    service.fail_next("Get", LOST, times=5)
+    stop = asyncio.Event()
+
+    async def handle(_: Lease) -> None:
+        raise AssertionError
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(Worker(connection, "q", handle, stop=stop).run())
+        await service.wait_for(lambda: len(service.requests("Get")) == 5)
+        stop.set()
+    *lost, last = service.requests("Get")
+    assert [each.attempt_id for each in lost] == [last.attempt_id] * len(lost)
+    assert not last.HasField("wait")
+    assert [each.keep_attempt for each in service.requests("Delay")] == [True]
 
 
 async def test_watch_yields_the_generated_messages_until_the_last_word(

@@ -8,6 +8,7 @@ from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
 from types import TracebackType
 from typing import Self
+from urllib.parse import unquote
 
 import grpc
 
@@ -74,7 +75,7 @@ def _refuse_names(target: str) -> None:
     if "," not in told or scheme not in _LISTS:
         return
     form, kind = _LISTS[scheme]
-    for address in told.split(","):
+    for address in unquote(told).lstrip("/").split(","):  # as gRPC reads them
         found = form.fullmatch(address)
         try:
             kind(found[1] if found else "")

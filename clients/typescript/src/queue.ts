@@ -96,8 +96,8 @@ export class Queue {
           await lease?.handle(handler).catch(warn);
         } catch (caught) {
           const error = HeadwayError.from(caught, signal);
-          if (!error.isPassing) {
-            // If that is a failure, the other slots stop too.
+          if (signal.aborted || !error.isPassing) {
+            // Stopped, it has given back what it leased. If that is a failure, the other slots stop too.
             return signal.aborted || error.is(ErrorReason.QUEUE_DRAINED) ? undefined : ending.abort(error);
           }
           warn(error);

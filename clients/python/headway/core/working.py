@@ -50,7 +50,7 @@ class Worker:
     async def slot(self) -> None:
         """Handles one message after the other."""
         tries, name = 0, uuid4().hex  # that failed in a row, and the name of them all
-        while not self.stopping.done():
+        while not self.stopping.done() or tries:  # stopped behind one that failed it asks once more, and gives back
             try:
                 # A longer wait saves calls, a shorter one notices a lost service sooner. The name stays until a Get is
                 # answered: one that failed may have leased something.
