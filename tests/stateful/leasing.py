@@ -113,7 +113,7 @@ class Leasing(QueueState):
 
     def _put_aside(self, ticket: int, message: Msg, wait: int) -> None:
         del self.messages[ticket]
-        if message.token:
+        if message.has_holder:
             self.ended[ticket] = ("delayed", message.token)
         message.name = self.name_of(("ticket", ticket), message) if not message.id else ""
         self._delay(message, self.now + wait)

@@ -58,7 +58,7 @@ class Model(Leasing):
         message = Msg(payload, given, expires_at=self.now + lives if lives else 0)
         if found and found.where == "waiting" and not delay:
             old = self.messages[found.ref]
-            if old.token:
+            if old.has_holder:
                 self.ended[found.ref] = ("replaced", old.token)
             self.messages[found.ref] = message
             self.withdrawn += 1
@@ -93,12 +93,12 @@ class Model(Leasing):
             del self.delayed[found.ref]
         elif found.where == "dead":
             for (kind, ticket), message in self.dead:
-                if message.id == given and kind == "ticket" and message.token:
+                if message.id == given and kind == "ticket" and message.has_holder:
                     self.ended[ticket] = ("replaced", message.token)
             self.dead = [entry for entry in self.dead if entry[1].id != given]
         else:
             message = self.messages.pop(found.ref)
-            if message.token:
+            if message.has_holder:
                 self.ended[found.ref] = ("replaced", message.token)
             if found.where == "leased":
                 del self.leased[found.ref]
@@ -117,7 +117,7 @@ class Model(Leasing):
                 self._leave(found.ref)
                 message = self.messages.pop(found.ref)
                 self._finish(("ticket", found.ref), message, "WITHDRAWN")
-                if message.token:
+                if message.has_holder:
                     self.ended[found.ref] = ("over", message.token)
                 results.append("withdrawn")
             elif found.where == "delayed":
@@ -147,7 +147,7 @@ class Model(Leasing):
                     moved.append(dead[name])
         for ref, message in moved:
             self.dead.remove((ref, message))
-            if message.token and ref[0] == "ticket":
+            if message.has_holder and ref[0] == "ticket":
                 self.ended[ref[1]] = ("delayed", message.token)
             message.name = "" if message.id else self.name_of(ref, message)
             message.failures, message.replays, message.expires_at = 0, message.replays + 1, 0
@@ -162,7 +162,7 @@ class Model(Leasing):
         for ticket in self.line:
             message = self.messages.pop(ticket)
             self._finish(("ticket", ticket), message, "WITHDRAWN")
-            if message.token:
+            if message.has_holder:
                 self.ended[ticket] = ("over", message.token)
         for seq, (_, message) in self.delayed.items():
             self._finish(("delayed", seq), message, "WITHDRAWN")
@@ -171,7 +171,7 @@ class Model(Leasing):
         if dead:
             for ref, message in self.dead:
                 self._finish(ref, message, "WITHDRAWN")
-                if message.token and ref[0] == "ticket":
+                if message.has_holder and ref[0] == "ticket":
                     self.ended[ref[1]] = ("over", message.token)
             self.dead = []
         self.withdrawn += sum(removed)

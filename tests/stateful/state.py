@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 OVER = 10**9  # no bound, no limit
 
 
+NOBODYS = "nobody's"
+
+
 @dataclass
 class Msg:
-    """A message wherever it is. `token` is the last lease given on it; `name` is what it is known by, once its ticket
-    no longer is its name."""
+    """A message wherever it is. `token` is the last lease given on it, or NOBODYS if that was given back while it was
+    not sure where it goes; `name` is what it is known by, once its ticket no longer is its name."""
 
     payload: bytes
     id: str = ""
@@ -21,6 +24,11 @@ class Msg:
     token: str = ""
     is_lapsed: bool = False  # the last lease ran out: a late ack is good
     cause: str = ""  # of its death
+
+    @property
+    def has_holder(self) -> bool:
+        """Whether it is known to whom it was given last."""
+        return self.token not in ("", NOBODYS)
 
 
 @dataclass
@@ -158,7 +166,7 @@ class QueueState:
             self._bury(ref, message, "expired")
             return
         self._finish(ref, message, "EXPIRED")
-        if message.token and ref[0] == "ticket":
+        if message.has_holder and ref[0] == "ticket":
             self.ended[ref[1]] = ("over", message.token)
         self.expired += 1
 

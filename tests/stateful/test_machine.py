@@ -17,6 +17,7 @@ from headwayd.domain.model import DelayOrder, OnDuplicate, Policy, Purged
 from headwayd.store import keys, scripts
 from stateful.clients import FOREVER_MS
 from stateful.machines import BUDGET, CLOCK, CLOCK_KEY, EXAMPLES, run_examples
+from stateful.state import NOBODYS
 from stateful.watching import WatchedMachine
 
 # How near to an end of the list an element is taken out at once, and how many one that comes back may have moved. In
@@ -185,6 +186,9 @@ class QueueMachine(WatchedMachine):
             order = DelayOrder(queue=self.name, leases=[token for _, token in live], delay_ms=0, keep_attempt=True)
             results = self.run(self.store.delay(order, **BUDGET))
             assert [r.settled.name for r in results] == model.delay(live, [], mode="delay", ms=0, keeps=True)
+            for ticket in model.returned:
+                if ticket in {ticket for ticket, _ in live}:
+                    model.messages[ticket].token = NOBODYS
         for role, counter in (("producer", "produced_messages"), ("consumer", "consumed_messages")):
             self.raw.incr(f"{base}:stats:{counter}")
             self.raw.lpush(f"{base}:{role}_free", 0)
