@@ -15,8 +15,8 @@ from headway.v1.message_pb2 import SETTLED_EXTENDED, Delivery, Progress, Settled
 
 # The results that say that a lease has no say any more: of any call, and of an Ack, which is too late for the dead.
 # Of a Delay, DEAD says that it is done.
-NO_SAY = {Settled.SETTLED_STALE: (LeaseStale, "stale"), Settled.SETTLED_GONE: (LeaseGone, "gone")}
-ACK_NO_SAY = NO_SAY | {Settled.SETTLED_DEAD: (LeaseStale, "over: the message is dead")}
+NO_SAY = {Settled.SETTLED_STALE: (LeaseStale, "is stale"), Settled.SETTLED_GONE: (LeaseGone, "is gone")}
+ACK_NO_SAY = NO_SAY | {Settled.SETTLED_DEAD: (LeaseStale, "is over: the message is dead")}
 _Span = timedelta | None  # None: what the policy says, or what is said where it is taken
 SHORTEST = timedelta(milliseconds=100)  # taken for the policy's span where nobody knows it: of a foreign message
 
@@ -53,14 +53,14 @@ class Lease:
         """
         ask = pb.GetRequest(queue=queue_name, wait=span(wait), lease=span(lease), attempt_id=attempt_id or uuid4().hex)
         try:
-            answer = await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)
+            told = await connection.call(connection.queues.Get, ask, on_lost=(lost := asyncio.Event()).set)
         except asyncio.CancelledError:  # its answer may be on the way
             ask.ClearField("wait")
             with suppress(Exception):
                 for each in (await connection.call(connection.queues.Get, ask, timeout=5.0)).deliveries:
                     await cls(connection, queue_name, each, SHORTEST).give_back(failed_with=None)
             raise
-        got = (cls(connection, queue_name, it, lease or policy_span(it), lost.is_set()) for it in answer.deliveries)
+        got = (cls(connection, queue_name, it, lease or policy_span(it), lost.is_set()) for it in told.deliveries)
         return next(got, None)
 
     async def ack(self, result: bytes = b"") -> SettleResult:
@@ -119,9 +119,8 @@ class Lease:
         if result.settled != SETTLED_EXTENDED:
             self.is_lost, self.settled = (True, None) if result.settled in no_say else (False, result)
             self.end()
-        if result.settled in no_say:
-            kind, text = no_say[result.settled]
-            raise kind(f"the lease of {self.delivery.message.id!r} is {text}", metadata={"queue": self.queue_name})
+        if said := no_say.get(result.settled):
+            raise said[0](f"the lease of {self.delivery.message.id!r} {said[1]}", metadata={"queue": self.queue_name})
         return result
 
     def end(self) -> None:
@@ -131,7 +130,8 @@ class Lease:
     async def confirm(self, *, within: float) -> bool:
         """Extends the lease and tells whether the service answered; what it said stands in `is_lost`."""
         try:
-            return bool(await asyncio.wait_for(self.renew(), within))
+            async with asyncio.timeout(within):
+                return bool(await self.renew())
         except Exception as error:  # noqa: BLE001 - the loop's guard: a token may be lacking for a while
             log.warning("could not extend the lease of message %r: %r", self.delivery.message.id, error)
             self._loss = error if self.is_lost else None
