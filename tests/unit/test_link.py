@@ -460,3 +460,25 @@ async def test_where_it_does_not_matter_which_server_it_is_none_is_asked(store: 
         store.run = "other"
     assert (link.refusal, len(store.connections)) == ("", 2)
     await link.close()
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+async def test_for_who_still_waits_when_the_link_is_closed_no_connection_is_opened(
+    store: FakeStore, is_long: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = Link(cast(ConnectionSource, store), call_timeout_s=60)
+    busy = []
+    for number in range(16):  # it is silent
+        busy.append(call(link, f"{number}", is_long=False))
+        await settled()
+    waiting = [call(link, f"late {number}", is_long=is_long) for number in range(5)]
+    await settled()
+    monkeypatch.setattr(link, "_call_timeout_s", 0.0)
+    await link.close()
+    await settled()
+    assert {type(error) for error in await asyncio.gather(*busy, return_exceptions=True)} == {OutcomeUnknown}
+    assert len(store.connections) == 16
+    assert all(connection.is_closed for connection in store.connections)
+    for one in waiting:
+        with pytest.raises(StoreUnavailable):
+            await one

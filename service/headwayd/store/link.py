@@ -96,6 +96,7 @@ class Link:
         self._long_count = 0  # on their way
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
+        self._is_closed = False
         self._rest = asyncio.Event()  # nothing is under way
         self._rest.set()
 
@@ -186,6 +187,8 @@ class Link:
     async def _begin_on_another(self, pipeline: Pipeline) -> None:
         generation = self._generation
         try:
+            if self._is_closed:  # they waited until then
+                raise ConnectionAbortedError
             connection = await self._source.open()
             transacts = await may_transact(connection)
             if self._run and (run := await run_of(connection)) != self._run:
@@ -297,6 +300,7 @@ class Link:
                 await self._rest.wait()
         except TimeoutError:
             pass
+        self._is_closed = True
         for task in set(self._tasks):
             task.cancel()
         for wire in (*self._idle, *self._busy):
