@@ -17,6 +17,7 @@ from headwayd.store.trouble import checked
 
 _FOUND_AT_ONCE = 1_000  # leases that a step looks at
 _RELEASED_AT_ONCE = 200  # some milliseconds of the store
+_REPLICATION = ("INFO", "replication")
 _NOT_WAITED_FOR = PollHints(poll_min_ms=0, poll_max_ms=-1)
 
 
@@ -120,8 +121,9 @@ class StandSteps(Asking):
     async def _listeners(self, link: Link, pattern: str) -> list[bytes]:
         """The channels. A server that has become a replica may not be the one any more that the name leads to, and
         closes nothing."""
-        channels, replication = await link.commands(("PUBSUB", "CHANNELS", pattern), ("INFO", "replication"))
-        if not self._servers.is_cluster and is_replica(replication):
+        look = ("PUBSUB", "CHANNELS", pattern)
+        channels, *replication = await link.commands(look, *(() if self._servers.is_cluster else (_REPLICATION,)))
+        if any(map(is_replica, replication)):
             link.drop_connections()
         found: list[bytes] = checked(channels)
         return found
