@@ -2035,8 +2035,8 @@ export const QueueService: GenService<{
    * producer line as long as the stream lasts. What befalls a batch because of its queue is told of each of its
    * messages, and the stream goes on: QUEUE_NOT_FOUND, QUEUE_CLOSED, QUEUE_FULL, QUEUE_DELETED, DUPLICATE_MESSAGE,
    * ROLE_IN_USE. Any other error ends the stream and is that of the first batch without an answer; those behind it were
-   * not begun: TOO_LARGE, STORE_FULL. With OUTCOME_UNKNOWN that is true of all batches without an answer. Ends with OK when the sender is done and all is answered. Idempotent by message
-   * id.
+   * not begun: TOO_LARGE, STORE_FULL. With OUTCOME_UNKNOWN that is true of all batches without an answer. Ends with OK
+   * when the sender is done and all is answered. Idempotent by message id.
    *
    * @generated from rpc headway.v1.QueueService.Produce
    */
@@ -2052,8 +2052,10 @@ export const QueueService: GenService<{
    * Deliveries come in batches as large as credit, slots and `Limits.max_response_bytes` allow. If there is nothing to
    * lease the stream stands in the consumer line and is told its place. Steps are done in the order sent, their results
    * told in that order. Half-closing ends the stream with OK once all steps are answered. Ends with `drained` and OK when
-   * the queue is closed and nothing is left. Trouble with the store ends it only if it meets a settle or the start. To
-   * resume after any error, begin anew. Errors: QUEUE_NOT_FOUND, QUEUE_DELETED, SHUTTING_DOWN.
+   * the queue is closed and nothing is left. Trouble with the store ends it only if it meets a settle or the start:
+   * STORE_UNAVAILABLE, STORE_FULL, NOT_DURABLE, OUTCOME_UNKNOWN, which is also what a stream is told that is cut off with
+   * steps not answered. A step that is none ends it: FIELD_INVALID, NAME_REFUSED, TOO_LARGE. To resume after any error,
+   * begin anew. Other errors: QUEUE_NOT_FOUND, QUEUE_DELETED, SHUTTING_DOWN.
    *
    * @generated from rpc headway.v1.QueueService.Consume
    */
