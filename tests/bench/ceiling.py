@@ -4,18 +4,19 @@
     nothing; once as one server of grpc.aio, and once as the servers on one address that Headway has. Put is driven by
     h2load. Get with the ack of the delivery before needs a new request each time, which h2load cannot make, so it is
     driven by http2.py; and so is the echo that it is compared with.
-(b) The same scripts with the same arguments, sent by redis-benchmark in pipelines: what the store alone could do.
+(b) All that the service asks of its store under load, asked of another one again (store_alone.py): what the store alone
+    could do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
+import itertools
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
@@ -25,7 +26,7 @@ from bench.http2 import flood
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
 from bench.rig import Bench, empty_service, started
-from bench.store_alone import CLIENTS, PIPELINE, recorded, store_alone
+from bench.store_alone import another_store, asked_again, recorded, steps
 from bench.tables import Table, arguments, made_by, spread, write
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -34,7 +35,7 @@ SERVICE = "/headway.v1.QueueService"
 CONNECTIONS, IN_FLIGHT = 4, 100
 ACCEPTORS = 4  # the setting's default
 BODY = b"x" * 100
-BATCHES = (1, 100)
+BATCH = 500  # of a Put that fills a queue
 TIMEOUT_S = 120
 
 
@@ -95,8 +96,17 @@ async def echoed(address: str, calls: int) -> float:
     ).rate
 
 
-async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list[float]]:
-    """(a), and the rates of Put."""
+async def fill(bench: Bench, messages: int, queue: str) -> None:
+    """Where h2load is not there to put them."""
+    stub = bench.stubs[0]
+    await stub.Create(pb.CreateRequest(queue=queue))
+    for start in range(0, messages, BATCH):
+        some = [Message(payload=BODY)] * min(BATCH, messages - start)
+        await stub.Put(pb.PutRequest(queue=queue, messages=some))
+
+
+async def against_echo(bench: Bench, program: str | None, runs: int, calls: int) -> Table:
+    """(a); Put only with h2load."""
     table = Table(
         "Unary calls against an empty grpc.aio service",
         [
@@ -113,9 +123,6 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
         f" one server of grpc.aio, as usual; then {ACCEPTORS} on one address; then as many of the kind"
         " that Headway serves by.",
     )
-    program = h2load.installed()
-    if program is None:
-        return table, []
     puts, gets = [], []
     kinds = ((1, False), (ACCEPTORS, False), (ACCEPTORS, True))
     empties: dict[tuple[int, bool], list[float]] = {kind: [] for kind in kinds}
@@ -128,71 +135,82 @@ async def against_echo(bench: Bench, runs: int, calls: int) -> tuple[Table, list
         }
         for n in range(runs + 1):
             queue = f"ceiling-{n}"
-            for kind, address in addresses.items():
-                empties[kind].append(await puts_a_second(program, address, message, calls))
-            puts.append(await put(bench, program, calls, queue))
+            if program is None:
+                await fill(bench, calls, queue)
+            else:
+                for kind, address in addresses.items():
+                    empties[kind].append(await puts_a_second(program, address, message, calls))
+                puts.append(await put(bench, program, calls, queue))
             for kind, address in addresses.items():
                 empty_gets[kind].append(await echoed(address, calls))
             gets.append(await get(bench, calls, queue))
     for name, ours, theirs in (("Put", puts, empties), ("Get + Ack in one call", gets, empty_gets)):
+        if not ours:
+            continue
         row = [name, spread(ours[1:])]
         for others in theirs.values():
             ratios = [mine / other for mine, other in zip(ours[1:], others[1:], strict=True)]
             row += [spread(others[1:]), f"{statistics.median(ratios):.2f}"]
         table.add(*row)
-    return table, puts[1:]
+    return table
 
 
-async def alone(bench: Bench, program: str, batch: int, messages: int) -> tuple[float, float]:
-    """Messages per second that the store puts, and leases, in batches, without a service."""
-    queue, stub = f"alone-{batch}", bench.stubs[0]
-    await stub.Create(pb.CreateRequest(queue=queue))
-    put_one = partial(stub.Put, pb.PutRequest(queue=queue, messages=[Message(payload=BODY)] * batch))
-    get_one = partial(stub.Get, pb.GetRequest(queue=queue, max_messages=batch))
-    putting = await recorded(bench, "put", put_one)
-    puts = await store_alone(program, bench, putting, messages // batch)
-    getting = await recorded(bench, "get", get_one)
-    gets = await store_alone(program, bench, getting, messages // batch)
-    left = (await stub.Describe(pb.DescribeRequest(queue=queue))).queue.counts.length
-    assert left == 0, f"{left} messages were left"
-    await stub.Delete(pb.DeleteRequest(queue=queue))
-    return puts * batch, gets * batch
+@dataclass(frozen=True)
+class Load:
+    """A way to put so many messages into a new queue, and then to get and acknowledge them; `run` tells how many a
+    second it was of each."""
+
+    way: str
+    messages: int
+    run: Callable[[], Awaitable[tuple[float, float]]]
 
 
-def streamed(messages: int, runs: int, folder: Path, address: str) -> tuple[list[float], list[float]]:
-    """Messages per second that four Produce streams put, in batches of 100, and that four Consume streams then get and
-    acknowledge."""
+def singly(bench: Bench, program: str, calls: int) -> Load:
+    """By single calls."""
+    numbers = itertools.count()
+
+    async def run() -> tuple[float, float]:
+        queue = f"single-{next(numbers)}"
+        return await put(bench, program, calls, queue), await get(bench, calls, queue)
+
+    return Load("single calls", calls, run)
+
+
+def streamed(bench: Bench, messages: int, folder: Path) -> Load:
+    """By four Produce streams, in batches of 100, and by four Consume streams then."""
     cell = Cell(messages, len(BODY), CONNECTIONS, patience_s=TIMEOUT_S)
-    contest = Contest(CATALOGUE["Headway, streams"], cell, address, folder)
-    done = [contest.one_after_the_other() for _ in range(runs)]
-    assert not any(fault for _, _, fault in done), done
-    return [puts for puts, _, _ in done], [takes for _, takes, _ in done]
+    contest = Contest(CATALOGUE["Headway, streams"], cell, bench.services[0].address, folder)
+
+    async def run() -> tuple[float, float]:
+        puts, takes, fault = await asyncio.to_thread(contest.one_after_the_other)
+        assert not fault, fault
+        return puts, takes
+
+    return Load("4 streams, batches of 100", messages, run)
 
 
-async def against_store(bench: Bench, runs: int, messages: int, unary: Sequence[float]) -> Table:
+async def against_store(bench: Bench, runs: int, loads: Sequence[Load]) -> Table:
     """(b)"""
+    told = "; ".join(f"{load.messages:,} messages by {load.way}" for load in loads)
     table = Table(
         "Messages against what the store alone does",
-        ["100 B", "through Headway, messages/s", "the same script alone, messages/s", "ratio"],
-        f"{messages:,} messages; redis-benchmark with {CLIENTS} connections, {PIPELINE} calls ahead on each;"
-        f" median (least–most) of {runs} runs.",
+        ["100 B", "messages in a step", "through Headway, messages/s", "the same steps alone, messages/s", "ratio"],
+        f"{told}. The steps are those of one more run under load, asked of another store by one connection; median"
+        f" (least–most) of {runs} runs of both, in turn.",
     )
-    program = shutil.which("redis-benchmark")
-    if program is None:
-        print("left out: redis-benchmark is not installed (make bench-peers-setup)")
-        return table
-    store = {batch: [await alone(bench, program, batch, messages) for _ in range(runs)] for batch in BATCHES}
-    with tempfile.TemporaryDirectory(prefix="hw-") as folder:
-        address = bench.services[0].address
-        puts, takes = await asyncio.to_thread(streamed, messages, runs, Path(folder), address)
-    rows = (("Put, single calls", unary, BATCHES[0]), ("Put, 4 streams, batches of 100", puts, BATCHES[-1]))
-    for name, ours, batch in rows:
-        theirs = [alone for alone, _ in store[batch]]
-        ratio = f"{statistics.median(ours) / statistics.median(theirs):.2f}" if ours else ""
-        table.add(name, spread(ours) if ours else "", spread(theirs), ratio)
-    table.add("Get + Ack, 4 streams, batches of 100", spread(takes), "", "")
-    for batch in BATCHES:
-        table.add(f"lease, batches of {batch}", "", spread([gets for _, gets in store[batch]]), "")
+    with another_store(bench) as store:
+        for load in loads:
+            await load.run()  # warms up
+            recording = await recorded(bench, load.run)
+            through, alone = [], []
+            for _ in range(runs):
+                through.append(await load.run())
+                alone.append([load.messages / took for took in await asked_again(store, recording, load.messages)])
+            for at, (what, calls) in enumerate((("Put", recording.puts), ("Get + Ack", recording.takes))):
+                ours, theirs = [rates[at] for rates in through], [rates[at] for rates in alone]
+                ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+                name = f"{what}, {load.way}"
+                table.add(name, f"{load.messages / steps(calls):,.1f}", spread(ours), spread(theirs), f"{ratio:.2f}")
     return table
 
 
@@ -203,11 +221,19 @@ async def main() -> None:
     parser.add_argument("--messages", type=int, default=50_000, help="of a run in batches")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args()
+    program = h2load.installed()
     async with started(1) as bench:
-        first, unary = await against_echo(bench, options.runs, options.calls)
-    async with started(1) as bench:
-        second = await against_store(bench, options.runs, options.messages, unary)
-    write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, second])
+        first = await against_echo(bench, program, options.runs, options.calls)
+    with tempfile.TemporaryDirectory(prefix="hw-") as folder:
+        async with started(1) as bench:
+            loads = [streamed(bench, options.messages, Path(folder))]
+            if program is not None:
+                loads.insert(0, singly(bench, program, options.calls))
+            second = await against_store(bench, options.runs, loads)
+    if program is None:
+        print("without h2load that is half of the figures: they are not written into a file")
+    else:
+        write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, second])
 
 
 if __name__ == "__main__":
