@@ -324,18 +324,19 @@ class Load:
                 away_until = time.perf_counter() + said.retry_after_s * share
                 call.client.stays_away_until = max(call.client.stays_away_until, away_until)
 
-    def _calls(self, count: int) -> list[Call]:
-        """Of so many calls that are due now those that are made."""
-        now = time.perf_counter()
+    def _calls(self, count: int, due_at: float) -> list[Call]:
+        """Of so many calls, of which the first was due at this instant, those that are made. The others' is so little
+        later that it is taken for the same."""
         if not self._clients:
-            return [Call(now)] * count
+            return [Call(due_at)] * count
+        now = time.perf_counter()
         calls = []
         for _ in range(count):
             self._turn = (self._turn + 1) % len(self._clients)
             client = self._clients[self._turn]
             if client.running < self._plan.each_in_flight and client.stays_away_until <= now:
                 client.running += 1
-                calls.append(Call(now, client))
+                calls.append(Call(due_at, client))
         return calls
 
     async def run(self) -> Tally:
@@ -350,7 +351,8 @@ class Load:
             share = -(-wanted // len(connections))
             while wanted > 0:
                 count = min(share, wanted)
-                calls = self._calls(count)
+                due_at = began + self.tally.offered / plan.rate if plan.rate else time.perf_counter()
+                calls = self._calls(count, due_at)
                 connections[turn % len(connections)].call(calls)
                 turn, wanted = turn + 1, wanted - count
                 self.tally.offered += count

@@ -1,11 +1,14 @@
-"""The load of `bench.overload` tells of each call once what came of it, however the bytes of the answers are cut."""
+"""The load of `bench.overload` tells of each call once what came of it, however the bytes of the answers are cut, and
+from the instant on at which it was due."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from bench.http2_load import Call, Connection, Plan, Tally
+from bench import http2_load
+from bench.http2_load import Call, Connection, Load, Plan, Tally
 
 DATA, HEADERS, RST_STREAM = 0, 1, 3
 END_STREAM, END_HEADERS = 1, 4
@@ -91,3 +94,31 @@ def test_each_call_is_told_of_once(size: int) -> None:
     assert sorted(told.refused_at.pop(b"")) == [float(n) for n in range(COUNT) if n % 5 in (2, 3)]
     assert told.refused_at == {}
     assert connection.running_count == 0
+
+
+@pytest.mark.parametrize("clients", [0, 10])
+async def test_calls_count_from_when_they_were_due_not_from_when_the_load_came_to_them(
+    monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    monkeypatch.setattr(http2_load, "_TICK_S", 0.05)
+    monkeypatch.setattr(http2_load, "_LINGER_S", 0.0)
+    made: list[list[float]] = []
+
+    async def connect(load: Load, connection: Connection) -> None:
+        del load, connection
+
+    def call(connection: Connection, calls: Iterable[Call]) -> None:
+        del connection
+        made.append([one.due_at for one in calls])
+
+    monkeypatch.setattr(Load, "_connect", connect)
+    monkeypatch.setattr(Connection, "call", call)
+    plan = Plan(port=1, path="/a.B/C", request="", seconds=0.2, rate=1_000.0, connections=4, clients=clients)
+    await Load(plan).run()
+
+    shares = [share for share in made if share]
+    due_s, before = shares[0][0], 0
+    for share in shares:
+        assert share == pytest.approx([due_s + before / plan.rate] * len(share), abs=1e-6)
+        before += len(share)
+    assert before > 100
