@@ -67,7 +67,7 @@ verify: $(VENV)/.dev-stamp ## what is generated is up to date; the schema is cle
 baseline: $(VENV)/.dev-stamp ## accept the schema as the one not to break; deliberate, say why in the commit
 	cd proto && ../$(BIN)/buf build -o baseline.binpb
 
-bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilings, latency, memory, overload, metrics, traces, callers (ARGS="--markdown FILE")
+bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilings, latency, memory, overload, metrics, traces, callers; nearly an hour (ARGS="--markdown FILE")
 	cd tests && ../$(BIN)/python -m bench.scripts
 	cd tests && ../$(BIN)/python -m bench.waiting
 	cd tests && ../$(BIN)/python -m bench.due
@@ -77,7 +77,7 @@ bench: $(VENV)/.dev-stamp ## measure scripts, waiting, due times, client, ceilin
 	cd tests && ../$(BIN)/python -m bench.memory $(ARGS)
 	cd tests && ../$(BIN)/python -m bench.overload
 	cd tests && ../$(BIN)/python -m bench.metrics
-	cd tests && ../$(BIN)/python -m bench.tracing $(ARGS)
+	cd tests && ../$(BIN)/python -m bench.tracing
 	cd tests && ../$(BIN)/python -m bench.callers
 	cd tests && ../$(BIN)/python -m bench.dashboard
 
@@ -87,7 +87,7 @@ bench-peers: $(VENV)/.dev-stamp ## measure Headway beside other queues; hours (A
 bench-peers-setup: $(VENV)/.dev-stamp ## install the other queues, and their clients outside the project; as root, also packages
 	$(BIN)/python tests/bench/peers/install.py
 
-bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; fifteen minutes
+bench-watch: $(VENV)/.dev-stamp ## measure watching and standing in line, by the ten thousand; prints tables; a quarter of an hour
 	cd tests && ../$(BIN)/python -m bench.watching
 	cd tests && ../$(BIN)/python -m bench.events
 	cd tests && ../$(BIN)/python -m bench.standing

@@ -102,10 +102,10 @@ def made_by(target: str, module: str = "") -> str:
 
 def write(path: Path | None, section: str, origin: str, tables: Sequence[Table], level: int = 3) -> None:
     """Replaces the section of this name in a Markdown file with these tables, whose headings have this level, and how
-    they were made. Nothing without a file."""
-    if path is None:
-        return
+    they were made. Nothing without a file, or without a table that has rows."""
     body = "\n".join(table.markdown(level) for table in tables if table.rows)
+    if path is None or not body:
+        return
     put_section(path, section, f"`{origin}`, {machine()}.\n\n{body}")
 
 

@@ -42,6 +42,15 @@ def test_a_table_without_rows_is_left_out(tmp_path: Path) -> None:
     assert "Nothing measured" not in path.read_text()
 
 
+def test_a_section_stays_if_nothing_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "figures.md"
+    write(path, "one", "make it", [table("5")])
+    before = path.read_text()
+    write(path, "one", "make it", [Table("Nothing measured", ["what"])])
+    write(path, "two", "make it", [])
+    assert path.read_text() == before
+
+
 def test_a_spread_tells_median_and_range_and_of_one_run_only_the_figure() -> None:
     assert spread([1_500.4, 900.0, 2_000.0]) == "1,500 (900–2,000)"
     assert spread([1.24]) == "1.2"
