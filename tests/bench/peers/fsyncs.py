@@ -59,7 +59,8 @@ def main() -> None:
         ["peer", "durability", "fsyncs"],
         f"{options.messages:,} messages of 256 B, put and then got by one client in batches of 100; counted by strace.",
     )
-    names = ["Headway, streams", "Redis list", "NATS JetStream", "beanstalkd", "RabbitMQ, classic", "RabbitMQ, quorum"]
+    names = ["Headway, streams", "Redis list", "NATS JetStream", "NATS JetStream, Go, fast"]
+    names += ["NATS JetStream, Go, atomic", "NSQ, Go", "beanstalkd", "RabbitMQ, classic", "RabbitMQ, quorum"]
     for name, durability in itertools.product(names, BOTH):
         peer = CATALOGUE[name]
         if durability not in peer.durabilities:
