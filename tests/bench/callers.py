@@ -8,13 +8,12 @@ seen for the first time: checking it.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 import uvloop
 
+from bench.rig import each_us
 from bench.tables import no_arguments
 from headwayd.access.access import Access
 from headwayd.access.jwks import KeyFile
@@ -28,7 +27,7 @@ from headwayd.rpc.guard import Guard, Guarding
 from security.callers import Caller, bearer, write_callers
 from security.issuer import AUDIENCE, ISSUER, SigningKey, key_set
 
-ROUNDS, TIMES, CHECKS = 7, 20_000, 200
+TIMES, CHECKS = 20_000, 200
 CALLERS = 100  # in the file; the last one calls
 ORDER = PutOrder("jobs", [NewMessage(b"x" * 100)])
 
@@ -50,17 +49,6 @@ class _Context:
 
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return self._metadata
-
-
-async def _each_us(act: Callable[[], Awaitable[object]], times: int) -> float:
-    """The best of some rounds: whatever disturbs makes it longer only."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(times):
-            await act()
-        best = min(best, (time.perf_counter() - began) / times * 1e6)
-    return best
 
 
 async def _look(with_bytes: bool) -> Used:
@@ -94,17 +82,17 @@ async def main() -> None:
     context = cast(Any, _Context(caller.token))
     identity = await access.identify_token(caller.token)
     print("| knowing callers | cost |\n|---|---|")
-    print(f"| a call of a known caller: who it is | {await _each_us(lambda: guard.caller(context), TIMES):.2f} µs |")
-    bare_us = await _each_us(lambda: idle.put(ORDER, budget_s=1.0), TIMES)
+    print(f"| a call of a known caller: who it is | {await each_us(lambda: guard.caller(context), TIMES):.2f} µs |")
+    bare_us = await each_us(lambda: idle.put(ORDER, budget_s=1.0), TIMES)
     for kind, quotas in (("", Quotas()), (", with quotas", Quotas(messages=10**12, bytes=10**15))):
         view = _view(idle, caller, identity, quotas)
-        added = await _each_us(lambda: view.put(ORDER, budget_s=1.0), TIMES) - bare_us  # noqa: B023
+        added = await each_us(lambda: view.put(ORDER, budget_s=1.0), TIMES) - bare_us  # noqa: B023
         print(f"| its Put: roles and namespace{kind} | {added:.2f} µs |")
-    seen = await _each_us(lambda: access.identify_token(caller.token), CHECKS)
+    seen = await each_us(lambda: access.identify_token(caller.token), CHECKS)
     print(f"| a token seen first, one of {CALLERS} of the file | {seen:.0f} µs |")
     for key in keys:
         token = key.token()
-        seen = await _each_us(lambda: access.identify_token(token), CHECKS)  # noqa: B023
+        seen = await each_us(lambda: access.identify_token(token), CHECKS)  # noqa: B023
         print(f"| a token seen first, signed with {key.algorithm} | {seen:.0f} µs |")
 
 

@@ -28,7 +28,7 @@ def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
     return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + body
 
 
-def _literal(name: bytes, value: bytes) -> bytes:
+def literal(name: bytes, value: bytes) -> bytes:
     """A header that is not indexed; `name` is its place in the static table of RFC 7541, or the name in full."""
     return name + bytes((len(value),)) + value
 
@@ -39,10 +39,10 @@ def headers(authority: str, path: str) -> bytes:
     content_type = b"\x0f\x10"
     return (
         b"\x83\x86"  # :method POST, :scheme http
-        + _literal(b"\x04", path.encode())
-        + _literal(b"\x01", authority.encode())
-        + _literal(content_type, b"application/grpc")
-        + _literal(te, b"trailers")
+        + literal(b"\x04", path.encode())
+        + literal(b"\x01", authority.encode())
+        + literal(content_type, b"application/grpc")
+        + literal(te, b"trailers")
     )
 
 

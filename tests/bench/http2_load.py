@@ -32,9 +32,23 @@ from typing import NamedTuple
 
 from google.rpc.error_details_pb2 import RetryInfo
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
-_ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
+from bench.http2 import (
+    ACK,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PREFACE,
+    RST,
+    SETTINGS,
+    WINDOW,
+    frame,
+    headers,
+    literal,
+)
+
 _FRAME = Struct(">BHBBL")  # length (24 bits), type, flags, stream
 _SETTING = Struct(">HL")
 _MAX_CONCURRENT_STREAMS = 3
@@ -83,14 +97,6 @@ class Tally:
     p99_ms: float = 0.0
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3) + bytes((kind, flags)) + stream.to_bytes(4) + payload
-
-
-def _text(value: str) -> bytes:
-    return bytes((len(value),)) + value.encode()
-
-
 class Refusal(NamedTuple):
     """What a refused call was told."""
 
@@ -129,14 +135,7 @@ class Call(NamedTuple):
 
 def _header_block(plan: Plan) -> bytes:
     timeout = f"{round(plan.deadline_s * 1000)}m"
-    return (
-        b"\x83\x86"  # :method POST, :scheme http
-        + (b"\x04" + _text(plan.path))
-        + (b"\x01" + _text("localhost"))
-        + (b"\x0f\x10" + _text("application/grpc"))
-        + (b"\x00" + _text("te") + _text("trailers"))
-        + (b"\x00" + _text("grpc-timeout") + _text(timeout))
-    )
+    return headers("localhost", plan.path) + literal(b"\x00\x0cgrpc-timeout", timeout.encode())
 
 
 class Connection(asyncio.Protocol):
@@ -147,8 +146,8 @@ class Connection(asyncio.Protocol):
         self._heeds_settings = bool(plan.clients)
         block, message = _header_block(plan), b64decode(plan.request)
         data = b"\0" + len(message).to_bytes(4) + message
-        self._head = len(block).to_bytes(3) + bytes((_HEADERS, _END_HEADERS))
-        self._middle = block + len(data).to_bytes(3) + bytes((_DATA, _END_STREAM))
+        self._head = len(block).to_bytes(3) + bytes((HEADERS, END_HEADERS))
+        self._middle = block + len(data).to_bytes(3) + bytes((DATA, END_STREAM))
         self._data = data
         self._window = _FIRST_WINDOW
         self._stream = -1
@@ -167,7 +166,7 @@ class Connection(asyncio.Protocol):
         # GRPC_ALLOW_TRUE_BINARY_METADATA (gRPC's own, 0xfe03): details come as they are, not in base64.
         settings = (1).to_bytes(2) + bytes(4) + (4).to_bytes(2) + _MAX_WINDOW.to_bytes(4) + b"\xfe\x03\0\0\0\x01"
         window = (_MAX_WINDOW - _FIRST_WINDOW).to_bytes(4)
-        transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, settings) + _frame(_WINDOW_UPDATE, 0, 0, window))
+        transport.write(PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW, 0, 0, window))
         self._is_writable = True
         self._send()
 
@@ -211,10 +210,10 @@ class Connection(asyncio.Protocol):
             end = payload_at + (high << 16 | low)
             if end > len(read):
                 break
-            if kind == _HEADERS:
-                if flags & _END_STREAM:
+            if kind == HEADERS:
+                if flags & END_STREAM:
                     self._on_end(stream, read[payload_at:end])
-            elif kind == _DATA:
+            elif kind == DATA:
                 self._has_message.add(stream)
             else:
                 self._on_other(kind, flags, stream, read[payload_at:end])
@@ -223,18 +222,18 @@ class Connection(asyncio.Protocol):
         self._send()
 
     def _on_other(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == _RST_STREAM:
+        if kind == RST:
             self._on_end(stream, b"")
-        elif kind == _WINDOW_UPDATE and stream == 0:
+        elif kind == WINDOW and stream == 0:
             self._window += int.from_bytes(payload)
-        elif kind == _SETTINGS and not flags & _ACK:
+        elif kind == SETTINGS and not flags & ACK:
             settings = dict(_SETTING.iter_unpack(payload))
             if self._heeds_settings:
                 self._most_running = settings.get(_MAX_CONCURRENT_STREAMS, math.inf)
-            self._transport.write(_frame(_SETTINGS, _ACK, 0, b""))
-        elif kind == _PING and not flags & _ACK:
-            self._transport.write(_frame(_PING, _ACK, 0, payload))
-        elif kind == _GOAWAY:
+            self._transport.write(frame(SETTINGS, ACK, 0, b""))
+        elif kind == PING and not flags & ACK:
+            self._transport.write(frame(PING, ACK, 0, payload))
+        elif kind == GOAWAY:
             self._load.replace(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

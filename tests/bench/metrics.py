@@ -18,7 +18,7 @@ from typing import Any, cast
 import httpx
 import uvloop
 
-from bench.rig import Bench, cpu_s, started
+from bench.rig import Bench, cpu_s, each_us, started
 from bench.tables import no_arguments
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -57,17 +57,6 @@ class _Idle:
         return self.settled
 
 
-async def _each_us(act: Callable[[], Awaitable[object]], times: int) -> float:
-    """The best of some rounds: whatever disturbs makes it longer only."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        began = time.perf_counter()
-        for _ in range(times):
-            await act()
-        best = min(best, (time.perf_counter() - began) / times * 1e6)
-    return best
-
-
 async def _cycle(store: Any) -> None:
     await store.put("jobs", (), budget_s=1.0)
     await store.get(GetOrder("jobs"), budget_s=1.0)
@@ -82,15 +71,15 @@ async def alone() -> None:
         return request
 
     handle = cast("Callable[[object, object], Awaitable[object]]", _unary(behaviour, "Put", counts))
-    added = await _each_us(lambda: handle(0, 0), TIMES) - await _each_us(lambda: behaviour(0, 0), TIMES)
+    added = await each_us(lambda: handle(0, 0), TIMES) - await each_us(lambda: behaviour(0, 0), TIMES)
     print("| counting alone | added |\n|---|---|")
-    print(f"| (to await what does nothing, for comparison) | {await _each_us(lambda: behaviour(0, 0), TIMES):.2f} µs |")
+    print(f"| (to await what does nothing, for comparison) | {await each_us(lambda: behaviour(0, 0), TIMES):.2f} µs |")
     print(f"| a call: how it ended, how long it took | {added:.2f} µs |")
     for count in (1, 10, 100):
         idle = _Idle(count)
         store = counted(cast(Store, idle), counts)
         times = TIMES // count
-        added = await _each_us(lambda: _cycle(store), times) - await _each_us(lambda: _cycle(idle), times)  # noqa: B023
+        added = await each_us(lambda: _cycle(store), times) - await each_us(lambda: _cycle(idle), times)  # noqa: B023
         per = added / (3 * count)
         print(f"| Put, Get and Ack of {count} each | {added:.2f} µs, {per:.2f} µs for each message of a step |")
 
