@@ -5,18 +5,20 @@
     h2load. Get with the ack of the delivery before needs a new request each time, which h2load cannot make, so it is
     driven by http2.py; and so is the echo that it is compared with.
 (b) All that the service asks of its store under load, asked of another one again (store_alone.py): what the store alone
-    could do.
+    could do. And the same scripts, called as by an idle service, driven by redis-benchmark in pipelines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import shutil
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -26,7 +28,7 @@ from bench.http2 import flood
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
 from bench.rig import Bench, empty_service, started
-from bench.store_alone import another_store, asked_again, recorded, steps
+from bench.store_alone import CLIENTS, PIPELINE, another_store, asked_again, by_redis_benchmark, recorded, steps
 from bench.tables import Table, arguments, made_by, spread, write
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Message
@@ -158,10 +160,11 @@ async def against_echo(bench: Bench, program: str | None, runs: int, calls: int)
 @dataclass(frozen=True)
 class Load:
     """A way to put so many messages into a new queue, and then to get and acknowledge them; `run` tells how many a
-    second it was of each."""
+    second it was of each. `batch`: so many in each batch of it."""
 
     way: str
     messages: int
+    batch: int
     run: Callable[[], Awaitable[tuple[float, float]]]
 
 
@@ -173,7 +176,7 @@ def singly(bench: Bench, program: str, calls: int) -> Load:
         queue = f"single-{next(numbers)}"
         return await put(bench, program, calls, queue), await get(bench, calls, queue)
 
-    return Load("single calls", calls, run)
+    return Load("single calls", calls, 1, run)
 
 
 def streamed(bench: Bench, messages: int, folder: Path) -> Load:
@@ -186,10 +189,29 @@ def streamed(bench: Bench, messages: int, folder: Path) -> Load:
         assert not fault, fault
         return puts, takes
 
-    return Load("4 streams, batches of 100", messages, run)
+    return Load("4 streams, batches of 100", messages, 100, run)
 
 
-async def against_store(bench: Bench, runs: int, loads: Sequence[Load]) -> Table:
+async def scripts_alone(bench: Bench, program: str, load: Load) -> tuple[float, float]:
+    """Messages per second that redis-benchmark puts, and leases, in batches of this load's size."""
+    queue, stub, batch = f"alone-{load.batch}", bench.stubs[0], load.batch
+    calls = load.messages // batch // (CLIENTS * PIPELINE) * (CLIENTS * PIPELINE)  # it makes whole pipelines
+
+    async def length() -> int:
+        return (await stub.Describe(pb.DescribeRequest(queue=queue))).queue.counts.length
+
+    await stub.Create(pb.CreateRequest(queue=queue))
+    put_one = partial(stub.Put, pb.PutRequest(queue=queue, messages=[Message(payload=BODY)] * batch))
+    get_one = partial(stub.Get, pb.GetRequest(queue=queue, max_messages=batch))
+    puts = await by_redis_benchmark(program, bench, "put", put_one, calls)
+    assert (there := await length()) == (calls + 1) * batch, f"{there} messages were put"
+    gets = await by_redis_benchmark(program, bench, "get", get_one, calls)
+    assert (there := await length()) == 0, f"{there} messages were left"
+    await stub.Delete(pb.DeleteRequest(queue=queue))
+    return puts * batch, gets * batch
+
+
+async def against_store(bench: Bench, runs: int, loads: Sequence[Load]) -> list[Table]:
     """(b)"""
     told = "; ".join(f"{load.messages:,} messages by {load.way}" for load in loads)
     table = Table(
@@ -198,20 +220,39 @@ async def against_store(bench: Bench, runs: int, loads: Sequence[Load]) -> Table
         f"{told}. The steps are those of one more run under load, asked of another store by one connection; median"
         f" (least–most) of {runs} runs of both, in turn.",
     )
+    scripts = Table(
+        "Messages against the scripts by redis-benchmark",
+        ["100 B", "through Headway, messages/s", "the script by redis-benchmark, messages/s", "ratio"],
+        f"One call of an idle service, of 1 message or of 100, over and over; {CLIENTS} connections, {PIPELINE} calls"
+        " ahead on each. Of Get + Ack it only leases. Under load a service has more messages in a call, so that the"
+        f" ratio may pass 1. Median (least–most) of {runs} runs.",
+        silent=True,
+    )  # shown behind the other, not row by row among it
+    program = shutil.which("redis-benchmark")
+    if program is None:
+        print("left out: redis-benchmark is not installed (make bench-peers-setup)")
     with another_store(bench) as store:
         for load in loads:
             await load.run()  # warms up
             recording = await recorded(bench, load.run)
-            through, alone = [], []
+            through, alone, by_script = [], [], []
             for _ in range(runs):
                 through.append(await load.run())
                 alone.append([load.messages / took for took in await asked_again(store, recording, load.messages)])
+                if program is not None:
+                    by_script.append(await scripts_alone(bench, program, load))
             for at, (what, calls) in enumerate((("Put", recording.puts), ("Get + Ack", recording.takes))):
                 ours, theirs = [rates[at] for rates in through], [rates[at] for rates in alone]
                 ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
                 name = f"{what}, {load.way}"
                 table.add(name, f"{load.messages / steps(calls):,.1f}", spread(ours), spread(theirs), f"{ratio:.2f}")
-    return table
+                if by_script:
+                    theirs = [rates[at] for rates in by_script]
+                    ratio = statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+                    scripts.add(name, spread(ours), spread(theirs), f"{ratio:.2f}")
+    if program is not None:
+        print(f"\n{scripts.markdown()}")
+    return [table, scripts]
 
 
 async def main() -> None:
@@ -229,11 +270,11 @@ async def main() -> None:
             loads = [streamed(bench, options.messages, Path(folder))]
             if program is not None:
                 loads.insert(0, singly(bench, program, options.calls))
-            second = await against_store(bench, options.runs, loads)
+            others = await against_store(bench, options.runs, loads)
     if program is None:
         print("without h2load that is half of the figures: they are not written into a file")
     else:
-        write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, second])
+        write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, *others])
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ of another one again, in the same order, by somebody who sends as fast as it is 
 Whatever is random in a step comes from the service. So on the other store, too, the same messages are leased in each
 step and the same leases acknowledged by another, and at the end it stands as the first one did, which is looked at.
 MONITOR slows what it watches, so a little more may go together than without it.
+
+And one call of a script, as an idle service makes it, is sent over and over by redis-benchmark, in pipelines.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import re
+import subprocess
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -29,6 +32,7 @@ from headwayd.store.scripts import all_scripts
 
 SCRIPTS = ("create", "put", "get", "ack")  # what messages go through; what is asked besides is left out
 TIMEOUT_S = 120.0
+CLIENTS, PIPELINE = 4, 16  # of redis-benchmark
 _AT_ONCE = 1 << 20  # bytes
 _END = b"that was all\r\n"  # behind the last answer
 _LINE = re.compile(rb"\+[\d.]+ \[\d+ ([^]]+)\] (.+)")
@@ -94,22 +98,41 @@ def _standing(raw: redis.Redis, base: bytes) -> Standing:
     return raw.llen(name), raw.zcard(name + OWN["leases"]), raw.zcard(name + OWN["bundle_at"])
 
 
-async def recorded(bench: Bench, load: Callable[[], Awaitable[object]]) -> Recording:
-    """What is asked of the store while this load puts messages into a queue that it makes, and then gets them."""
+async def _asked_meanwhile(bench: Bench, act: Callable[[], Awaitable[object]]) -> list[Words]:
     reader, writer = await asyncio.open_connection("127.0.0.1", bench.store.port)
     with closing(writer):
         writer.write(b"MONITOR\r\n")
         assert await reader.readline() == b"+OK\r\n"
         said = asyncio.create_task(reader.read())
         try:
-            await load()
+            await act()
             writer.write(b"QUIT\r\n")
-            log = await asyncio.wait_for(said, TIMEOUT_S)
+            return asked(await asyncio.wait_for(said, TIMEOUT_S))
         finally:
             said.cancel()
-    calls, get = asked(log), all_scripts()["get"].sha
+
+
+async def recorded(bench: Bench, load: Callable[[], Awaitable[object]]) -> Recording:
+    """What is asked of the store while this load puts messages into a queue that it makes, and then gets them."""
+    calls, get = await _asked_meanwhile(bench, load), all_scripts()["get"].sha
     first = next(n for n, words in enumerate(calls) if words[:2] == [b"EVALSHA", get])
     return Recording(calls[:first], calls[first:], _standing(bench.raw, calls[0][3]))
+
+
+async def by_redis_benchmark(
+    program: str, bench: Bench, script: str, act: Callable[[], Awaitable[object]], calls: int
+) -> float:
+    """Calls per second of the one that `act` makes, once, of this script: so often, with random bytes of it become
+    letters."""
+    wanted = all_scripts()[script].sha
+    words = next(words for words in await _asked_meanwhile(bench, act) if words[:2] == [b"EVALSHA", wanted])
+    sayable = [word if all(0x20 <= byte < 0x7F for byte in word) else b"r" * len(word) for word in words]
+    shape = ["-p", str(bench.store.port), "-n", str(calls), "-c", str(CLIENTS), "-P", str(PIPELINE), "--csv"]
+    line = [word.encode() for word in (program, *shape)] + sayable
+    done = await asyncio.to_thread(subprocess.run, line, capture_output=True, check=True, text=True, timeout=TIMEOUT_S)
+    head, *_, told = done.stdout.splitlines()
+    columns = head.count('","')  # the first cell is the command itself, and holds whatever it holds
+    return float(told.split('","')[-columns])
 
 
 @contextmanager

@@ -22,6 +22,7 @@ PACKAGES = {
     "beanstalkd": "beanstalkd",
     "rabbitmq-server": "rabbitmq-server",
     "h2load": "nghttp2-client",
+    "redis-benchmark": "redis-tools",
 }
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 NATS_PROGRAM = "github.com/nats-io/natscli/nats@v0.5.1"  # has JetStream's own benchmark
