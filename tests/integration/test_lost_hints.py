@@ -9,16 +9,19 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from harness import eventually
+from harness import StoreServer, eventually
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
 from headwayd.domain.model import GetOrder, Policy
 from headwayd.engine import rounds
 from headwayd.engine.consumers import Consumer, Consumers
 from headwayd.engine.tasks import Tasks
+from headwayd.store.address import parse_address
+from headwayd.store.connections import ConnectionSource
 from headwayd.store.hint_wire import HintWire
 from integration.desk import BUDGET_S, Desk
 
 QUEUES = 230  # more than one question's, of which there are two in a round
+WITHIN_S = 20.0
 
 
 @asynccontextmanager
@@ -134,3 +137,38 @@ async def test_what_a_question_does_not_tell_a_rare_look_finds(desk: Desk, monke
         elsewhere = Desk(desk.store, desk.raw, f"{desk.name}-0")
         elsewhere.raw.delete(elsewhere.key("consumers"))
         await eventually(lambda: bool(elsewhere.raw.exists(elsewhere.key("consumers"))))
+
+
+@pytest.mark.parametrize("defect_in", ["connect", "message"])
+async def test_a_defect_of_who_is_told_leaves_no_process_deaf(store_server: StoreServer, defect_in: str) -> None:
+    connects, heard = 0, list[bytes]()
+
+    def on_connected() -> None:
+        nonlocal connects
+        connects += 1
+        if (defect_in, connects) == ("connect", 1):
+            raise LookupError("a defect")
+
+    def on_message(_channel: bytes, content: bytes) -> None:
+        heard.append(content)
+        if (defect_in, content) == ("message", b"first"):
+            raise LookupError("a defect")
+
+    source = ConnectionSource(parse_address(store_server.url), call_timeout_s=BUDGET_S)
+    wire = HintWire(
+        source, channels=(b"told",), call_timeout_s=BUDGET_S, on_message=on_message, on_connected=on_connected
+    )
+    wire.start()
+    try:
+        with store_server.client() as client:
+
+            async def is_heard(content: bytes) -> bool:
+                client.publish("told", content)
+                return content in heard
+
+            if defect_in == "message":
+                await eventually(lambda: is_heard(b"first"), within=WITHIN_S)
+            await eventually(lambda: connects > 1, within=WITHIN_S)
+            await eventually(lambda: is_heard(b"second"), within=WITHIN_S)
+    finally:
+        await wire.close()

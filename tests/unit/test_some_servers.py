@@ -148,6 +148,26 @@ async def test_a_sentinel_whose_connection_was_reset_at_once_is_listened_to_agai
     await listener.close()
 
 
+async def test_a_defect_met_in_listening_to_a_sentinel_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentinels, "_PAUSE_S", 0.0)
+    tries, goes_on = 0, asyncio.Event()
+
+    async def listen(_host: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            goes_on.set()
+        raise LookupError("a defect")
+
+    address = parse_address("redis+sentinel://127.0.0.1:1/queues/0")
+    listener = SwitchListener(address, {}, call_timeout_s=1, on_switch=lambda: None)
+    monkeypatch.setattr(listener, "_listen", listen)
+    listener.start()
+    async with asyncio.timeout(BUDGET_S):
+        await goes_on.wait()
+    await listener.close()
+
+
 @pytest.fixture
 async def nodes(monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """A cluster whose map was told at epoch 23. The past lasts."""
@@ -185,3 +205,22 @@ async def test_who_tells_of_the_past_is_not_believed_while_others_tell_of_the_pr
         assert nodes._past_since is not None
         assert await ask(nodes, Node(epoch=23))
         assert nodes._past_since is None
+
+
+async def test_a_defect_met_with_one_map_does_not_end_the_asking_for_the_next(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, goes_on = 0, asyncio.Event()
+
+    async def renew_map(**_: object) -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            goes_on.set()
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(nodes, "_renew_map", renew_map)
+    await nodes.start(wait_s=0)
+    async with asyncio.timeout(BUDGET_S):
+        await goes_on.wait()
+    await nodes.close()

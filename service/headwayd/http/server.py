@@ -15,11 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
-import structlog
 import uvicorn
 
+from headwayd.domain.kept import kept
 from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
 from headwayd.http.errors import CannotListenHttp
@@ -34,7 +33,6 @@ _LAST_ANSWERS_S = 2
 # As at the gRPC port: who says nothing for so long is asked whether it is still there, and is taken to have vanished
 # when nothing comes back for so long, whether it was asked or sent something. A watch must not outlive its watcher.
 _SILENT_S, _ANSWER_S, _ASKED = 20, 5, 2
-log: Any = structlog.get_logger(__name__)
 
 
 class _Server(uvicorn.Server):
@@ -114,8 +112,7 @@ class HttpServer:
     async def start(self) -> str:
         """Begins to listen; the URL with the real port. Raises CannotListenHttp."""
         sockets, port = _bind(self._listen, reuse_port=self._reuse_port)
-        self._serving = asyncio.create_task(self._server.serve(sockets), name="http")
-        self._serving.add_done_callback(_log_failure)
+        self._serving = kept(self._server.serve(sockets), "http")
         has_started = asyncio.ensure_future(self._server.has_started.wait())
         try:
             await asyncio.wait({has_started, self._serving}, return_when=asyncio.FIRST_COMPLETED, timeout=_START_S)
@@ -141,12 +138,6 @@ class HttpServer:
             async with asyncio.timeout(within.total_seconds()):
                 await self._serving
         self._serving = None
-
-
-def _log_failure(serving: asyncio.Task[None]) -> None:
-    """It must not fail silently."""
-    if not serving.cancelled() and (error := serving.exception()) is not None:
-        log.error("http has ended", exc_info=error)
 
 
 def _notice_vanished(listening: socket.socket) -> None:

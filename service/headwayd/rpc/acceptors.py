@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from headwayd.domain.kept import kept
 from headwayd.rpc.books import Books, server_ids
 from headwayd.rpc.core.awaited import Awaited
 from headwayd.rpc.core.completions import Completions
@@ -201,7 +202,7 @@ class Acceptors:
             raise
         old, self._servers = self._servers, made
         self._old.append(old)
-        old.stopping = asyncio.create_task(self._see_off(old), name="stop old acceptors")
+        old.stopping = kept(self._see_off(old), "stop old acceptors")
 
     async def _see_off(self, old: _Servers) -> None:
         stops: list[asyncio.Task[None]] = []

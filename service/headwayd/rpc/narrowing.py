@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from headwayd.domain.kept import kept
 from headwayd.rpc.backlog import LONG, LOOKING_SHARE
 from headwayd.rpc.books import Books, Connection, Look
 
@@ -136,7 +137,7 @@ class Narrowing:
 
     def _look_again_after(self, seconds: float) -> None:
         if not (self._has_ended or _is_running(self._again) or _is_running(self._narrow)):
-            self._again = asyncio.create_task(self._look_again(seconds), name="look again for a flood")
+            self._again = kept(self._look_again(seconds), "look again for a flood")
 
     def correct(self, done: Callable[[float], None]) -> None:
         """The same; and what was seen is looked at."""
@@ -173,7 +174,7 @@ class Narrowing:
         if self._since is not None and (is_large or now - self._since >= LASTS_S):
             bound = narrow_bound(look.connections, **self._bounds)
             if bound is not None:
-                self._narrow = asyncio.create_task(self._be_narrow(bound), name="narrow connections")
+                self._narrow = kept(self._be_narrow(bound), "narrow connections")
         else:
             least_s = SOON_S if look.refused >= self._max_pending / 2 else AGAIN_S
             self._look_again_after(max(least_s, self._look_took_s / LOOKING_SHARE_IN_FLOODS))

@@ -14,6 +14,7 @@ from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
 
+from headwayd.domain.kept import kept
 from headwayd.rpc.core.pacing import Waiting
 
 _TASKS = Path("/proc/self/task")
@@ -44,7 +45,7 @@ class OwnCore:
         """For the next three seconds, where cores are short. To be repeated for as long as it matters."""
         self._until = asyncio.get_running_loop().time() + LASTS_S
         if self._keeping is None or self._keeping.done():
-            self._keeping = asyncio.create_task(self._keep_clear(), name="keep a core clear")
+            self._keeping = kept(self._keep_clear(), "keep a core clear")
 
     def end(self) -> None:
         """Nothing is kept clear any more. Idempotent."""

@@ -14,6 +14,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.access.tls import TlsFiles
 from headwayd.domain.footprint import LEAST_WINDOW_BYTES
+from headwayd.domain.kept import kept
 from headwayd.domain.limits import Limits
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
@@ -194,8 +195,8 @@ class RpcServer:
                 max_streams=_max_streams(self._limits),
             )
         self._gate.backlog = Backlog(self._narrowing or books, found_behind=self._core.keep_clear)
-        self._ending_unread = asyncio.create_task(self._gate.end_unread(self._write_timeout.total_seconds()))
-        self._ending_late = asyncio.create_task(self._awaited.end_late())
+        self._ending_unread = kept(self._gate.end_unread(self._write_timeout.total_seconds()), "end unread")
+        self._ending_late = kept(self._awaited.end_late(), "end late")
         return bound
 
     def set_serving(self, is_serving: bool) -> None:

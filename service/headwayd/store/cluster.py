@@ -17,6 +17,7 @@ import structlog
 from redis.crc import key_slot
 
 from headwayd.domain.errors import HeadwayError, StoreUnavailable
+from headwayd.domain.kept import kept
 from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
@@ -79,7 +80,7 @@ class Cluster:
     async def start(self, *, wait_s: float) -> None:
         """Asks for the map of slots; goes on trying after `wait_s`."""
         if self._task is None:
-            self._task = asyncio.create_task(self._keep_map(), name="cluster")
+            self._task = kept(self._keep_map(), "cluster")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 await self._is_known.wait()
@@ -142,6 +143,8 @@ class Cluster:
                 await self._renew_map(is_doubted=is_doubted)
             except HeadwayError as error:
                 log.debug("cluster.not_mapped", error=error.text)
+            except Exception:  # loop guard: slots go on moving
+                log.exception("cluster.not_mapped")
             await asyncio.sleep(_ASK_AGAIN_S)
             if self._home_of and not is_doubted:
                 with contextlib.suppress(TimeoutError):

@@ -31,6 +31,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
+from headwayd.domain.kept import kept
 from headwayd.store import data_folder
 from headwayd.store.children import start_child
 from headwayd.store.data_folder import EmbeddedStoreFailed, Lock
@@ -119,7 +120,7 @@ class EmbeddedStore:
             await self._stop_server()
             self._release()
             raise
-        self._supervisor = asyncio.create_task(self._supervise(), name="embedded store")
+        self._supervisor = kept(self._supervise(), "embedded store")
 
     async def close(self) -> None:
         """Shuts the server down cleanly (SIGTERM, after 15 s SIGKILL) and gives the folder back."""

@@ -16,6 +16,7 @@ import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
+from headwayd.domain.kept import kept
 from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource, ask, send
 from headwayd.store.trouble import word_of
 
@@ -61,7 +62,7 @@ class HintWire:
 
     def start(self) -> None:
         """Begins to listen, and goes on trying."""
-        self._task = asyncio.create_task(self._keep_listening(), name="hints")
+        self._task = kept(self._keep_listening(), "hints")
 
     async def connected(self) -> None:
         """Returns when it is connected."""
@@ -119,6 +120,15 @@ class HintWire:
             await reader.disconnect(nowait=True)
 
     async def _keep_listening(self) -> None:
+        while True:
+            try:
+                await self._listen()
+            except Exception:  # loop guard: a defect of who is told must not leave this process deaf
+                log.exception("hints.failed")
+                await asyncio.sleep(_LONGEST_PAUSE_S)
+
+    async def _listen(self) -> None:
+        """Again after every loss."""
         pause_s = _SHORTEST_PAUSE_S
         while True:
             self._reader_lost.clear()  # before: who asks for a new connection meanwhile must get it
@@ -133,8 +143,8 @@ class HintWire:
             pause_s = _SHORTEST_PAUSE_S
             self._reader = reader
             self._is_connected.set()
-            self._on_connected()
             try:
+                self._on_connected()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._hear(listener), name="hear")
                     group.create_task(self._keep_pinging(listener, reader), name="ping")

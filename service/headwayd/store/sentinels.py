@@ -19,6 +19,7 @@ from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.sentinel import Sentinel
 from redis.credentials import CredentialProvider
 
+from headwayd.domain.kept import kept
 from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import (
     ConnectionSource,
@@ -167,7 +168,7 @@ class Return:
     async def within(self, seconds: float) -> bool:
         """Waits until there is a primary, for so long at most. False if there is none."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._look(), name="primary")
+            self._looking = kept(self._look(), "primary")
         looking = self._looking
         self._waiting_count += 1
         try:
@@ -237,7 +238,7 @@ class SwitchListener:
     def start(self) -> None:
         """Begins to listen."""
         if not self._tasks:
-            self._tasks = [asyncio.create_task(self._keep_listening(host), name="sentinels") for host in self._hosts]
+            self._tasks = [kept(self._keep_listening(host), "sentinels") for host in self._hosts]
 
     async def close(self) -> None:
         """Stops listening."""
@@ -252,6 +253,8 @@ class SwitchListener:
                 await self._listen(host)
             except _TROUBLE as error:
                 log.debug("sentinel.lost", host=host[0], port=host[1], error=type(error).__name__)
+            except Exception:  # loop guard: it will tell of the next switch, too
+                log.exception("sentinel.lost", host=host[0], port=host[1])
             await asyncio.sleep(_PAUSE_S * (0.5 + random.random()))
 
     async def _listen(self, host: Host) -> None:

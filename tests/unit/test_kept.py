@@ -1,0 +1,42 @@
+"""What is kept and ended by a defect is told, though nobody waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headwayd.domain.kept import kept
+
+
+@pytest.fixture
+async def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the event loop was told of."""
+    contexts: list[dict[str, Any]] = []
+    monkeypatch.setattr(asyncio.get_running_loop(), "call_exception_handler", contexts.append)
+    return contexts
+
+
+async def test_a_defect_that_ends_a_kept_task_is_told_at_once(told: list[dict[str, Any]]) -> None:
+    defect = RuntimeError("a defect")
+
+    async def look() -> None:
+        raise defect
+
+    task = kept(look(), "look")
+    await asyncio.wait({task})
+    assert [(context["exception"], context["task"]) for context in told] == [(defect, task)]
+    assert told[0]["message"].endswith(": look")
+
+
+async def test_the_end_of_one_that_returns_or_is_cancelled_is_not(told: list[dict[str, Any]]) -> None:
+    never = asyncio.Event()
+
+    async def one() -> int:
+        return 1
+
+    ended, stopped = kept(one(), "ended"), kept(never.wait(), "stopped")
+    stopped.cancel()
+    await asyncio.wait({ended, stopped})
+    assert (ended.result(), stopped.cancelled(), told) == (1, True, [])
