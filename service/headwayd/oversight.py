@@ -121,6 +121,8 @@ class Oversight:
         self._http = HttpServer(
             behind,
             listen=settings.http_listen,
+            keepalive=settings.keepalive,
+            keepalive_timeout=settings.keepalive_timeout,
             reuse_port=self._is_worker,
             tls=doors.tls,
             handshake_s=settings.handshake_timeout.total_seconds(),

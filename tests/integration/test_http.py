@@ -7,8 +7,10 @@ import errno
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import grpc
 import httpx
@@ -32,16 +34,25 @@ STARTED: list[HttpServer] = []
 LONG = b"x" * 3_000_000  # more than the kernel keeps for a reader who does not read
 
 
+def http_server(behind: Behind, **how: Any) -> HttpServer:
+    at_first: dict[str, Any] = {
+        "listen": "127.0.0.1:0",
+        "keepalive": timedelta(seconds=20),
+        "keepalive_timeout": timedelta(seconds=10),
+    }
+    return HttpServer(behind, **at_first | how)
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Serve]:
     """An HTTP server in this process, whose port it returns."""
 
-    async def start(*, most_connections: int = 100, read_s: float = 30) -> int:
+    async def start(*, most_connections: int = 100, read_s: float = 30, **how: Any) -> int:
         async def scrape(_accept: str) -> tuple[bytes, str]:
             return LONG, "text/plain"
 
         behind = Behind(scrape=scrape, is_ready=lambda: True, most_connections=most_connections, read_s=read_s)
-        one = HttpServer(behind, listen="127.0.0.1:0")
+        one = http_server(behind, **how)
         STARTED.append(one)
         return int((await one.start()).rpartition(":")[2])
 
@@ -148,6 +159,22 @@ async def test_a_client_that_reads_slowly_gets_the_whole_answer(server: Serve) -
             await asyncio.sleep(0.05)
         assert loop.time() - begun > 1  # longer than it may leave the answer alone
         assert read > len(LONG)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel decides how long it waits")
+@pytest.mark.parametrize(("silent_s", "answer_s", "idle_s", "sum_ms"), [(5, 2, 5, 7_000), (1.5, 0.1, 1, 1_600)])
+async def test_a_connection_is_asked_and_given_up_as_the_settings_say(
+    silent_s: float, answer_s: float, idle_s: int, sum_ms: int, server: Serve
+) -> None:
+    port = await server(keepalive=timedelta(seconds=silent_s), keepalive_timeout=timedelta(seconds=answer_s))
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    await eventually(lambda: connections() == 1)
+    [connection] = STARTED[0]._server.server_state.connections
+    theirs = connection.transport.get_extra_info("socket")
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_USER_TIMEOUT)
+    assert theirs.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert [theirs.getsockopt(socket.IPPROTO_TCP, one) for one in options] == [idle_s, 1, sum_ms]
+    writer.close()
 
 
 async def test_connections_beyond_the_most_are_told_and_closed_and_those_within_are_served(
@@ -266,7 +293,7 @@ async def test_with_a_certificate_it_speaks_https_only() -> None:
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
-    server = HttpServer(Behind(scrape=scrape, is_ready=lambda: True), listen="127.0.0.1:0", tls=context)
+    server = http_server(Behind(scrape=scrape, is_ready=lambda: True), tls=context)
     url = await server.start()
     async with httpx.AsyncClient(timeout=10, verify=trusting) as client:
         assert (await client.get(f"{url}/readyz")).text == "ready\n"
@@ -286,7 +313,7 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
         return b"", ""
 
     behind = Behind(scrape=scrape, is_ready=lambda: True)
-    both = HttpServer(behind, listen="[::]:0")
+    both = http_server(behind, listen="[::]:0")
     with monkeypatch.context() as patched:
         if refusal is not None:
             patched.setattr(socket, "socket", without_ipv6(refusal))
@@ -296,7 +323,7 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
             assert (await client.get(f"http://{host}:{port}/readyz")).text == "ready\n", host
     for taken in ("[::]", "0.0.0.0"):
         with pytest.raises(CannotListenHttp):
-            await HttpServer(behind, listen=f"{taken}:{port}").start()
+            await http_server(behind, listen=f"{taken}:{port}").start()
     await both.stop(STOP)
 
 
@@ -305,12 +332,12 @@ async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> 
         return b"", ""
 
     behind = Behind(scrape=scrape, is_ready=lambda: False)
-    local = HttpServer(behind, listen="localhost:0")
+    local = http_server(behind, listen="localhost:0")
     url = await local.start()
     async with httpx.AsyncClient(timeout=10) as client:
         assert (await client.get(f"{url}/readyz")).status_code == 503
     with pytest.raises(CannotListenHttp):
-        await HttpServer(behind, listen=url.removeprefix("http://")).start()
+        await http_server(behind, listen=url.removeprefix("http://")).start()
     await local.stop(STOP)
     with pytest.raises(CannotListenHttp):
-        await HttpServer(behind, listen="192.0.2.1:0").start()
+        await http_server(behind, listen="192.0.2.1:0").start()

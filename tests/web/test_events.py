@@ -274,16 +274,17 @@ async def test_a_reader_that_was_slow_gets_the_latest_and_no_backlog(web_service
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the timers of connections on Linux only")
-async def test_a_reader_that_vanished_is_noticed(web_service: ServiceProcess) -> None:
+async def test_a_reader_that_vanished_is_noticed(make_service: Callable[..., ServiceProcess]) -> None:
     """Its machine sends nothing any more, not even that it has gone: the service's side asks now and then."""
-    host, _, port = base_url(web_service).removeprefix("http://").rpartition(":")
+    service = make_service(HEADWAY_HTTP_LISTEN="127.0.0.1:0", HEADWAY_KEEPALIVE="5s", HEADWAY_KEEPALIVE_TIMEOUT="2s")
+    host, _, port = base_url(service).removeprefix("http://").rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
     theirs = writer.get_extra_info("sockname")[1]
 
     def is_asked() -> bool:
         rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-        timers = [row[5] for row in rows if (_port(row[1]), _port(row[2])) == (int(port), theirs)]
-        return [timer.partition(":")[0] for timer in timers] == ["02"]  # keep-alive
+        timers = [row[5].split(":") for row in rows if (_port(row[1]), _port(row[2])) == (int(port), theirs)]
+        return [(kind, int(rest, 16) <= 5 * 100) for kind, rest in timers] == [("02", True)]  # keep-alive
 
     await eventually(is_asked, within=10)
     writer.close()

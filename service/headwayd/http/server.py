@@ -30,9 +30,7 @@ _BACKLOG = 128
 _ALL = "::"
 _START_S = 10.0
 _LAST_ANSWERS_S = 2
-# As at the gRPC port: who says nothing for so long is asked whether it is still there, and is taken to have vanished
-# when nothing comes back for so long, whether it was asked or sent something. A watch must not outlive its watcher.
-_SILENT_S, _ANSWER_S, _ASKED = 20, 5, 2
+_ASK_EVERY_S = 1  # who does not answer when it is asked whether it is still there; the least that a kernel takes
 
 
 class _Server(uvicorn.Server):
@@ -70,7 +68,8 @@ class _Server(uvicorn.Server):
 
 class HttpServer:
     """Serves what is `behind` on `listen`, "HOST:PORT"; over TLS with `tls`, whose handshakes may take `handshake_s`.
-    With `reuse_port` other workers listen there, too.
+    With `reuse_port` other workers listen there, too. As at the gRPC port, who says nothing for `keepalive` is asked
+    whether it is still there, and has vanished if no answer comes within `keepalive_timeout`.
 
     Life: `start`, `stop`. Both belong to one event loop.
     """
@@ -80,11 +79,15 @@ class HttpServer:
         behind: Behind,
         *,
         listen: str,
+        keepalive: timedelta,
+        keepalive_timeout: timedelta,
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
         handshake_s: float = 10.0,
     ) -> None:
         self._listen = listen
+        self._keepalive = keepalive
+        self._keepalive_timeout = keepalive_timeout
         self._reuse_port = reuse_port
         self._application = application(behind)
         config = uvicorn.Config(
@@ -112,6 +115,8 @@ class HttpServer:
     async def start(self) -> str:
         """Begins to listen; the URL with the real port. Raises CannotListenHttp."""
         sockets, port = _bind(self._listen, reuse_port=self._reuse_port)
+        for one in sockets:
+            _notice_vanished(one, self._keepalive, self._keepalive_timeout)
         self._serving = kept(self._server.serve(sockets), "http")
         has_started = asyncio.ensure_future(self._server.has_started.wait())
         try:
@@ -140,15 +145,15 @@ class HttpServer:
         self._serving = None
 
 
-def _notice_vanished(listening: socket.socket) -> None:
-    """For all connections made there: they take these over from it."""
+def _notice_vanished(listening: socket.socket, keepalive: timedelta, timeout: timedelta) -> None:
+    """For all connections made there: they take these over from it. Whoever was sent something has the sum of both to
+    take it: a watch must not outlive its watcher. To the kernel who reads nothing is gone, too."""
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
         for option, value in (
-            (socket.TCP_KEEPIDLE, _SILENT_S),
-            (socket.TCP_KEEPINTVL, _ANSWER_S),
-            (socket.TCP_KEEPCNT, _ASKED),
-            (socket.TCP_USER_TIMEOUT, (_SILENT_S + _ANSWER_S * _ASKED) * 1_000),
+            (socket.TCP_KEEPIDLE, keepalive // timedelta(seconds=1)),
+            (socket.TCP_KEEPINTVL, _ASK_EVERY_S),  # however often, until the next one:
+            (socket.TCP_USER_TIMEOUT, (keepalive + timeout) // timedelta(milliseconds=1)),
         ):
             listening.setsockopt(socket.IPPROTO_TCP, option, value)
 
@@ -167,7 +172,6 @@ def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, where[0] != _ALL)
             if reuse_port:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            _notice_vanished(one)
             try:
                 one.bind((where[0], port, *where[2:]))
             except OSError as error:
