@@ -47,7 +47,8 @@ log: Any = structlog.get_logger(__name__)
 
 
 class Worker:
-    """A place among the workers: the process that fills it, and those that come after it."""
+    """A place among the workers: the process that fills it, and those that come after it. `on_serving` gets what the
+    first of them that serves says."""
 
     def __init__(self, orders: Orders, *, told: asyncio.Event, on_serving: Callable[[str], None]) -> None:
         self._orders = orders
@@ -127,9 +128,10 @@ class Worker:
         assert self._process.stdout is not None
         line = await _first(self._process.stdout.readline(), self._told.wait())
         if isinstance(line, bytes) and line:
-            self._has_served = True
             log.info("worker serves", worker=self.number, pid=self._process.pid)
-            self._on_serving(line.decode().rstrip())
+            if not self._has_served:
+                self._has_served = True
+                self._on_serving(line.decode().rstrip())
         code = await _first(self._process.wait(), self._told.wait())
         return None if self._told.is_set() else int(code)
 
@@ -199,7 +201,7 @@ class Supervisor:
             await self._end()
 
     def _on_serving(self, line: str) -> None:
-        """All workers say the same, so the first time that all serve, one of them speaks for all."""
+        """All workers say the same, so the last one that comes to serve speaks for all."""
         self._missing -= 1
         if self._missing == 0:
             self._announce(line)
