@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,8 @@ from headwayd.domain.errors import StoreUnavailable
 from headwayd.store import cluster, sentinels
 from headwayd.store.address import parse_address
 from headwayd.store.cluster import Cluster
+from headwayd.store.connections import ConnectionSource
+from headwayd.store.hint_wire import HintWire
 from headwayd.store.redis_store import RedisStore
 from headwayd.store.sentinels import SentinelSource, SwitchListener
 from unit.stores import store_of_nobody
@@ -224,3 +226,63 @@ async def test_a_defect_met_with_one_map_does_not_end_the_asking_for_the_next(
     async with asyncio.timeout(BUDGET_S):
         await goes_on.wait()
     await nodes.close()
+
+
+class SlowToEnd:
+    """Something that waits and, when it is cancelled, takes until it is cancelled once more."""
+
+    def __init__(self) -> None:
+        self.is_ending = asyncio.Event()
+
+    async def wait(self, *_: object, **__: object) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.is_ending.set()
+            await asyncio.Event().wait()
+
+
+def wire() -> HintWire:
+    source = ConnectionSource(parse_address("redis://127.0.0.1:1"), call_timeout_s=1)
+    return HintWire(
+        source, channels=(), call_timeout_s=1, on_message=lambda _channel, _content: None, on_connected=lambda: None
+    )
+
+
+async def is_cancelled(work: Coroutine[Any, Any, None], slow: SlowToEnd) -> bool:
+    """Whether what waits for the end of something slow can itself be cancelled."""
+    task = asyncio.create_task(work)
+    async with asyncio.timeout(BUDGET_S):
+        await slow.is_ending.wait()
+        task.cancel()
+        await asyncio.wait({task})
+    return task.cancelled()
+
+
+async def test_who_closes_a_cluster_can_be_cancelled_meanwhile(nodes: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowToEnd()
+    monkeypatch.setattr(nodes, "_renew_map", slow.wait)
+    await nodes.start(wait_s=0)
+    await asyncio.sleep(0)
+    assert await is_cancelled(nodes.close(), slow)
+
+
+async def test_who_closes_what_hears_can_be_cancelled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, heard = SlowToEnd(), wire()
+    monkeypatch.setattr(heard, "_listen", slow.wait)
+    heard.start()
+    await asyncio.sleep(0)
+    assert await is_cancelled(heard.close(), slow)
+
+
+async def test_who_hears_a_silent_sentinel_can_be_cancelled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the listener would never be closed."""
+
+    async def send(_: object, **__: object) -> None:
+        pass
+
+    monkeypatch.setattr(sentinels, "_PING_EVERY_S", 0.0)
+    slow, address = SlowToEnd(), parse_address("redis+sentinel://127.0.0.1:1/queues/0")
+    listener = SwitchListener(address, {}, call_timeout_s=0, on_switch=lambda: None)
+    connection: Any = SimpleNamespace(read_response=slow.wait, send_packed_command=send)
+    assert await is_cancelled(listener._hear(connection), slow)

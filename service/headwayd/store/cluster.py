@@ -89,8 +89,7 @@ class Cluster:
         """Waits for calls under way, then drops all connections."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
         await asyncio.gather(*(link.close() for link in self._links.values()), *self._closing)
 

@@ -72,8 +72,7 @@ class HintWire:
         """Stops listening."""
         if self._task is not None:
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     def renew(self) -> None:

@@ -293,8 +293,7 @@ class SwitchListener:
         finally:
             if not reading.done():
                 reading.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await reading
+                await asyncio.gather(reading, return_exceptions=True)
         if isinstance(message, list) and message[:2] == [b"message", _SWITCH]:
             service, *before, host, port = message[2].split(b" ")
             if service == self._service and self._named != [host, port]:
