@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator, Coroutine
 from types import SimpleNamespace
 from typing import Any
@@ -207,6 +209,18 @@ async def test_who_tells_of_the_past_is_not_believed_while_others_tell_of_the_pr
         assert nodes._past_since is not None
         assert await ask(nodes, Node(epoch=23))
         assert nodes._past_since is None
+
+
+async def test_of_a_primary_that_has_gone_nothing_is_kept(nodes: Cluster) -> None:
+    nodes._take({0: ("127.0.0.1", 1)})
+    gone = weakref.ref(nodes.sources["127.0.0.1", 1])
+    nodes._take({0: ("127.0.0.2", 1)})
+    assert [*nodes.sources] == [("127.0.0.2", 1)]
+    while nodes._closing:
+        await asyncio.wait(set(nodes._closing))
+    gc.collect()
+    assert gone() is None
+    await nodes.close()
 
 
 async def test_a_defect_met_with_one_map_does_not_end_the_asking_for_the_next(

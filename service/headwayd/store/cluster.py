@@ -49,7 +49,6 @@ class Cluster:
         self._call_timeout_s = call_timeout_s
         self._min_replicas = min_replicas
         self._password_file = password_file
-        self._sources: dict[Host, ConnectionSource] = {}
         self._links: dict[Host, Link] = {}
         self._home_of: dict[int, Host] = {}
         self._rows: object = None  # the map as it was told last
@@ -66,12 +65,12 @@ class Cluster:
     @property
     def links(self) -> Sequence[Link]:
         """One to each primary that has slots."""
-        return [self._links[host] for host in self._links]
+        return list(self._links.values())
 
     @property
     def sources(self) -> Mapping[Host | None, ConnectionSource]:
         """The same primaries, to be heard."""
-        return {host: self._sources[host] for host in self._links}
+        return {host: link.source for host, link in self._links.items()}
 
     def home(self, base: bytes) -> Host | None:
         """The primary that has this base key, as far as is known."""
@@ -221,9 +220,8 @@ class Cluster:
             task.add_done_callback(self._closing.discard)
         others = primaries - self._links.keys()
         for host in others:
-            self._sources[host] = self._source_of(host)
             self._links[host] = Link(
-                self._sources[host],
+                self._source_of(host),
                 call_timeout_s=self._call_timeout_s,
                 min_replicas=self._min_replicas,
                 on_doubt=self._is_doubted.set,

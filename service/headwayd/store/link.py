@@ -75,7 +75,7 @@ class Link:
         may_write: Callable[[Link], bool] = lambda _: True,
         is_cluster: bool = False,
     ) -> None:
-        self._source = source
+        self.source = source
         self._call_timeout_s = call_timeout_s
         self._min_replicas = min_replicas
         wait_ms = int(call_timeout_s * 1000 * _SHARE_OF_REPLICAS)
@@ -189,7 +189,7 @@ class Link:
         try:
             if self._is_closed:  # they waited until then
                 raise ConnectionAbortedError
-            connection = await self._source.open()
+            connection = await self.source.open()
             transacts = await may_transact(connection)
             if self._run and (run := await run_of(connection)) != self._run:
                 self._forget_server(run)
