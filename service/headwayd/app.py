@@ -23,12 +23,11 @@ from headwayd.config.settings import Settings
 from headwayd.config.values import masked_url
 from headwayd.domain.errors import NotDurable, StoreUnavailable
 from headwayd.engine.engine import Engine
-from headwayd.http.errors import CannotListenHttp
 from headwayd.oversight import Doors, Oversight, SharedPlaces
 from headwayd.rpc.descriptors import make_room_for
-from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.server import RpcServer
 from headwayd.security import Security
+from headwayd.sockets import CannotListen
 from headwayd.store.data_folder import EmbeddedStoreFailed
 from headwayd.store.durability import ALWAYS, Demand
 from headwayd.store.embedded import EmbeddedStore
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 START_ERRORS: Final = (
     AccessFailed,
     CannotListen,
-    CannotListenHttp,
     EmbeddedStoreFailed,
     NotDurable,
     StoreUnavailable,

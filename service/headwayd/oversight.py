@@ -77,7 +77,7 @@ class Oversight:
         keeps_flood_out: Callable[[], bool],
         doors: Doors = _OPEN_DOORS,
     ) -> list[str]:
-        """Begins to measure and to listen; where, if anywhere. Raises CannotListenHttp."""
+        """Begins to measure and to listen; where, if anywhere. Raises CannotListen."""
         counts, settings = self.counts, self._settings
         if counts is None:
             return []

@@ -19,8 +19,7 @@ from typing import Any, Final
 import structlog
 
 from headwayd.config.settings import Settings
-from headwayd.rpc.listening import CannotListen
-from headwayd.rpc.sharing import held
+from headwayd.sockets import CannotListen, held
 from headwayd.store.children import start_child
 from headwayd.store.data_folder import EmbeddedStoreFailed
 from headwayd.store.durability import ALWAYS

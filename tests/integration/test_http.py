@@ -23,8 +23,8 @@ from harness.scraping import fetch
 from headway.v1 import queue_service_pb2, queue_service_pb2_grpc
 from headwayd.http import protocol
 from headwayd.http.doors import Behind
-from headwayd.http.errors import CannotListenHttp
 from headwayd.http.server import HttpServer
+from headwayd.sockets import CannotListen
 
 MakeService = Callable[..., ServiceProcess]
 Serve = Callable[..., Awaitable[int]]
@@ -322,7 +322,7 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
         for host in ["127.0.0.1", "[::1]"] if refusal is None else ["127.0.0.1"]:
             assert (await client.get(f"http://{host}:{port}/readyz")).text == "ready\n", host
     for taken in ("[::]", "0.0.0.0"):
-        with pytest.raises(CannotListenHttp):
+        with pytest.raises(CannotListen):
             await http_server(behind, listen=f"{taken}:{port}").start()
     await both.stop(STOP)
 
@@ -336,8 +336,8 @@ async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> 
     url = await local.start()
     async with httpx.AsyncClient(timeout=10) as client:
         assert (await client.get(f"{url}/readyz")).status_code == 503
-    with pytest.raises(CannotListenHttp):
+    with pytest.raises(CannotListen):
         await http_server(behind, listen=url.removeprefix("http://")).start()
     await local.stop(STOP)
-    with pytest.raises(CannotListenHttp):
+    with pytest.raises(CannotListen):
         await http_server(behind, listen="192.0.2.1:0").start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import socket
 import ssl
 import sys
@@ -21,13 +20,12 @@ import uvicorn
 from headwayd.domain.kept import kept
 from headwayd.http.certified import Certified
 from headwayd.http.doors import Behind, application
-from headwayd.http.errors import CannotListenHttp
 from headwayd.http.handshakes import SecureListener
 from headwayd.http.protocol import bounded_to
+from headwayd.sockets import CannotListen, bound_at
 
 _HEAD_BYTES = 16 * 1024  # of a request
 _BACKLOG = 128
-_ALL = "::"
 _START_S = 10.0
 _LAST_ANSWERS_S = 2
 _ASK_EVERY_S = 1  # who does not answer when it is asked whether it is still there; the least that a kernel takes
@@ -113,9 +111,10 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        """Begins to listen; the URL with the real port. Raises CannotListenHttp."""
-        sockets, port = _bind(self._listen, reuse_port=self._reuse_port)
+        """Begins to listen; the URL with the real port. Raises CannotListen."""
+        sockets, address = bound_at(self._listen, partial(_bind, reuse_port=self._reuse_port))
         for one in sockets:
+            one.setblocking(False)
             _notice_vanished(one, self._keepalive, self._keepalive_timeout)
         self._serving = kept(self._server.serve(sockets), "http")
         has_started = asyncio.ensure_future(self._server.has_started.wait())
@@ -124,10 +123,10 @@ class HttpServer:
             if self._serving.done():
                 await self._serving
         except OSError as error:  # found out when it listens
-            raise CannotListenHttp(f"cannot listen on {self._listen} (http): {error.strerror}") from error
+            raise CannotListen(f"cannot listen on {self._listen}: {error.strerror}") from error
         finally:
             has_started.cancel()
-        return f"{self._scheme}://{self._listen.rpartition(':')[0]}:{port}"
+        return f"{self._scheme}://{address}"
 
     async def leave_lines(self) -> None:
         """Gives up the places of its connections, and ends what pages look at. Before calls end: afterwards nobody
@@ -158,36 +157,8 @@ def _notice_vanished(listening: socket.socket, keepalive: timedelta, timeout: ti
             listening.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-def _bind(address: str, *, reuse_port: bool) -> tuple[list[socket.socket], int]:
-    """Sockets on all addresses of the host, with one port. [::] is of both families, as at the gRPC port, and of IPv4
-    where there is no other."""
-    host, _, text = address.rpartition(":")
-    port, bound = int(text), list[socket.socket]()
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, kind, protocol, _, where in found:
-            one = socket.socket(family, kind, protocol)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, where[0] != _ALL)
-            if reuse_port:
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            try:
-                one.bind((where[0], port, *where[2:]))
-            except OSError as error:
-                one.close()
-                if error.errno != errno.EADDRNOTAVAIL or family != socket.AF_INET6 or len(found) == 1:
-                    raise
-                continue  # localhost is ::1, too, also where there is no IPv6
-            one.setblocking(False)
-            port = one.getsockname()[1]
-            bound.append(one)
-    except OSError as error:
-        for one in bound:
-            one.close()
-        if host == f"[{_ALL}]" and error.errno in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
-            return _bind(f"0.0.0.0:{text}", reuse_port=reuse_port)
-        raise CannotListenHttp(
-            f"cannot listen on {address} (http): taken, not an address of this machine, or not permitted"
-        ) from error
-    return bound, port
+def _bind(one: socket.socket, where: tuple[object, ...], *, reuse_port: bool) -> None:
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    one.bind(where)

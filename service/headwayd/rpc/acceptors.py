@@ -22,9 +22,9 @@ from headwayd.rpc.books import Books, server_ids
 from headwayd.rpc.core.awaited import Awaited
 from headwayd.rpc.core.completions import Completions
 from headwayd.rpc.core.server import Server
-from headwayd.rpc.listening import UNIX_SCHEME, CannotListen, bind, checked
+from headwayd.rpc.listening import UNIX_SCHEME, bind, checked
 from headwayd.rpc.plain import register_plainly
-from headwayd.rpc.sharing import held
+from headwayd.sockets import CannotListen, held
 
 # The kernel spreads connections by chance. Over shares smaller than this one would be full long before all are.
 _LEAST_SHARE = 250

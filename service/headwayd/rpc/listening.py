@@ -12,17 +12,15 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # whoever only holds addresses for others needs no gRPC
+from headwayd.sockets import CannotListen, not_to_be_had
+
+if TYPE_CHECKING:
     from grpc import ServerCredentials
     from grpc.aio import Server
 
 UNIX_SCHEME = "unix:"
 _MAX_UNIX_PATH_BYTES = 107  # sockaddr_un, without its final NUL
 _PROBE_TIMEOUT_S = 1.0
-
-
-class CannotListen(OSError):
-    """An address is none, or is taken, or is not this machine's."""
 
 
 async def bind(server: Server, address: str, credentials: ServerCredentials | None = None) -> str:
@@ -56,9 +54,7 @@ def _add_port(server: Server, address: str, credentials: ServerCredentials | Non
             return server.add_secure_port(address, credentials)
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise CannotListen(
-            f"cannot listen on {address}: taken, not an address of this machine, or not permitted"
-        ) from error
+        raise not_to_be_had(address) from error
 
 
 async def _check_unix(path: str, address: str) -> None:

@@ -22,7 +22,7 @@ from grpc_channelz.v1.channelz import ChannelzServicer
 from harness.ipv6 import has_ipv6
 from headwayd.rpc.acceptors import Acceptors, acceptor_count, share_of
 from headwayd.rpc.books import server_ids
-from headwayd.rpc.listening import CannotListen
+from headwayd.sockets import CannotListen
 from unit.rpc.holding import Holding
 
 COUNT = 4

@@ -10,7 +10,6 @@ import pytest
 
 from headwayd.rpc.backlog import LONG
 from headwayd.rpc.books import Books, Connection, Look
-from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.narrowing import (
     AGAIN_S,
     CALM_S,
@@ -25,6 +24,7 @@ from headwayd.rpc.narrowing import (
     Narrowing,
     narrow_bound,
 )
+from headwayd.sockets import CannotListen
 
 FLOODING = Connection(begun=5_000, open=1_200)
 QUIET = Connection(begun=3, open=2)

@@ -35,9 +35,9 @@ from headwayd.rpc.beside import MOST_OF_A_CONNECTION
 from headwayd.rpc.books import Books
 from headwayd.rpc.health import LIVENESS, READINESS
 from headwayd.rpc.health_check import check
-from headwayd.rpc.listening import CannotListen
 from headwayd.rpc.own_core import OwnCore
 from headwayd.rpc.server import RpcServer
+from headwayd.sockets import CannotListen
 from unit.rpc.fake_engine import FakeEngine
 
 QueueStub: TypeAlias = "queue_service_pb2_grpc.QueueServiceAsyncStub"

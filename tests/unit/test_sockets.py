@@ -9,9 +9,8 @@ from contextlib import closing
 
 import pytest
 
-from harness.ipv6 import without_ipv6
-from headwayd.rpc.listening import CannotListen
-from headwayd.rpc.sharing import held
+from harness.ipv6 import has_ipv6, without_ipv6
+from headwayd.sockets import CannotListen, held
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="no SO_REUSEPORT on this system")
 LOOPBACK = "127.0.0.1"
@@ -21,13 +20,13 @@ def port_of(address: str) -> int:
     return int(address.rpartition(":")[2])
 
 
-def listener(port: int, *, shares: bool) -> socket.socket:
+def listener(port: int, *, shares: bool, host: str = LOOPBACK) -> socket.socket:
     """One that listens, as gRPC's do."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, int(shares))
     try:
-        one.bind((LOOPBACK, port))
+        one.bind((host, port))
         one.listen()
     except OSError:
         one.close()
@@ -72,6 +71,16 @@ def test_nobody_else_can_hold_it_before_and_after_anyone_listens(address: str) -
 def test_an_address_on_which_somebody_listens_cannot_be_held(shares: bool) -> None:
     with closing(listener(0, shares=shares)) as one:
         address = f"{LOOPBACK}:{one.getsockname()[1]}"
+        with pytest.raises(CannotListen, match="taken"), held([address]):
+            pass
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", LOOPBACK])
+def test_the_address_of_all_cannot_be_held_where_somebody_listens_by_ipv4(host: str) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with closing(listener(0, shares=True, host=host)) as one:
+        address = f"[::]:{one.getsockname()[1]}"
         with pytest.raises(CannotListen, match="taken"), held([address]):
             pass
 
