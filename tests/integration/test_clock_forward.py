@@ -49,6 +49,6 @@ async def sweeper(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 async def test_what_is_due_by_the_new_time_does_not_wait_for_the_old(desk: Desk, sweeper: Sweeper) -> None:
     in_half_an_hour = asyncio.get_running_loop().time() + HOUR_MS / 2_000
     # It has listed the queues, and visited this one: it knows of the hour.
-    await eventually(lambda: not sweeper._visiting and sweeper._due_at.get(desk.name, 0.0) > in_half_an_hour)
+    await eventually(lambda: not sweeper._visiting and (sweeper._due.at(desk.name) or 0.0) > in_half_an_hour)
     desk.at(HOUR_MS)
     await eventually(lambda: desk.raw.llen(desk.key("q")) == 2)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
 
+from harness import eventually
 from headwayd.domain.errors import NewerLayout, StoreUnavailable
 from headwayd.engine.ports import OwnNames, Store
 from headwayd.engine.sweeper import Sweeper
@@ -49,6 +51,30 @@ def sweeping(store: Overdue, spawn: Callable[[Awaitable[None], str], None]) -> S
     store.tell = sweeper.note
     spawn(sweeper.run(), "sweeper")
     return sweeper
+
+
+class Calm(Overdue):
+    """Each visit tells that the next is due in days, of a queue that is still there; `names` is what a list finds."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(1)
+        self.names = names
+
+    async def names_with_own_keys(self, *, budget_s: float) -> OwnNames:
+        del budget_s
+        return OwnNames(self.names, None)
+
+    async def sweep(self, queue: str, *, budget_s: float) -> bool:
+        del budget_s
+        if queue in self.names:
+            self.tell(queue, 7 * 86_400.0)
+        self.is_done.set()
+        return False
+
+    async def visited(self) -> None:
+        """Once more."""
+        await asyncio.wait_for(self.is_done.wait(), 5)
+        self.is_done.clear()
 
 
 async def test_a_queue_with_more_that_is_due_is_visited_until_there_is_no_more(tasks: Tasks) -> None:
@@ -142,3 +168,27 @@ async def test_a_list_that_fails_is_made_again_ever_more_seldom(tasks: Tasks, mo
     await asyncio.wait_for(store.is_done.wait(), 5)
     assert made.is_set()
     assert at[5] - at[4] >= 0.15  # 0.01 at first, and doubled four times
+
+
+async def test_however_often_a_queue_is_visited_it_is_kept_once_and_some(tasks: Tasks) -> None:
+    queue = 2 * QUEUE  # a text of its own, so that who refers to it can be counted
+    store = Calm([queue])
+    sweeper = sweeping(store, tasks.spawn)
+    for _ in range(500):
+        await store.visited()
+        sweeper.list_anew()
+    assert sys.getrefcount(queue) < 200
+
+
+async def test_a_queue_that_is_no_more_is_forgotten_with_the_next_list(tasks: Tasks) -> None:
+    queue = 2 * QUEUE
+    is_free = sys.getrefcount(queue)
+    store = Calm([queue])
+    sweeper = sweeping(store, tasks.spawn)
+    await store.visited()
+    store.names.clear()
+    sweeper.list_anew()
+    await store.visited()
+    sweeper.note("another", 0.0)  # it has the last one at hand
+    await store.visited()
+    await eventually(lambda: sys.getrefcount(queue) <= is_free)

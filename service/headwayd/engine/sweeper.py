@@ -9,13 +9,13 @@ after each connect, and, for safety, rarely.
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, NewerLayout
 from headwayd.engine.ports import Store
+from headwayd.engine.watching.alarms import Alarms
 
 _BUDGET_S = 2.0
 _LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
@@ -33,10 +33,10 @@ class Sweeper:
     def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
         self._store = store
         self._spawn = spawn
-        self._due_at: dict[str, float] = {}
-        self._heap: list[tuple[float, str]] = []
+        self._due: Alarms[str] = Alarms()
         self._changed = asyncio.Event()
         self._visiting: set[str] = set()
+        self._overdue: set[str] = set()  # whose time has come again while they are visited
         self._must_list = True
         self._list_retry_s = _RETRY_S
         self._is_stopped = False
@@ -45,15 +45,14 @@ class Sweeper:
     def note(self, queue: str, delay_s: float) -> None:
         """The queue needs a visit in `delay_s` seconds; an earlier one that is known stays."""
         at = asyncio.get_running_loop().time() + delay_s
-        known = self._due_at.get(queue)
+        known = self._due.at(queue)
         if known is None or at < known:
             self._enter(queue, at)
 
     def _enter(self, queue: str, at: float) -> None:
-        self._due_at[queue] = at
-        is_first = not self._heap or at < self._heap[0][0]
-        heapq.heappush(self._heap, (at, queue))
-        if is_first:
+        first = self._due.first()
+        self._due.set(queue, at)
+        if first is None or at < first:
             self._changed.set()
 
     def stop(self) -> None:
@@ -88,15 +87,15 @@ class Sweeper:
 
     async def _visit_due(self, now: float) -> None:
         """Begins the visits whose time has come, and waits for the next, or for a change."""
-        while self._heap and self._heap[0][0] <= now:
-            at, queue = heapq.heappop(self._heap)
-            if self._due_at.get(queue) != at or queue in self._visiting:
+        for queue in self._due.pop(now):
+            if queue in self._visiting:
+                self._overdue.add(queue)
                 continue
-            del self._due_at[queue]
             self._visiting.add(queue)
             self._spawn(self._visit(queue), f"sweep:{queue}")
+        first = self._due.first()
         now = asyncio.get_running_loop().time()
-        sleep_s = min(self._heap[0][0] - now if self._heap else _LONGEST_SLEEP_S, _LONGEST_SLEEP_S)
+        sleep_s = _LONGEST_SLEEP_S if first is None else min(first - now, _LONGEST_SLEEP_S)
         try:
             async with asyncio.timeout(max(sleep_s, 0)):
                 await self._changed.wait()
@@ -106,7 +105,8 @@ class Sweeper:
     async def _list(self) -> None:
         """Beside the visits: it may take long where the store has very many keys, also of others."""
         names, missing = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
-        for queue in names:
+        # Of queues that are no more a visit finds nothing, and they are known no longer.
+        for queue in names if missing is not None else {*names, *self._due}:
             self.note(queue, 0.0)
         if missing is None:
             self._list_retry_s = _RETRY_S
@@ -130,10 +130,9 @@ class Sweeper:
             retry_s = _RETRY_S
         finally:
             self._visiting.discard(queue)
-        # What was noted meanwhile was passed over by `run` if its time had come: it is entered anew.
-        at = self._due_at.get(queue)
+            is_overdue = queue in self._overdue
+            self._overdue.discard(queue)
+        if is_overdue and retry_s is None:
+            retry_s = 0.0
         if retry_s is not None:
-            at = asyncio.get_running_loop().time() + retry_s
-        if at is not None:
-            self._enter(queue, at)
-            self._changed.set()
+            self._enter(queue, asyncio.get_running_loop().time() + retry_s)

@@ -73,6 +73,22 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return has_ids, not has_ids",
         test=RARE + "test_an_ack_ends_what_is_known_of_id_and_stream",
     ),
+    Mutant(
+        name="alarms-kept",
+        defect="Each change of when something is due, of a queue or for who watches, is kept until it would have been.",
+        file="engine/watching/alarms.py",
+        old=" + _SLACK:",
+        new=" + 10**9:",
+        test="tests/unit/watching/test_alarms.py::test_setting_an_alarm_again_and_again_keeps_no_heap_of_old_ones",
+    ),
+    Mutant(
+        name="deleted-queues-kept",
+        defect="A queue that was deleted is remembered until something of it would have been due.",
+        file="engine/sweeper.py",
+        old="names if missing is not None else {*names, *self._due}",
+        new="names",
+        test="tests/unit/test_sweeper.py::test_a_queue_that_is_no_more_is_forgotten_with_the_next_list",
+    ),
     # Messages that come back while thousands that came back before stand before their place.
     Mutant(
         name="all-moved-for-one",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 Who = TypeVar("Who")
@@ -21,6 +22,13 @@ class Alarms(Generic[Who]):
 
     def __len__(self) -> int:
         return len(self._at)
+
+    def __iter__(self) -> Iterator[Who]:
+        return iter(self._at)
+
+    def at(self, who: Who) -> float | None:
+        """When its alarm comes; None if it has none."""
+        return self._at.get(who)
 
     def set(self, who: Who, at: float) -> None:
         """In place of the alarm before."""
