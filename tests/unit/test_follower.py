@@ -4,6 +4,7 @@ stands there is told what is worth telling, as soon as it is, at the cost of few
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 from unittest.mock import Mock
@@ -21,6 +22,7 @@ from headwayd.engine.standing.stance import Stance
 from headwayd.engine.tasks import Tasks
 
 POLL_MIN_S, POLL_MAX_S = 20.0, 40.0
+HINTS = PollHints(poll_min_ms=int(POLL_MIN_S * 1_000), poll_max_ms=int(POLL_MAX_S * 1_000))
 SOON_S = 2 * LOOK_EVERY_S
 
 
@@ -116,10 +118,20 @@ class Scene:
         self._readers.append(asyncio.ensure_future(self._read(stance, told)))
         return told
 
+    def come_and_go(self, name: str) -> weakref.ref[Stance]:
+        """One that leaves as soon as it has been told its place."""
+        stance = Stance(cast(Consumer, Mock(waiter=Waiter(name=name, number=number_of(name)))))
+        stance.hints, stance.told_position = HINTS, self.position(name)
+        stance.told_at = asyncio.get_running_loop().time()
+        self.follower.join(stance)
+        self.follower.told(stance)
+        self.follower.leave(stance)
+        return weakref.ref(stance)
+
     async def _read(self, stance: Stance, told: list[tuple[float, int]]) -> None:
         """Does what a stream does."""
         now = asyncio.get_running_loop().time
-        stance.hints = PollHints(poll_min_ms=int(POLL_MIN_S * 1_000), poll_max_ms=int(POLL_MAX_S * 1_000))
+        stance.hints = HINTS
         try:
             while True:
                 await stance.news()
@@ -298,3 +310,13 @@ def test_who_was_dropped_from_afar_is_found_when_it_stands_there_again() -> None
         assert positions(told) == [41, 41]
 
     played(41, act)
+
+
+def test_who_has_been_told_its_place_and_has_left_is_kept_no_longer() -> None:
+    async def act(scene: Scene) -> None:
+        scene.stand("p#1")  # as long as somebody does, the follower lives
+        await asyncio.sleep(1)
+        left = [scene.come_and_go(f"p#{number}") for number in range(2, 101)]
+        assert sum(one() is not None for one in left) == 0
+
+    played(100, act)

@@ -437,6 +437,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=FOLLOWER + "test_who_was_dropped_from_afar_is_found_when_it_stands_there_again",
     ),
     Mutant(
+        name="gone-and-kept",
+        defect="Who has left is kept, with all that it got, until it would have been told its place again.",
+        file="engine/standing/follower.py",
+        old="for alarms in (self._far, self._times):",
+        new="for alarms in (self._far,):",
+        test=FOLLOWER + "test_who_has_been_told_its_place_and_has_left_is_kept_no_longer",
+    ),
+    Mutant(
         name="no-number-no-place",
         defect="A holder that begins at the end gets its place only when those before it have had their turn.",
         file="engine/consumers.py",

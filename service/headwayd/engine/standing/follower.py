@@ -10,8 +10,6 @@ however many stand in it. At most one look is made in `LOOK_EVERY_S`.
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import math
 from collections.abc import Awaitable, Callable
 
@@ -61,8 +59,7 @@ class Follower:
         self._far: Alarms[Stance] = Alarms()  # all others who wait, by their numbers in line
         self._ripe: set[Stance] = set()  # poll_min is over: to be looked at after the next change
         self._asked: set[Stance] = set()  # to be looked at now
-        self._times: list[tuple[float, int, Stance]] = []
-        self._numbers = itertools.count()
+        self._times: Alarms[Stance] = Alarms()  # when each is to be looked at, whatever happens
         self._wake = asyncio.Event()
         self._is_changed = True
         self._changed_at = self._loop.time()  # when that was heard last
@@ -85,7 +82,8 @@ class Follower:
         """Follows it no more."""
         for those in (self._stances, self._close, self._ripe, self._asked):
             those.discard(stance)
-        self._far.drop(stance)
+        for alarms in (self._far, self._times):
+            alarms.drop(stance)
         stance.look_at = float("inf")
         if not self._stances:
             self._wake.set()
@@ -144,10 +142,13 @@ class Follower:
 
     def _plan(self, stance: Stance, at: float) -> None:
         stance.look_at = at
-        if at < float("inf"):
-            heapq.heappush(self._times, (at, next(self._numbers), stance))
-            if self._times[0][2] is stance:
-                self._wake.set()
+        if at == float("inf"):
+            self._times.drop(stance)
+            return
+        first = self._times.first()
+        self._times.set(stance, at)
+        if first is None or at < first:
+            self._wake.set()
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -163,7 +164,8 @@ class Follower:
                 # Who is told of changes only can do without: its own tries find out what hints did not tell.
                 is_checked = any(not stance.is_quiet for stance in self._stances)
                 check_at = self._checked_at + self._check_s() if is_checked else float("inf")
-                until = min(check_at, self._times[0][0]) if self._times else check_at
+                first = self._times.first()
+                until = check_at if first is None else min(check_at, first)
                 try:
                     async with asyncio.timeout(max(until - now, 0.0) if until < float("inf") else None):
                         await self._wake.wait()
@@ -181,10 +183,7 @@ class Follower:
     def _ripen(self, now: float) -> None:
         """Those whose time has come are looked at when there may be something to tell them, now or as soon as something
         changes."""
-        while self._times and self._times[0][0] <= now:
-            at, _, stance = heapq.heappop(self._times)
-            if stance not in self._stances or stance.look_at != at:
-                continue
+        for stance in self._times.pop(now):
             if stance.known_at < self._changed_at or stance.is_due(now):
                 self._asked.add(stance)
                 continue
