@@ -7,6 +7,7 @@ call costs a look into a table then. It is forgotten whenever the same credentia
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import time
@@ -38,6 +39,7 @@ CERTIFICATE = "x509_pem_cert"  # as gRPC has it in its auth context
 _MOST_KNOWN = 10_000
 _LONG = 128  # in a token: of a longer one, which its sender may have padded, a digest is remembered
 _NEVER = float("inf")
+_TURN_S = 0.01  # of the look at all who run: after it others have theirs
 
 
 class Running(Protocol):
@@ -56,6 +58,16 @@ class Caller:
         self.behaviours = behaviours
         self.quota = quota
         self.expires_at = _NEVER if identity.expires_at is None else identity.expires_at
+
+
+@dataclass(slots=True)
+class _Shown:
+    """What somebody who runs has shown, whom that meant, and the version of what says so by which it did when it was
+    looked at last; None: it was not yet."""
+
+    credentials: str | bytes
+    caller: Caller
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +92,7 @@ class Guard:
         # One for all spellings of a token: it has much to it, and so many tokens hold as their sender likes to make.
         self._served: WeakValueDictionary[Identity, Caller] = WeakValueDictionary()
         self._quotas: dict[str, Quota] = {}
-        self._running: dict[Running, tuple[str | bytes, Caller]] = {}
+        self._running: dict[Running, _Shown] = {}
 
     async def caller(self, context: Context, *, is_settling: bool = False) -> Caller:
         """Who calls. Raises Unauthenticated, or QuotaExceeded if its namespace calls too often."""
@@ -103,7 +115,7 @@ class Guard:
     @contextlib.contextmanager
     def watching(self, running: Running, context: Context, caller: Caller) -> Iterator[None]:
         """Within this block the stream, or the wait, ends soon after its caller may not any more."""
-        self._running[running] = self._credentials(context), caller
+        self._running[running] = _Shown(self._credentials(context), caller)
         try:
             yield
         finally:
@@ -118,18 +130,32 @@ class Guard:
 
     async def look_at_running(self) -> None:
         """Ends every stream and every wait whose credentials do not hold any more, or mean another caller, and forgets
-        who has expired. To be called every few seconds."""
+        who has expired. To be called every few seconds. There may be thousands, and a signature for each to be checked,
+        so others have their turns meanwhile."""
         now_s = time.time()
         for key in [key for key, caller in self._callers.items() if caller.expires_at <= now_s]:
             del self._callers[key]
-        for running, (credentials, caller) in tuple(self._running.items()):
-            try:
-                now = await self._find(credentials)
-            except HeadwayError as error:
-                running.end(error)
-                continue
-            if now.identity != caller.identity:
-                running.end(PermissionDenied("what the caller may do has changed; ask again"))
+        loop = asyncio.get_running_loop()
+        turn_ends_at = loop.time() + _TURN_S
+        for running, shown in tuple(self._running.items()):
+            if loop.time() > turn_ends_at:
+                await asyncio.sleep(0)
+                turn_ends_at = loop.time() + _TURN_S
+            is_known = shown.version == self._access.version and shown.caller.expires_at > time.time()
+            if not is_known and running in self._running:
+                await self._look_at(running, shown)
+
+    async def _look_at(self, running: Running, shown: _Shown) -> None:
+        version = self._access.version
+        try:
+            now = await self._find(shown.credentials)
+        except HeadwayError as error:
+            running.end(error)
+            return
+        if now.identity != shown.caller.identity:
+            running.end(PermissionDenied("what the caller may do has changed; ask again"))
+            return
+        shown.version = version
 
     def _credentials(self, context: Context) -> str | bytes:
         for key, value in context.invocation_metadata() or ():

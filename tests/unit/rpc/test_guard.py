@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gc
 import itertools
 import time
 import weakref
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from headwayd.domain.access import NO_QUOTAS, Identity, Quotas, Used
-from headwayd.domain.errors import Unauthenticated
+from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.guard import Context, Guard, Guarding
 
@@ -20,18 +23,23 @@ from headwayd.rpc.guard import Context, Guard, Guarding
 class FakeAccess:
     """Knows everybody, and counts whom it was asked for."""
 
-    version = 0
     takes_certificates = True
 
     def __init__(self) -> None:
         self.asked: list[str | bytes] = []
         self.expires_at: float | None = None
+        self.error: HeadwayError | None = None
+        self.takes_s = 0.0
+        self.version = 0
 
     def quotas(self, _namespace: str) -> Quotas:
         return NO_QUOTAS
 
     async def identify_token(self, token: str) -> Identity:
         self.asked.append(token)
+        time.sleep(self.takes_s)  # noqa: ASYNC251 - as a signature takes it
+        if self.error is not None:
+            raise self.error
         return Identity(name=token[:9], namespace="team", grants=(), expires_at=self.expires_at)
 
     def identify_certificate(self, pem: bytes) -> Identity:
@@ -112,3 +120,77 @@ async def test_what_is_no_bearer_token_is_refused(guard: Guard, access: FakeAcce
     with pytest.raises(Unauthenticated):
         await guard.caller(call_with(authorization))
     assert access.asked == []
+
+
+class Running:
+    """A stream, and what has ended it."""
+
+    def __init__(self) -> None:
+        self.ended_by: list[HeadwayError] = []
+
+    def end(self, why: HeadwayError) -> None:
+        self.ended_by.append(why)
+
+
+@contextlib.asynccontextmanager
+async def running(guard: Guard, *tokens: str) -> AsyncIterator[list[Running]]:
+    """A stream of each."""
+    with contextlib.ExitStack() as stack:
+        streams = [Running() for _ in tokens]
+        for stream, token in zip(streams, tokens, strict=True):
+            context = call_with(f"Bearer {token}")
+            stack.enter_context(guard.watching(stream, context, await guard.caller(context)))
+        yield streams
+
+
+async def test_who_runs_is_looked_at_anew_only_after_a_change_however_many_are_known(
+    guard: Guard, access: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headwayd.rpc.guard._MOST_KNOWN", 5)
+    tokens = [f"token-{number}" for number in range(20)]
+    async with running(guard, *tokens):
+        await guard.look_at_running()
+        access.asked.clear()
+        await guard.look_at_running()
+        assert access.asked == []
+        access.version += 1
+        await guard.look_at_running()
+        assert access.asked == tokens
+
+
+async def test_who_runs_is_ended_when_its_credentials_have_come_to_mean_another(
+    guard: Guard, access: FakeAccess
+) -> None:
+    async with running(guard, "one", "two") as streams:
+        access.expires_at = time.time() + 60
+        await guard.look_at_running()
+        assert [stream.ended_by for stream in streams] == [[], []]  # nothing says yet that there was a change
+        access.version += 1
+        await guard.look_at_running()
+        assert [type(why) for stream in streams for why in stream.ended_by] == [PermissionDenied] * 2
+
+
+async def test_who_runs_is_ended_when_its_credentials_expire(
+    guard: Guard, access: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access.expires_at = expires_at = time.time() + 60
+    async with running(guard, "lasts") as [stream]:
+        access.error = Unauthenticated("the token has expired")
+        await guard.look_at_running()
+        assert stream.ended_by == []
+        monkeypatch.setattr("headwayd.rpc.guard.time", SimpleNamespace(time=lambda: expires_at))
+        await guard.look_at_running()
+        assert stream.ended_by == [access.error]
+
+
+async def test_others_have_their_turns_while_all_who_run_are_looked_at(guard: Guard, access: FakeAccess) -> None:
+    async with running(guard, *(f"token-{number}" for number in range(40))):
+        access.version += 1
+        access.takes_s = 0.002
+        look = asyncio.ensure_future(guard.look_at_running())
+        turns = 0
+        while not look.done():
+            turns += 1
+            await asyncio.sleep(0)
+        await look
+    assert turns >= 4
