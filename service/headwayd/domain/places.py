@@ -103,6 +103,9 @@ def ticket_of_order(order: int) -> int:
     return order if order >= 0 else order % _BLOCK
 
 
+MOST_TICKETS = 20_000  # of a shape: a larger one is neither told nor kept
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """Which tickets stand in line at one instant: at the head those that came back, of which `returned` has what they

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headwayd.domain.blocked import BlockedPlaces, BlockedPut
-from headwayd.domain.places import Feed, Places
+from headwayd.domain.places import MOST_TICKETS, Feed, Places
 from headwayd.store import replies, watch_replies
 from headwayd.store.asking import Asking
 from headwayd.store.packing import Argument
 
-_MOST_TICKETS = 20_000
 _BLOCKED_NUMBERS_AT = 4
 
 
@@ -22,7 +21,7 @@ class WatchSteps(Asking):
         """Where these messages are, in order, and the whole line, at one instant. From now on what happens is logged
         for 15 s after the last look."""
         reply = await self._ask(
-            "places", queue, "1" if with_shape else "0", _MOST_TICKETS, *message_ids, budget_s=budget_s
+            "places", queue, "1" if with_shape else "0", MOST_TICKETS, *message_ids, budget_s=budget_s
         )
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error

@@ -298,6 +298,15 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/truth/test_truth.py::test_every_position_sent_was_the_rank_at_the_instant_it_names",
     ),
     Mutant(
+        name="line-of-any-size",
+        defect="Where hundreds of thousands leave the middle of a line that is watched each look sorts all of them.",
+        file="engine/watching/line.py",
+        old="returned + gaps <= MOST_TICKETS and ",
+        new="",
+        test="tests/unit/watching/test_known.py"
+        "::test_a_line_with_too_many_gaps_and_returned_messages_is_kept_no_longer",
+    ),
+    Mutant(
         name="waiting-consumers-told-late",
         defect="Who watches a queue's numbers hears only after seconds that a consumer waits no more.",
         file="engine/engine.py",

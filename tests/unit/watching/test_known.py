@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from headwayd.domain.places import Feed
 from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting
 from headwayd.engine.watching.estimates import NoEstimator
@@ -155,3 +157,33 @@ def test_when_the_clock_of_the_store_goes_back_everybody_is_asked_about_and_told
     read(known, queue, now=asked_at)
     assert isinstance(known.tell(working, asked_at), ToldFinished)
     assert isinstance(known.tell(waiting, asked_at), ToldWaiting)
+
+
+def test_a_line_with_too_many_gaps_and_returned_messages_is_kept_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headwayd.engine.watching.line.MOST_TICKETS", 20)
+    queue, known = FakeQueue(), Known(NoEstimator())
+    names = [queue.put() for _ in range(60)]
+    watch = watch_of(names[-1])
+    answer(known, queue, watch)
+    for _ in range(10):
+        queue.lease()
+    read(known, queue)
+    for name in names[:10]:
+        queue.give_back(name)
+    for name in names[30:40]:
+        queue.end(name)
+    read(known, queue)
+    assert not known.wants_shape
+    queue.end(names[40])
+    read(known, queue)
+    assert known.wants_shape  # which the store then does not tell
+    later = TRUE_FOR_S + 1
+    assert known.tell(watch, later) is None
+    assert list(known.doubtful) == [watch]
+    places = queue.places_of([watch.id], with_shape=False)
+    glance = Glance(places.numbers, later)
+    assert known.accept(glance, None)
+    known.place(watch, places.places[0], glance, later)
+    told = known.tell(watch, later)
+    assert isinstance(told, ToldWaiting)
+    assert (told.position, told.length) == (49, 49)

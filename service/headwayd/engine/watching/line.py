@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from headwayd.domain.places import Event, Happening, LineNumbers, Shape, ticket_of_order
+from headwayd.domain.places import MOST_TICKETS, Event, Happening, LineNumbers, Shape, ticket_of_order
 
 _FEW = 32  # new gaps: put in one by one; more are sorted in together
 _UNMOVED = (Happening.PROGRESS, Happening.REPLACED)
@@ -71,7 +71,7 @@ class Line:
 
     def move(self, glance: Glance) -> bool:
         """All that happened until this look has been applied. False if it does not add up: then foreign clients took
-        messages that had come back, and the line must be seen whole again."""
+        messages that had come back, and the line must be seen whole again. Or if it has become too large to be kept."""
         self.glance = glance
         numbers = glance.numbers
         del self._gaps[: bisect_right(self._gaps, numbers.head)]
@@ -84,4 +84,5 @@ class Line:
                 at = bisect_left(self._gaps, ticket)
                 if at == len(self._gaps) or self._gaps[at] != ticket:
                     insort(self._gaps, ticket)
-        return len(self._returned) + numbers.tail - numbers.head - len(self._gaps) == numbers.length
+        returned, gaps = len(self._returned), len(self._gaps)
+        return returned + gaps <= MOST_TICKETS and returned + numbers.tail - numbers.head - gaps == numbers.length
