@@ -8,7 +8,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -202,15 +202,19 @@ class Contest:
 
     def _both(self, queue: str, tally: Tally) -> float:
         """Seconds from the first put until all is acknowledged, consumers being there before."""
-        with self._processes(queue, TAKE) as consumers, self._processes(queue, PUT):
-            return self._completed(tally, time.perf_counter(), consumers)
+        with self._processes(queue, TAKE) as consumers, self._processes(queue, PUT) as producers:
+            return self._completed(tally, time.perf_counter(), consumers, producers)
 
-    def _completed(self, tally: Tally, began: float, consumers: list[Process]) -> float:
+    def _completed(
+        self, tally: Tally, began: float, consumers: list[Process], producers: Sequence[Process] = ()
+    ) -> float:
         while not tally.is_complete:
             if time.perf_counter() - began > self.cell.patience_s:
                 return 0.0
             for one in consumers:
                 assert one.is_alive, f"a consumer has ended\n{one.tail()}"
+            # One that ends without having said that it is done fails the run: what it did not put is not missing.
+            producers = [one for one in producers if one.is_alive or not one.expect("done", 0)]
             time.sleep(STEP_S)
         took = time.perf_counter() - began
         time.sleep(LINGER_S)
