@@ -87,9 +87,12 @@ class Process:
         assert line == word, f"the driver said {line!r} in place of {word!r}\n{processes.tail(self._log)}"
         return True
 
-    def begin(self) -> None:
-        """Lets it begin, once it is ready."""
+    def wait_ready(self) -> None:
+        """Returns when it is ready."""
         assert self.expect("ready", READY_S), processes.tail(self._log)
+
+    def begin(self) -> None:
+        """Lets it begin, which is ready."""
         with Path(self._fifo).open("wb"):
             pass
 
@@ -107,6 +110,14 @@ class Process:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         processes.stop(self._process, signal.SIGKILL)
+
+
+def _begin(them: Sequence[Process]) -> float:
+    """Lets all of them begin at once; when that was. None works, untimed, while another one still gets ready."""
+    began = time.perf_counter()
+    for one in them:
+        one.begin()
+    return began
 
 
 class Contest:
@@ -172,7 +183,7 @@ class Contest:
 
     @contextmanager
     def _processes(self, queue: str, role: str) -> Iterator[list[Process]]:
-        """So many as the peer has in this role, begun."""
+        """So many as the peer has in this role, all ready and none begun."""
         total, among = self.cell.clients, 1 if role == PUT else self.peer.consumers(self.cell.clients)
         with ExitStack() as stack:
             them = []
@@ -183,13 +194,13 @@ class Contest:
                 stack.callback(one.close)
                 them.append(one)
             for one in them:
-                one.begin()
+                one.wait_ready()
             yield them
 
     def _put(self, queue: str) -> float:
         """Seconds until all is confirmed; 0 if that took too long."""
         with self._processes(queue, PUT) as producers:
-            began = time.perf_counter()
+            began = _begin(producers)
             for one in producers:
                 if not one.expect("done", self.cell.patience_s - (time.perf_counter() - began)):
                     return 0.0
@@ -198,12 +209,14 @@ class Contest:
     def _take(self, queue: str, tally: Tally) -> float:
         """Seconds until all is acknowledged; 0 if that took too long."""
         with self._processes(queue, TAKE) as consumers:
-            return self._completed(tally, time.perf_counter(), consumers)
+            return self._completed(tally, _begin(consumers), consumers)
 
     def _both(self, queue: str, tally: Tally) -> float:
         """Seconds from the first put until all is acknowledged, consumers being there before."""
-        with self._processes(queue, TAKE) as consumers, self._processes(queue, PUT) as producers:
-            return self._completed(tally, time.perf_counter(), consumers, producers)
+        with self._processes(queue, TAKE) as consumers:
+            _begin(consumers)
+            with self._processes(queue, PUT) as producers:
+                return self._completed(tally, _begin(producers), consumers, producers)
 
     def _completed(
         self, tally: Tally, began: float, consumers: list[Process], producers: Sequence[Process] = ()

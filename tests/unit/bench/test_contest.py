@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from bench.peers.catalogue import CATALOGUE, Peer
 from bench.peers.contest import PUT, TAKE, Cell, Contest
 from bench.peers.driving import Task
+from bench.peers.tally import Tally
 
 PEER = CATALOGUE["Headway, streams"]
 COUNT = 100
@@ -64,3 +65,51 @@ def test_a_producer_may_end_when_it_is_done(tmp_path: Path, monkeypatch: pytest.
     rate, fault = contest(tmp_path, monkeypatch, **drivers).at_once()
     assert rate > 0
     assert fault == ""
+
+
+@pytest.fixture
+def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What drivers are let do that are done with all as soon as they have begun."""
+    said: list[str] = []
+
+    class Driver:
+        is_alive = True
+
+        def __init__(self, _peer: Peer, task: Task, _log: Path) -> None:
+            self._task, self._name = task, f"{task.role} {task.first}"
+
+        def wait_ready(self) -> None:
+            said.append(f"{self._name} is ready")
+
+        def begin(self) -> None:
+            said.append(f"{self._name} begins")
+            if self._task.role == TAKE:
+                Tally(Path(self._task.tally), COUNT).mark(range(COUNT))
+
+        def expect(self, _word: str, _within: float) -> bool:
+            return True
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("bench.peers.contest.Process", Driver)
+    return said
+
+
+def of_two(clients: int) -> int:
+    """Processes for four clients."""
+    return clients // 2
+
+
+def run(peer: Peer, folder: Path) -> None:
+    """With four clients."""
+    Contest(peer, replace(CELL, clients=4), "nowhere", folder).run()
+
+
+def test_no_process_begins_before_all_are_ready(happened: list[str], tmp_path: Path) -> None:
+    run(replace(PEER, consumers=of_two), tmp_path)
+    put, take = (
+        ["put 0 is ready", "put 0 begins"],
+        ["take 0 is ready", "take 2 is ready", "take 0 begins", "take 2 begins"],
+    )
+    assert happened == [*put, *take, *take, *put]
