@@ -23,7 +23,7 @@ def _one(_clients: int) -> int:
 
 
 def _per_core(clients: int) -> int:
-    """A worker is a process, and frameworks have one for each core."""
+    """A worker is a process, and frameworks have one for each core; and threads, which put, share one core."""
     return min(clients, os.cpu_count() or 1)
 
 
@@ -35,8 +35,8 @@ def _per_worker(clients: int) -> int:
 @dataclass(frozen=True, kw_only=True)
 class Peer:
     """`consumers` says over how many processes that many consuming clients are spread, which is to be chosen
-    (`--processes`) where `workers` tells what is best; `library` is the package whose version is told. `mode` has
-    {batch}, {ahead} (batches), {unconfirmed} (messages) and {workers}."""
+    (`--processes`) where `workers` tells what is best, and `producers` the same of those that put; `library` is the
+    package whose version is told. `mode` has {batch}, {ahead} (batches), {unconfirmed} (messages) and {workers}."""
 
     driver: str
     server: servers.Starts
@@ -44,6 +44,7 @@ class Peer:
     mode: str
     library: str = ""
     durabilities: tuple[str, ...] = BOTH
+    producers: Callable[[int], int] = _one
     consumers: Callable[[int], int] = _one
     workers: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
@@ -236,8 +237,12 @@ CATALOGUE: dict[str, Peer] = {
         driver="dramatiq_actors",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; {workers}, a thread for each client, each worker 100 messages ahead",
+        mode=(
+            "one by one, by threads of a process for each core; {workers}, a thread for each client, each worker 100"
+            " messages ahead"
+        ),
         library="dramatiq",
+        producers=_per_core,
         consumers=_per_core,
         workers=EACH_CORE,
     ),
@@ -245,8 +250,12 @@ CATALOGUE: dict[str, Peer] = {
         driver="celery_tasks",
         server=servers.store,
         environment=PEERS,
-        mode="one by one; {workers}, late acks, a thread for each client (solo pool for one)",
+        mode=(
+            "one by one, by threads of a process for each core; {workers}, late acks, a thread for each client (solo"
+            " pool for one)"
+        ),
         library="celery",
+        producers=_per_core,
         consumers=_per_core,
         workers=EACH_CORE,
     ),
@@ -254,8 +263,9 @@ CATALOGUE: dict[str, Peer] = {
         driver="rq_jobs",
         server=servers.store,
         environment=PEERS,
-        mode="enqueue_many of {batch}; {workers}, which do not fork",
+        mode="enqueue_many of {batch}, by threads of a process for each core; {workers}, which do not fork",
         library="rq",
+        producers=_per_core,
         consumers=_per_worker,
         workers="at most two workers for each core",
     ),

@@ -184,7 +184,8 @@ class Contest:
     @contextmanager
     def _processes(self, queue: str, role: str) -> Iterator[list[Process]]:
         """So many as the peer has in this role, all ready and none begun."""
-        total, among = self.cell.clients, 1 if role == PUT else self.peer.consumers(self.cell.clients)
+        total, spread = self.cell.clients, self.peer.producers if role == PUT else self.peer.consumers
+        among = spread(total)
         with ExitStack() as stack:
             them = []
             for n in range(among):

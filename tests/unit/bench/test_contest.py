@@ -113,3 +113,12 @@ def test_no_process_begins_before_all_are_ready(happened: list[str], tmp_path: P
         ["take 0 is ready", "take 2 is ready", "take 0 begins", "take 2 begins"],
     )
     assert happened == [*put, *take, *take, *put]
+
+
+def test_producers_may_be_several_processes_as_consumers_may(happened: list[str], tmp_path: Path) -> None:
+    run(replace(PEER, producers=of_two), tmp_path)
+    put, take = (
+        ["put 0 is ready", "put 2 is ready", "put 0 begins", "put 2 begins"],
+        ["take 0 is ready", "take 0 begins"],
+    )
+    assert happened == [*put, *take, *take, *put]

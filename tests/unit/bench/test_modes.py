@@ -59,6 +59,14 @@ def test_frameworks_have_a_worker_for_each_core_where_that_suits_them(monkeypatc
     assert {CATALOGUE[name].consumers(1) for name in CATALOGUE} == {1}
 
 
+def test_those_that_put_by_threads_do_so_in_a_process_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    threaded = {name for name in CATALOGUE if CATALOGUE[name].producers(50) == 2}
+    assert threaded == {"Dramatiq", "Celery", "RQ"}
+    assert {CATALOGUE[name].producers(1) for name in CATALOGUE} == {1}
+    assert {name for name in CATALOGUE if "by threads of a process for each core" in CATALOGUE[name].mode} == threaded
+
+
 def mode(peer: str, name: str, put: float, fault: str = "") -> Mode:
     return Mode(peer, name, [Run(put=put, take=10.0, both=10.0, fault=fault, count=1)])
 
