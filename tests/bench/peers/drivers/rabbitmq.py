@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import aio_pika
@@ -51,12 +52,9 @@ class Client:
         await self._queue.consume(waiting.put)
         while True:
             batch = [await waiting.get()]
-            deadline = asyncio.get_running_loop().time() + LINGER_S
-            while len(batch) < self.task.batch:
-                left = deadline - asyncio.get_running_loop().time()
-                try:
-                    batch.append(waiting.get_nowait() if left <= 0 else await asyncio.wait_for(waiting.get(), left))
-                except (asyncio.QueueEmpty, TimeoutError):
-                    break
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_S):  # of the batch: one for each message costs more than the message
+                    while len(batch) < self.task.batch:
+                        batch.append(await waiting.get())
             await batch[-1].ack(multiple=True)
             tally.mark(number_of(one.body) for one in batch)
