@@ -160,7 +160,13 @@ CATALOGUE: dict[str, Peer] = {
         driver="beanstalkd",
         server=servers.beanstalkd,
         environment=PEERS,
-        mode="{unconfirmed} puts pipelined; {batch} reserves, then {batch} deletes",
+        mode="{unconfirmed} puts pipelined; {batch} reserves ahead, each job deleted with the next of them",
+    ),
+    "beanstalkd, Go": Peer(
+        driver="beanstalkd_go",
+        server=servers.beanstalkd,
+        environment=GO,
+        mode="the same by Go; {unconfirmed} puts pipelined; {batch} reserves ahead",
     ),
     "RabbitMQ, classic": Peer(
         driver="rabbitmq",
