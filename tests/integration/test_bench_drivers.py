@@ -8,7 +8,9 @@ import pytest
 
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Cell, Contest
+from bench.peers.revision import revision
 from bench.peers.servers import ALWAYS, EVERYSEC
+from headwayd import __version__
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,8 @@ def test_all_phases_deliver_each_message_exactly_once(name: str, durability: str
     peer = CATALOGUE[name]
     (tmp_path / "server").mkdir()
     with peer.server(tmp_path / "server", durability) as server:
+        assert server.version.startswith(f"headwayd {__version__}")
+        assert revision() in server.version
         run = Contest(peer, Cell(count=950, size=64, clients=3, patience_s=60), server.address, tmp_path).run()
     assert run.fault == ""
     assert min(run.put, run.take, run.both) > 0

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.peers.places import Missing, program
+from bench.peers.revision import revision
 from bench.rig import PREFIX
 from bench.tables import settings
 from harness import ServiceProcess, StoreServer, processes
 from harness.conditions import eventually_sync
 from harness.stores import free_port
+from headwayd import __version__
 from headwayd.store.embedded import find_binary
 
 START_S = 60.0
@@ -81,12 +83,14 @@ def store(folder: Path, durability: str) -> Iterator[Server]:
 
 @contextmanager
 def headway(folder: Path, durability: str, workers: int = 1) -> Iterator[Server]:
-    """A service of so many processes on such a store."""
+    """A service of so many processes on such a store. Its version tells of its code, too, which rounds that count
+    together must have in common."""
+    code = f" ({told})" if (told := revision()) else ""
     with store(folder, durability) as under:
         env = {"HEADWAY_REDIS_URL": under.address, "PRESSURE_PREFIX": PREFIX, "HEADWAY_LOG_LEVEL": "warning"}
         service = ServiceProcess(folder, env=env | settings(), flags=("--workers", str(workers)))
         try:
-            yield Server(service.start().address, under.version)
+            yield Server(service.start().address, f"headwayd {__version__}{code} on {under.version}")
         finally:
             service.stop()
 
