@@ -1,4 +1,5 @@
-"""The benchmark beside other queues drives Headway by both of its drivers, and finds every message done with once."""
+"""The benchmark beside other queues drives Headway by each of its drivers in Python, and finds every message done with
+once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("name", "durability"), [("Headway, streams", EVERYSEC), ("Headway, streams", ALWAYS), ("Headway, calls", EVERYSEC)]
+    ("name", "durability"),
+    [
+        ("Headway, streams", EVERYSEC),
+        ("Headway, streams", ALWAYS),
+        ("Headway, calls", EVERYSEC),
+        ("Headway, Python client", EVERYSEC),
+    ],
 )
 def test_all_phases_deliver_each_message_exactly_once(name: str, durability: str, tmp_path: Path) -> None:
     peer = CATALOGUE[name]

@@ -61,20 +61,33 @@ CATALOGUE: dict[str, Peer] = {
         server=servers.headway,
         environment=PROJECT,
         mode="Produce, Consume; batches of {batch}, {ahead} put ahead of answers",
-        library="headwayd",
+        library="grpcio",
     ),
     "Headway, calls": Peer(
         driver="headway_unary",
         server=servers.headway,
         environment=PROJECT,
         mode="Put of {batch}; Get of {batch} with the acks of the last",
-        library="headwayd",
+        library="grpcio",
+    ),
+    "Headway, Python client": Peer(
+        driver="headway_client",
+        server=servers.headway,
+        environment=PROJECT,
+        mode=(
+            "a producer, which makes ids, with batches of {batch}, {ahead} ahead of answers; `run` with {batch}"
+            " handlers at a time, each with its own ack, of {unconfirmed} leased"
+        ),
+        library="headway",
     ),
     "Headway, Go": Peer(
         driver="headway_go",
         server=servers.headway,
         environment=GO,
-        mode="its streams by its Go client; batches of {batch}, {ahead} put ahead of answers; credit for {unconfirmed}",
+        mode=(
+            "its streams by the stub of its Go client; batches of {batch}, {ahead} put ahead of answers; credit for"
+            " {unconfirmed}"
+        ),
         library="headway.dev/go",
     ),
     "Headway, Go, 2 workers": Peer(

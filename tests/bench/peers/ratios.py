@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.peers.contest import Run
 from bench.tables import Table
 
-OURS = ("Headway, streams", "Headway, calls", "Headway, Go", "Headway, Go, 2 workers")
+OURS = ("Headway, streams", "Headway, calls", "Headway, Python client", "Headway, Go", "Headway, Go, 2 workers")
 # They lose what a consumer holds: the list when that crashes, NSQ when its server is killed (nsq_kill.py).
 FORGETFUL = ("Redis list", "NSQ, Go")
 

@@ -6,7 +6,7 @@ import pytest
 
 from bench.peers.catalogue import CATALOGUE
 from bench.peers.contest import Run
-from bench.peers.ratios import Mode, ratio_row
+from bench.peers.ratios import OURS, Mode, ratio_row
 from bench.peers.run import Entry, entries_of
 from bench.peers.servers import ALWAYS, EVERYSEC
 
@@ -65,6 +65,10 @@ def test_those_that_put_by_threads_do_so_in_a_process_for_each_core(monkeypatch:
     assert threaded == {"Dramatiq", "Celery", "RQ"}
     assert {CATALOGUE[name].producers(1) for name in CATALOGUE} == {1}
     assert {name for name in CATALOGUE if "by threads of a process for each core" in CATALOGUE[name].mode} == threaded
+
+
+def test_headways_own_modes_are_known_as_such() -> None:
+    assert tuple(name for name in CATALOGUE if name.startswith("Headway")) == OURS
 
 
 def mode(peer: str, name: str, put: float, fault: str = "") -> Mode:
