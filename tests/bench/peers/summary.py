@@ -1,10 +1,10 @@
 """Headway beside every peer at a glance: what docs/benchmarks.md measured of each, as one table for each durability.
 
-A peer is compared with Headway in the better of its modes, in one and the same table: the one in which it had most
-messages, and of several such the latest. Tables with another size of batches, or of what is unconfirmed, than the
-default do not count, nor do those in which a message was missing. Who did some of them twice counts, for that was more
-work, not less, and it is told. Each name leads to the heading that its tables stand under. Measures nothing: reads a
-document and writes into it.
+A peer is compared with Headway in the better of its modes, by Go if it is itself and else by Python, in one and the
+same table: the one in which it had most messages, and of several such the latest. Tables with another size of batches,
+or of what is unconfirmed, than the default do not count, nor do those in which a message was missing. Who did some of
+them twice counts, for that was more work, not less, and it is told. Each name leads to the heading that its tables
+stand under. Measures nothing: reads a document and writes into it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench.peers.catalogue import BOTH, CATALOGUE, DURABILITY
 from bench.peers.contest import CLIENTS, SIZES
-from bench.peers.ratios import OURS
+from bench.peers.ratios import OURS, is_by_go
 from bench.tables import GROUPED, Table, anchor, put_section
 
 SECTION = "bench-peers-summary"
@@ -82,12 +82,11 @@ def _everything(markdown: str) -> Iterator[tuple[str, Shape, Beside]]:
         for table in _TABLE.finditer(section["tables"]):
             shape = Shape(table["durability"], int(table["size"]), int(table["clients"]))
             rows = list(_ROW.finditer(table["rows"]))
-            ours = [_medians(row) for row in rows if row["peer"] in OURS and row["exact"]]
-            if not ours:
-                continue
-            best = [max(phase) for phase in zip(*ours, strict=True)]
+            ours = {row["peer"]: _medians(row) for row in rows if row["peer"] in OURS and row["exact"]}
             for row in rows:
-                if row["peer"] not in OURS:
+                alike = [rates for mode, rates in ours.items() if is_by_go(mode) == is_by_go(row["peer"])]
+                if alike and row["peer"] not in OURS:
+                    best = [max(phase) for phase in zip(*alike, strict=True)]
                     ratios = tuple(mine / theirs for mine, theirs in zip(best, _medians(row), strict=True))
                     messages, is_exact = int(_number(row["messages"])), row["exact"] is not None
                     yield row["peer"], shape, Beside(messages, section["day"], ratios, is_exact, heading)

@@ -4,9 +4,9 @@ from argparse import Namespace
 
 import pytest
 
-from bench.peers.catalogue import CATALOGUE
+from bench.peers.catalogue import CATALOGUE, GO
 from bench.peers.contest import Run
-from bench.peers.ratios import OURS, Mode, ratio_row
+from bench.peers.ratios import OURS, Mode, is_by_go, ratio_row
 from bench.peers.run import Entry, entries_of
 from bench.peers.servers import ALWAYS, EVERYSEC
 
@@ -77,8 +77,8 @@ def mode(peer: str, name: str, put: float, fault: str = "") -> Mode:
 
 def test_the_best_mode_of_headway_is_compared_with_the_best_of_the_others() -> None:
     modes = [
-        mode("Headway, Go", "few", 20.0),
-        mode("Headway, Go", "many", 30.0),
+        mode("Headway, calls", "few", 20.0),
+        mode("Headway, calls", "many", 30.0),
         mode("beanstalkd", "slow", 10.0),
         mode("beanstalkd", "fast", 12.0),
         mode("beanstalkd", "wrong", 99.0, fault="1 missing"),
@@ -87,6 +87,19 @@ def test_the_best_mode_of_headway_is_compared_with_the_best_of_the_others() -> N
         Mode("beanstalkd", "not measured", []),
     ]
     assert ratio_row("table", modes) == ["table", "2.50 × fast", "1.00 × slow", "1.00 × slow"]
+
+
+def test_headway_by_go_is_compared_with_what_is_by_go() -> None:
+    ours = [mode("Headway, calls", "calls", 20.0), mode("Headway, Go", "Go", 40.0)]
+    by_go, by_python = mode("beanstalkd, Go", "quick", 16.0), mode("beanstalkd", "slow", 8.0)
+    rows = [ratio_row("table", modes) for modes in ([*ours, by_go, by_python], [*ours, by_python], [ours[0], by_go])]
+    assert [row[1] for row in rows if row] == ["2.50 × quick", "2.50 × slow", "– × quick"]
+
+
+def test_names_tell_who_is_driven_by_go() -> None:
+    assert {name for name in CATALOGUE if is_by_go(name)} == {
+        name for name, peer in CATALOGUE.items() if peer.environment == GO
+    }
 
 
 @pytest.mark.parametrize("peer", ["Headway, Go", "beanstalkd"])

@@ -24,13 +24,25 @@ def row(peer: str, put: str, messages: str = "200,000", verdict: str = "in 5 of 
     return f"| {peer} | {messages} | {FIGURES.format(put=put)} | {verdict} |\n"
 
 
-OURS = row("Headway, streams", "1,000") + row("Headway, Go", "1,200")
+OURS = row("Headway, streams", "1,200") + row("Headway, calls", "1,000") + row("Headway, Go", "1,500")
 SHAPE = Shape("everysec", 256, 1)
 
 
 def test_a_peer_is_beside_the_better_mode_of_headway_in_the_same_table() -> None:
-    text = section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400")), table(row("Headway, Go", "9,000")))
+    text = section("bench-peers", "2026-01-01", table(OURS, row("RQ", "400")), table(row("Headway, calls", "9,000")))
     assert compared(text) == {"RQ": {SHAPE: Beside(200_000, "2026-01-01", (3.0, 1.0, 1.0))}}
+
+
+def test_go_is_compared_with_go_and_others_with_python() -> None:
+    peers = row("beanstalkd", "600") + row("beanstalkd, Go", "600") + row("BullMQ", "400")
+    found = compared(section("bench-peers", "2026-01-01", table(OURS, peers)))
+    assert {peer: beside[SHAPE].ratios[0] for peer, beside in found.items()} == {
+        "beanstalkd": 2.0,
+        "beanstalkd, Go": 2.5,
+        "BullMQ": 3.0,
+    }
+    ours_by_python_only = table(row("Headway, streams", "1,200"), peers)
+    assert set(compared(section("bench-peers", "2026-01-01", ours_by_python_only))) == {"beanstalkd", "BullMQ"}
 
 
 def test_more_messages_count_more_than_a_later_day_and_a_later_day_more_than_an_earlier() -> None:
@@ -57,7 +69,7 @@ def test_more_messages_count_more_than_a_later_day_and_a_later_day_more_than_an_
         section(
             "bench-peers",
             "2026-01-01",
-            table(row("Headway, Go", "9", verdict="**1 of 5 runs: 1 more than once**"), row("RQ", "4")),
+            table(row("Headway, calls", "9", verdict="**1 of 5 runs: 1 more than once**"), row("RQ", "4")),
         ),
         section("bench-peers", "2026-01-01", table(OURS, "| RQ | – | – | – | – | not measured |\n")),
         section(
