@@ -224,7 +224,7 @@ CATALOGUE: dict[str, Peer] = {
         driver="bullmq.mjs",
         server=servers.store,
         environment=NODE,
-        mode="addBulk of {batch}; {workers}, 100 jobs at a time",
+        mode="addBulk of {batch}; {workers}, 100 jobs at a time, or 4 for each client if that is more",
         library="bullmq",
         workers=ONE,
     ),

@@ -1,11 +1,13 @@
 """A peer may take part in several modes, and is compared in the best of them."""
 
+import re
 from argparse import Namespace
 
 import pytest
 
 from bench.peers.catalogue import CATALOGUE, GO
 from bench.peers.contest import Run
+from bench.peers.places import HERE
 from bench.peers.ratios import OURS, Mode, is_by_go, ratio_row
 from bench.peers.run import Entry, entries_of
 from bench.peers.servers import ALWAYS, EVERYSEC
@@ -65,6 +67,13 @@ def test_those_that_put_by_threads_do_so_in_a_process_for_each_core(monkeypatch:
     assert threaded == {"Dramatiq", "Celery", "RQ"}
     assert {CATALOGUE[name].producers(1) for name in CATALOGUE} == {1}
     assert {name for name in CATALOGUE if "by threads of a process for each core" in CATALOGUE[name].mode} == threaded
+
+
+def test_the_mode_of_bullmq_tells_how_many_jobs_its_driver_takes() -> None:
+    code = (HERE / "drivers" / CATALOGUE["BullMQ"].driver).read_text()
+    numbers = dict(re.findall(r"^const (JOBS|MIN_JOBS) = (\d+);", code, re.MULTILINE))
+    told = "{JOBS} jobs at a time, or {MIN_JOBS} for each client if that is more".format_map(numbers)
+    assert told in CATALOGUE["BullMQ"].mode
 
 
 def test_headways_own_modes_are_known_as_such() -> None:

@@ -1,5 +1,5 @@
-// BullMQ: `addBulk` of a batch; a worker for each client, which have 100 jobs at a time, together. The
-// same interface as bench/peers/driving.py. What is done with is counted in the file that all share every few
+// BullMQ: `addBulk` of a batch; a worker for each client, which have 100 jobs at a time, together, or four each if that is
+// more. The same interface as bench/peers/driving.py. What is done with is counted in the file that all share every few
 // milliseconds, and only where this process has something to count.
 import { openSync, readFileSync, readSync, writeSync } from "node:fs";
 import { createRequire } from "node:module";
