@@ -227,6 +227,27 @@ async def test_a_connection_has_a_place_of_its_own_in_each_queue(
         assert [(await first.ask(queue)).content for queue in ("", other)] == [b"here", b"there"]
 
 
+async def test_a_connection_has_so_many_places_and_is_told_why_it_gets_no_more(
+    web_service: ServiceProcess, line: Line
+) -> None:
+    await line.update(poll=polls(300))
+    async with poller(web_service, line.name) as one:
+        for number in range(100):
+            assert position_in(await one.ask(headers={"authorization": f"Bearer {number}"})) == number + 1
+        refused = await one.ask(headers={"authorization": "Bearer one more"})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json() == {
+            "code": "resource_exhausted",
+            "reason": "OVERLOADED",
+            "message": "a connection has at most 100 places",
+            "metadata": {"limit": "places_per_connection"},
+            "retry_after": 1.0,
+        }
+        kept = await one.ask(headers={"authorization": "Bearer 0"})
+        assert (kept.status_code, kept.json()["reason"]) == (429, "POLL_TOO_SOON")
+        assert await standing(line) == 100
+
+
 async def test_a_queue_that_goes_takes_the_place_with_it(
     web_service: ServiceProcess, line: Line, http: httpx.AsyncClient
 ) -> None:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 _CERTIFICATE: ContextVar[bytes] = ContextVar("certificate", default=b"")
 
@@ -25,6 +26,27 @@ def certificate_shown() -> bytes:
     return _CERTIFICATE.get()
 
 
+class Code(IntEnum):
+    """How a call failed, as gRPC numbers it and Connect names it."""
+
+    CANCELED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Why:
     """What the details of a status say: the reason by name, what belongs to it, and when to ask again, if that makes
@@ -36,14 +58,13 @@ class Why:
 
 
 class CallFailed(Exception):
-    """A call that ended with a status: the number of its code in gRPC, a text, details as type URLs and bytes. `why` is
-    what they say."""
+    """A call that ended with a status: its code, a text, details as type URLs and bytes. `why` is what they say."""
 
     def __init__(
         self, code: int, text: str, details: Sequence[tuple[str, bytes]] = (), *, why: Why | None = None
     ) -> None:
         super().__init__(text)
-        self.code = code
+        self.code = Code(code)
         self.text = text
         self.details = tuple(details)
         self.why = why or Why()

@@ -9,29 +9,26 @@ from typing import Any
 
 from starlette.responses import Response
 
-from headwayd.domain.calls import CallFailed, Why
+from headwayd.domain.calls import CallFailed, Code, Why
 
-# By their numbers in gRPC: the name, as Connect writes it, and the status.
-_CODES = (
-    ("ok", 200),
-    ("canceled", 503),
-    ("unknown", 500),
-    ("invalid_argument", 400),
-    ("deadline_exceeded", 504),
-    ("not_found", 404),
-    ("already_exists", 409),
-    ("permission_denied", 403),
-    ("resource_exhausted", 503),
-    ("failed_precondition", 409),
-    ("aborted", 409),
-    ("out_of_range", 400),
-    ("unimplemented", 501),
-    ("internal", 500),
-    ("unavailable", 503),
-    ("data_loss", 500),
-    ("unauthenticated", 401),
-)
-INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION = 3, 5, 9
+_STATUSES = {
+    Code.CANCELED: 503,
+    Code.UNKNOWN: 500,
+    Code.INVALID_ARGUMENT: 400,
+    Code.DEADLINE_EXCEEDED: 504,
+    Code.NOT_FOUND: 404,
+    Code.ALREADY_EXISTS: 409,
+    Code.PERMISSION_DENIED: 403,
+    Code.RESOURCE_EXHAUSTED: 503,
+    Code.FAILED_PRECONDITION: 409,
+    Code.ABORTED: 409,
+    Code.OUT_OF_RANGE: 400,
+    Code.UNIMPLEMENTED: 501,
+    Code.INTERNAL: 500,
+    Code.UNAVAILABLE: 503,
+    Code.DATA_LOSS: 500,
+    Code.UNAUTHENTICATED: 401,
+}
 # Where the reason says more than the code: whose turn it is to wait.
 _OF_REASONS = {"POLL_TOO_SOON": 429, "QUOTA_EXCEEDED": 429, "TOO_LARGE": 413, "QUEUE_PAUSED": 503}
 
@@ -58,10 +55,15 @@ def bytes_of(
     return Response(body, status, {**_HEADERS, **(headers or {}), "content-type": content_type})
 
 
+def status_of(error: CallFailed) -> int:
+    """The status that says the same."""
+    return _OF_REASONS.get(error.why.reason, _STATUSES[error.code])
+
+
 def told_of(error: CallFailed) -> dict[str, Any]:
     """The same error, as JSON."""
     why = error.why
-    told: dict[str, Any] = {"code": _CODES[error.code][0], "reason": why.reason, "message": error.text}
+    told: dict[str, Any] = {"code": error.code.name.lower(), "reason": why.reason, "message": error.text}
     if why.metadata:
         told["metadata"] = dict(why.metadata)
     if why.retry_after_ms is not None:
@@ -72,7 +74,7 @@ def told_of(error: CallFailed) -> dict[str, Any]:
 def failed(error: CallFailed) -> Response:
     """The same error, as an answer."""
     why = error.why
-    status = _OF_REASONS.get(why.reason, _CODES[error.code][1])
+    status = status_of(error)
     headers: dict[str, str] = {}
     if why.retry_after_ms is not None:
         headers["retry-after"] = str(max(1, math.ceil(why.retry_after_ms / 1000)))
@@ -83,12 +85,12 @@ def failed(error: CallFailed) -> Response:
 
 def of_item(status: Mapping[str, Any]) -> CallFailed:
     """The error of one item of a batch, as if it were the call's."""
-    code = status["code"]
-    after_ms = _RETRY_AFTER_MS if _CODES[code][1] == 503 else None
+    code = Code(status["code"])
+    after_ms = _RETRY_AFTER_MS if _STATUSES[code] == 503 else None
     why = Why(status["reason"].removeprefix("ERROR_REASON_"), status.get("metadata", {}), after_ms)
     return CallFailed(code, status["message"], why=why)
 
 
 def improper(field: str, text: str) -> CallFailed:
     """A request that says something improper."""
-    return CallFailed(INVALID_ARGUMENT, f"{field} {text}", why=Why("FIELD_INVALID", {"field": field}))
+    return CallFailed(Code.INVALID_ARGUMENT, f"{field} {text}", why=Why("FIELD_INVALID", {"field": field}))

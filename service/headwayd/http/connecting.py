@@ -64,26 +64,6 @@ class _AsItIs(Codec[bytes, Request]):
 _TAKEN = (
     "application/json, application/proto, application/connect+json, application/connect+proto, application/grpc-web"
 )
-# By their numbers in gRPC, from 1 on.
-_CODES = (
-    Code.CANCELED,
-    Code.UNKNOWN,
-    Code.INVALID_ARGUMENT,
-    Code.DEADLINE_EXCEEDED,
-    Code.NOT_FOUND,
-    Code.ALREADY_EXISTS,
-    Code.PERMISSION_DENIED,
-    Code.RESOURCE_EXHAUSTED,
-    Code.FAILED_PRECONDITION,
-    Code.ABORTED,
-    Code.OUT_OF_RANGE,
-    Code.UNIMPLEMENTED,
-    Code.INTERNAL,
-    Code.UNAVAILABLE,
-    Code.DATA_LOSS,
-    Code.UNAUTHENTICATED,
-)
-
 
 # What asks for compressed answers. They go out as they are: to pack one of some megabytes would hold up everybody
 # else's calls for a second, and every browser asks for it. A proxy in front can do it on a processor of its own.
@@ -169,4 +149,4 @@ def _asked(context: RequestContext[Request, bytes]) -> Asked:
 
 def _connect_error(error: CallFailed) -> ConnectError:
     details = [ErrorDetail(AnyMessage(type_url=type_url, value=value)) for type_url, value in error.details]
-    return ConnectError(_CODES[error.code - 1], error.text, details)
+    return ConnectError(Code[error.code.name], error.text, details)

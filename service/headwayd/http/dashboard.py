@@ -22,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from headwayd.domain.calls import CallFailed, certificate_shown
+from headwayd.http.answers import status_of
 from headwayd.http.connecting import Calls
 from headwayd.http.guards import Page
 from headwayd.http.overview import FIRST_PARTS, Overview, View
@@ -50,8 +51,6 @@ _STREAM_HEADERS = {
 _PACE_S = 0.25  # a page is told more at most so often
 _KEEP_ALIVE_S = 15.0
 _FIRST_S = 10.0
-# Of HTTP, by the number of the code in gRPC.
-_STATUS = {3: 400, 7: 403, 8: 503, 16: 401}
 
 
 def dashboard_routes(calls: Calls, shows: Shows, *, is_guarded: bool, may_act: bool) -> list[Route]:
@@ -168,7 +167,7 @@ def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:
 
 
 def _refusal(error: CallFailed) -> Response:
-    status = _STATUS.get(error.code, 503)
+    status = status_of(error)
     headers = {"cache-control": "no-store"}
     if status == 401:
         headers["www-authenticate"] = "Bearer"

@@ -17,7 +17,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from headwayd.domain.calls import Asked, CallFailed
+from headwayd.domain.calls import Asked, CallFailed, Code
 from headwayd.http.connecting import Calls
 from headwayd.http.shows import Show
 
@@ -31,8 +31,8 @@ _WITHIN_S = 5.0
 _RESTS = 9  # whatever a round of questions takes, nine times as long nothing is asked
 
 _QUEUES, _ADMIN = "/headway.v1.QueueService/", "/headway.v1.AdminService/"
-_INVALID, _NOT_FOUND, _DENIED, _EXHAUSTED, _UNSERVED, _UNKNOWN_CALLER = 3, 5, 7, 8, 12, 16
-FATAL = frozenset({_INVALID, _DENIED, _UNKNOWN_CALLER})  # asking again would not help
+# Asking again would not help.
+FATAL = frozenset({Code.INVALID_ARGUMENT, Code.PERMISSION_DENIED, Code.UNAUTHENTICATED})
 FIRST_PARTS = ("queues", "queue", "place")  # one of them tells that the caller may look
 _NUMBERS = itertools.count(1)
 
@@ -105,7 +105,7 @@ class Overview:
         try:
             await self._watch(show, f"queue {name}", name, _QUEUES_EVERY)
         except CallFailed as error:
-            await asyncio.sleep(_LONG_PAUSE_S if error.code == _EXHAUSTED else _PAUSE_S)
+            await asyncio.sleep(_LONG_PAUSE_S if error.code is Code.RESOURCE_EXHAUSTED else _PAUSE_S)
 
     async def _watch(self, show: Show, part: str, name: str, interval: str) -> None:
         request = _text({"queue": name, "interval": interval})
@@ -135,10 +135,10 @@ class Overview:
             try:
                 show.tell(part, part, await self._calls.call(path, request, self._asked, is_json=True))
             except CallFailed as error:
-                if error.code == _UNKNOWN_CALLER:
+                if error.code is Code.UNAUTHENTICATED:
                     raise  # credentials that have expired
                 show.tell(part, "refused", _refusal(part, error))
-                if error.code in FATAL or error.code == _UNSERVED:
+                if error.code in FATAL or error.code is Code.UNIMPLEMENTED:
                     return
             await _rest(began, _LISTS_EVERY_S)
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from headwayd.domain.calls import CallFailed
+from headwayd.domain.calls import CallFailed, Code
 
 _MOST_SHOWS = 100  # with different credentials or views
-_UNAVAILABLE, _EXHAUSTED = 14, 8
 log = structlog.get_logger(__name__)
 
 
@@ -97,7 +96,7 @@ class Shows:
         running = self._running.get(key)
         if running is None or running.show.end is not None:
             if len(self._running) >= _MOST_SHOWS:
-                raise CallFailed(_EXHAUSTED, "the dashboard is looked at in too many different ways")
+                raise CallFailed(Code.RESOURCE_EXHAUSTED, "the dashboard is looked at in too many different ways")
             show = Show()
             running = self._running[key] = _Running(show, asyncio.create_task(_guarded(run, show), name="dashboard"))
         running.pages += 1
@@ -113,7 +112,7 @@ class Shows:
 
 
 def _going_down() -> CallFailed:
-    return CallFailed(_UNAVAILABLE, "this service process is going down")
+    return CallFailed(Code.UNAVAILABLE, "this service process is going down")
 
 
 async def _guarded(run: Run, show: Show) -> None:
@@ -124,4 +123,4 @@ async def _guarded(run: Run, show: Show) -> None:
         show.finish(error)
     except Exception:  # loop guard: the page asks again
         log.exception("dashboard.failed")
-        show.finish(CallFailed(_UNAVAILABLE, "the dashboard has failed; the service's log says why"))
+        show.finish(CallFailed(Code.UNAVAILABLE, "the dashboard has failed; the service's log says why"))

@@ -14,6 +14,7 @@ from harness.errors import error_of, refused
 from headway.v1 import error_reason_pb2, message_pb2, queue_service_pb2_grpc
 from headway.v1.queue_service_pb2 import DescribeRequest
 from headwayd.domain import errors
+from headwayd.domain.calls import Code
 from headwayd.domain.errors import HeadwayError, Reason, Violation
 from headwayd.domain.model import Settled
 from headwayd.rpc.status import STATUS_CODES, item_status, rich_status
@@ -43,6 +44,11 @@ def error_with(reason: Reason) -> HeadwayError:
 def test_reasons_are_those_of_the_schema() -> None:
     schema = {name.removeprefix("ERROR_REASON_"): number for name, number in error_reason_pb2.ErrorReason.items()}
     assert schema == {reason.name: reason.value for reason in Reason}
+
+
+def test_codes_are_those_of_grpc() -> None:
+    known = {code.name.replace("CANCELLED", "CANCELED"): code.value[0] for code in grpc.StatusCode}
+    assert {"OK": 0, **{code.name: code.value for code in Code}} == known
 
 
 def test_settled_are_those_of_the_schema() -> None:

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import ClientDisconnect, Request
 
-from headwayd.domain.calls import Asked, CallFailed, Why
-from headwayd.http.answers import INVALID_ARGUMENT, improper
+from headwayd.domain.calls import Asked, CallFailed, Code, Why
+from headwayd.http.answers import improper
 from headwayd.http.jobs.names import Named, NotUtf8
 
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -77,7 +77,7 @@ def span_of(query: dict[str, str], name: str) -> str | None:
 def too_large(most_bytes: int) -> CallFailed:
     """Of a body that has more."""
     text, metadata = f"the request has more than {most_bytes} bytes", {"field": "", "limit": str(most_bytes)}
-    return CallFailed(INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
+    return CallFailed(Code.INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
 
 
 async def body_of(request: Request, most_bytes: int) -> bytes:

@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp
 
-from headwayd.domain.calls import Asked, CallFailed, Why
+from headwayd.domain.calls import Asked, CallFailed, Code, Why
 from headwayd.http import answers
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
@@ -53,9 +53,9 @@ _HIDDEN = (
 )
 # What a ticket that finishes nothing has come to.
 _TOO_LATE = {
-    "STALE": (answers.FAILED_PRECONDITION, "LEASE_STALE", "somebody else has the job, or it was set anew"),
-    "DEAD": (answers.FAILED_PRECONDITION, "LEASE_STALE", "the job is dead: its attempts are used up"),
-    "GONE": (answers.NOT_FOUND, "LEASE_GONE", "there is no job of this ticket (any more)"),
+    "STALE": (Code.FAILED_PRECONDITION, "LEASE_STALE", "somebody else has the job, or it was set anew"),
+    "DEAD": (Code.FAILED_PRECONDITION, "LEASE_STALE", "the job is dead: its attempts are used up"),
+    "GONE": (Code.NOT_FOUND, "LEASE_GONE", "there is no job of this ticket (any more)"),
 }
 
 

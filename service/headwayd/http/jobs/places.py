@@ -23,7 +23,7 @@ import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headwayd.domain.calls import Asked, CallFailed
+from headwayd.domain.calls import Asked, CallFailed, Code, Why
 from headwayd.domain.hints import PollHints
 from headwayd.domain.xqueue import format_xqueue, parse_xqueue
 from headwayd.http.answers import result
@@ -81,7 +81,7 @@ class Places:
         own = self._own(connection)
         held = own.get(key)
         if held is None and len(own) >= _MOST_PLACES:
-            raise CallFailed(8, f"a connection has at most {_MOST_PLACES} places")
+            raise _too_many()
         self._asking.add((connection, key))
         if "wait" not in request.query_params and (task := asyncio.current_task()) is not None:
             self._passing.add(task)
@@ -156,6 +156,11 @@ class Places:
             await asyncio.wait(set(self._passing), timeout=_LEAVE_S)
         if self._leaving:
             await asyncio.wait(set(self._leaving))
+
+
+def _too_many() -> CallFailed:
+    why = Why("OVERLOADED", {"limit": "places_per_connection"}, 1_000)
+    return CallFailed(Code.RESOURCE_EXHAUSTED, f"a connection has at most {_MOST_PLACES} places", why=why)
 
 
 def told(standing: Mapping[str, Any]) -> Response:
