@@ -9,18 +9,21 @@ from typing import Any, cast
 import pytest
 
 from headwayd.config.settings import Settings
+from headwayd.domain.bare import BareMessages
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
-from headwayd.domain.errors import NotDurable, StoreUnavailable
+from headwayd.domain.errors import NotDurable, QueueFull, RoleInUse, StoreUnavailable
 from headwayd.domain.histograms import Histogram
+from headwayd.domain.limits import Limits
 from headwayd.domain.model import Counts as QueueTotals
-from headwayd.domain.model import Delivery, GetOrder, Policy, Queue, Role, Settled, Settlement
+from headwayd.domain.model import Delivery, GetOrder, Policy, PutOrder, Queue, Role, Settled, Settlement
 from headwayd.domain.places import LineNumbers
 from headwayd.engine.counting import census, counted_store
 from headwayd.engine.counting.census import Census
 from headwayd.engine.counting.counted_store import CALL_GONE, STREAM_ENDED, counted
 from headwayd.engine.counting.counts import OTHERS, Counts
+from headwayd.engine.engine import Engine
 from headwayd.engine.eta import WaitEstimator
-from headwayd.engine.ports import GetStep, Store
+from headwayd.engine.ports import GetStep, PutStep, Store, Wait
 from headwayd.oversight import Oversight
 from headwayd.telemetry.metric_names import QUEUES
 from headwayd.telemetry.reading import of_census
@@ -92,6 +95,36 @@ def delivery(lease: str, *, attempt: int = 1, waited_ms: int | None = 20) -> Del
 async def counted_fake() -> tuple[FakeStore, Store, Counts]:
     fake, counts = FakeStore(), Counts(most_queues=5)
     return fake, counted(cast(Store, fake), counts), counts
+
+
+class FullStore:
+    """Has room for no message, for that reason. Only what these tests need."""
+
+    quiet_at_once = 1
+
+    def __init__(self, wait: Wait) -> None:
+        self._step = PutStep([], wait, bound=1)
+
+    async def find_quiet(self, queues: Sequence[str]) -> Sequence[str]:
+        return queues
+
+    async def put(self, *_: object, **__: object) -> PutStep:
+        return self._step
+
+
+@pytest.mark.parametrize(("wait", "reason"), [(Wait.ROOM, "QUEUE_FULL"), (Wait.ROLE, "ROLE_IN_USE")])
+async def test_all_that_is_refused_is_counted_but_what_comes_again(wait: Wait, reason: str) -> None:
+    """The last try of a stream, too, that has no more time to wait for room."""
+    counts = Counts(most_queues=5)
+    engine = Engine(cast(Store, FullStore(wait)), process="p", limits=Limits(), counts=counts)
+    order = PutOrder("q", BareMessages([b"one", b"two"]))
+    await engine.put_each(order, budget_s=1)
+    assert counts.of("q").refused == {reason: 2}
+    with pytest.raises((QueueFull, RoleInUse)):
+        await engine.put(order, budget_s=1)
+    assert counts.of("q").refused == {reason: 4}
+    await engine.put_each(order._replace(comes_again=True), budget_s=1)
+    assert counts.of("q").refused == {reason: 4}
 
 
 async def test_leases_given_back_are_counted_by_why_and_only_if_they_were() -> None:

@@ -392,10 +392,10 @@ async def test_what_may_come_again_is_not_refused_yet(quota: Quota) -> None:
     engine, order = FakeEngine(), PutOrder("q", some(MOST + 1))
     view = guarded(engine, quota)
     with pytest.raises(QuotaExceeded):
-        await view.put_each(order, budget_s=2.0)
+        await view.put_each(order._replace(comes_again=True), budget_s=2.0)
     assert not engine.refused_counts
     with pytest.raises(QuotaExceeded):
-        await view.put_each(order._replace(wait_ms=1), budget_s=2.0)
+        await view.put_each(order, budget_s=2.0)
     with pytest.raises(QuotaExceeded):
         await view.put(order, budget_s=2.0)
     assert engine.refused_counts == [MOST + 1] * 2

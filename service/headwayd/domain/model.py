@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
-from headwayd.domain.errors import HeadwayError
+from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
 from headwayd.domain.waiting import CutOff
 
@@ -140,6 +140,11 @@ class PutOrder(NamedTuple):
     producer: str = ""
     cut_off: CutOff | None = None
     on_outcomes: Callable[[Sequence[NewMessage], Sequence[PutOutcome]], None] | None = None  # told as they become known
+    comes_again: bool = False  # what finds no room is put once more: that does not count as refused
+
+
+# Why a Put waits, and is refused when it does not.
+NO_ROOM = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
 
 
 class PutCode(StrEnum):

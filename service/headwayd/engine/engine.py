@@ -43,7 +43,6 @@ from headwayd.engine.absence import Absence
 from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.consuming import Consuming
-from headwayd.engine.counting.counted_puts import CountedPutting
 from headwayd.engine.counting.counted_store import counted
 from headwayd.engine.counting.counts import Counts
 from headwayd.engine.eta import WaitEstimator
@@ -104,13 +103,14 @@ class Engine:
             note_lag=note_lag,
         )
         self._settling = Settling(store, self._tasks.spawn, goes_together=goes_together, on_step=note_together)
-        self._putting = (Putting if counts is None else partial(CountedPutting, counts=counts))(
+        self._putting = Putting(
             store,
             self._putters,
             self._tasks.spawn,
             process=process,
             goes_together=goes_together,
             on_step=note_together,
+            on_refused=None if counts is None else counts.note_refused,
         )
         self._sweeper = Sweeper(store, self._tasks.spawn)
         self._readiness = Readiness(store)
@@ -293,7 +293,7 @@ class Engine:
 
     def note_refused(self, order: PutOrder, error: HeadwayError) -> None:
         """A Put was refused before it came here."""
-        self._putting.note_refused(order.queue, error, len(order.messages))
+        self._putting.note_refused(order, error, len(order.messages))
 
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """Leases what there is, waiting up to `wait_ms` for the first. If the caller is cancelled, its leases are given

@@ -205,20 +205,18 @@ class GuardedEngine:
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """As the engine's."""
         with self._bare, PutClaim(self._quota) as claim:
-            own, left_s = await self._own_put(order, claim, budget_s, may_come_again=not order.wait_ms)
+            own, left_s = await self._own_put(order, claim, budget_s)
             return self._own_outcomes(await self._engine.put_each(own, budget_s=left_s))
 
-    async def _own_put(
-        self, order: PutOrder, claim: PutClaim, budget_s: float, *, may_come_again: bool = False
-    ) -> tuple[PutOrder, float]:
-        """What the engine is asked, and the time for it. What a quota refuses is counted, unless it `may_come_again` in
-        parts for which there is room."""
+    async def _own_put(self, order: PutOrder, claim: PutClaim, budget_s: float) -> tuple[PutOrder, float]:
+        """What the engine is asked, and the time for it. What a quota refuses is counted, unless it comes again: in
+        parts, for which there may be room."""
         own, budget = order._replace(queue=self._own(order.queue, _PRODUCER)), Budget(budget_s)
         try:
             if await claim.want(order.messages, budget):
                 own = own._replace(on_outcomes=claim.note)
         except QuotaExceeded as error:
-            if not may_come_again:
+            if not order.comes_again:
                 self._engine.note_refused(own, error)
             raise
         return _what_is_left(own, budget_s, budget)

@@ -16,10 +16,12 @@ from headwayd.domain.errors import (
     QueueDeleted,
     QueueFull,
     QueueNotFound,
+    Reason,
     RoleInUse,
     StoreUnavailable,
 )
-from headwayd.domain.model import NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
+from headwayd.domain.joined import errors_of
+from headwayd.domain.model import NO_ROOM, NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.domain.waiting import wait_for
 from headwayd.engine.budgets import Budget
 from headwayd.engine.coalescing import Coalescer, shared_out
@@ -187,7 +189,7 @@ def _why_it_waits(queue: str, waiter: _Waiter) -> HeadwayError:
 
 
 class Putting:
-    """All Puts of this process."""
+    """All Puts of this process. `on_refused` is told of which queue how many messages were refused, and why."""
 
     def __init__(
         self,
@@ -198,10 +200,12 @@ class Putting:
         process: str,
         goes_together: bool = True,
         on_step: Callable[[int], None] | None = None,
+        on_refused: Callable[[str, Reason, int], None] | None = None,
     ) -> None:
         self._store = store
         self._lines = lines
         self._spawn = spawn
+        self._on_refused = on_refused
         self._process = process
         self._numbers = itertools.count(1)
         self._together: Coalescer[_Kind, Sequence[NewMessage], _Share] = Coalescer(
@@ -215,7 +219,7 @@ class Putting:
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """See Engine.put."""
-        outcomes = await self._put_each(order, budget_s=budget_s)
+        outcomes = await self.put_each(order, budget_s=budget_s)
         first = outcomes[0].error
         if first is not None and all(one.error is not None and one.error.reason is first.reason for one in outcomes):
             raise first
@@ -223,10 +227,19 @@ class Putting:
 
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same, but what befell every message is told of each."""
-        return await self._put_each(order, budget_s=budget_s)
+        try:
+            outcomes = await self._put_each(order, budget_s=budget_s)
+        except HeadwayError as error:
+            self.note_refused(order, error, len(order.messages))
+            raise
+        for why in errors_of(outcomes):
+            self.note_refused(order, why, 1)
+        return outcomes
 
-    def note_refused(self, queue: str, error: HeadwayError, number: int) -> None:
-        """So many messages were refused."""
+    def note_refused(self, order: PutOrder, error: HeadwayError, number: int) -> None:
+        """So many of its messages were refused, unless they come again and only found no room."""
+        if self._on_refused is not None and not (order.comes_again and error.reason in NO_ROOM):
+            self._on_refused(order.queue, error.reason, number)
 
     async def _put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         share = None

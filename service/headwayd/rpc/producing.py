@@ -13,7 +13,7 @@ from headwayd.domain.bare import all_bytes, all_of, is_for_now
 from headwayd.domain.errors import HeadwayError, QuotaExceeded, Reason
 from headwayd.domain.joined import errors_of
 from headwayd.domain.limits import DAY_MS
-from headwayd.domain.model import PutOrder, PutOutcome, refused
+from headwayd.domain.model import NO_ROOM, PutOrder, PutOutcome, refused
 from headwayd.engine.read_ahead import ReadAhead
 from headwayd.rpc import requests
 from headwayd.rpc.conversion import produce_response
@@ -37,8 +37,6 @@ _OF_ONE_BATCH = frozenset(
         Reason.ROLE_IN_USE,
     }
 )
-# Of a batch that does not wait: why the rest of it was not put.
-_NO_ROOM = frozenset({Reason.QUEUE_FULL, Reason.ROLE_IN_USE})
 _MOST_TOGETHER = 1_000  # messages of several batches in one step
 # Batches read behind a step, which has no more than so many, too; then the producer is held back. Those of the step do
 # not count: else nothing would be read while the store works on it, and the next could only begin later.
@@ -124,7 +122,8 @@ async def _put_all(
     if len(batches) > 1:
         messages = all_of([batch.order.messages for batch in batches])
         with suppress(QuotaExceeded):  # which has room for the first of them, perhaps
-            at_once = await _put(engine, batches[0].order._replace(messages=messages), context)
+            order = batches[0].order._replace(messages=messages, comes_again=True)
+            at_once = await _put(engine, order, context)
     at = 0
     for batch in batches:
         messages = batch.order.messages
@@ -146,7 +145,7 @@ async def _put_all(
 def _without_those_that_found_no_room(outcomes: Sequence[PutOutcome]) -> Sequence[PutOutcome]:
     """Of what befell a batch that did not wait: as far as nothing stood in the way but room."""
     end = len(outcomes)
-    while end and (error := outcomes[end - 1].error) is not None and error.reason in _NO_ROOM:
+    while end and (error := outcomes[end - 1].error) is not None and error.reason in NO_ROOM:
         end -= 1
     return outcomes[:end]
 

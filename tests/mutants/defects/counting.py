@@ -12,9 +12,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="made-up-names-get-series",
         defect="A Put into a queue that nobody made gets series of its own, under whatever name the caller gave.",
-        file="engine/counting/counted_puts.py",
-        old="if reason in _OF_A_QUEUE else self._counts.of_known(queue)",
-        new="if reason else self._counts.of_known(queue)",
+        file="engine/counting/counts.py",
+        old="if reason in _OF_A_QUEUE else self.of_known(queue)",
+        new="if reason else self.of_known(queue)",
         test=_COUNTED + "test_nothing_of_a_message_or_its_callers_is_told",
     ),
     Mutant(
@@ -28,10 +28,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="waiting-for-room-counts-as-refused",
         defect="A stream's batch that waits for room is counted as refused, though it is accepted then.",
-        file="engine/counting/counted_puts.py",
-        old="if order.wait_ms or why.reason not in _WILL_WAIT:",
-        new="if why:",
+        file="engine/putting.py",
+        old=" and not (order.comes_again and error.reason in NO_ROOM)",
+        new="",
         test=_COUNTED + "test_what_streams_do_counts_like_any_other",
+    ),
+    Mutant(
+        name="no-time-to-wait-taken-for-first-try",
+        defect="What a stream is refused at the end of its time, for want of time to wait for room, is not counted.",
+        file="engine/putting.py",
+        old="not (order.comes_again and error.reason in NO_ROOM)",
+        new="(order.wait_ms or error.reason not in NO_ROOM)",
+        test=_UNIT + "test_all_that_is_refused_is_counted_but_what_comes_again",
     ),
     Mutant(
         name="same-leases-counted-twice",

@@ -143,7 +143,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="refused-at-each-try",
         defect="Batches that came together and have no room as one count as refused, though they are put one by one.",
         file="engine/guarded.py",
-        old="            if not may_come_again:\n",
+        old="            if not order.comes_again:\n",
         new="            if True:\n",
         test="tests/unit/test_quota_looks.py::test_what_may_come_again_is_not_refused_yet",
     ),

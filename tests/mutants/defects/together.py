@@ -133,7 +133,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="answered-with-those-behind",
         defect="Batches that go together wait for room together: the first learns of it when the last has it.",
         file="rpc/producing.py",
-        old="batches[0].order._replace(messages=messages)",
+        old="batches[0].order._replace(messages=messages, comes_again=True)",
         new="batches[0].order._replace(messages=messages, wait_ms=_WAIT_MS)",
         test=WIRE + "test_produce.py::test_each_batch_is_answered_when_it_is_stored_though_those_behind_it_wait",
     ),

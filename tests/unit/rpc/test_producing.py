@@ -20,10 +20,13 @@ FULL = QueueFull("queue 'q' is full", metadata={"queue": "q"})
 
 
 class Context:
-    """A call without a deadline."""
+    """A call without a deadline, or with so much time left."""
+
+    def __init__(self, left_s: float | None = None) -> None:
+        self._left_s = left_s
 
     def time_remaining(self) -> float | None:
-        return None
+        return self._left_s
 
 
 class Engine:
@@ -50,7 +53,7 @@ class Engine:
         return accepted + [PutOutcome(PutCode.REFUSED, "", error=FULL) for _ in order.messages[step:]]
 
 
-async def played(engine: Engine, *sizes: int) -> tuple[list[Reply], HeadwayError | None]:
+async def played(engine: Engine, *sizes: int, left_s: float | None = None) -> tuple[list[Reply], HeadwayError | None]:
     """What is answered to batches of these sizes, which all come while the first is under way, and the end."""
 
     async def asked() -> AsyncIterator[ProduceRequest]:
@@ -60,7 +63,7 @@ async def played(engine: Engine, *sizes: int) -> tuple[list[Reply], HeadwayError
         engine.may_go_on.set()
 
     answers: list[Reply] = []
-    context: Any = Context()
+    context: Any = Context(left_s)
     try:
         async for answer in produce(engine, asked(), context):  # type: ignore[arg-type]
             answers.append(answer)  # noqa: PERF401 - what came before an error counts
@@ -105,6 +108,17 @@ async def test_what_found_no_room_waits_batch_by_batch_behind_what_was_accepted_
     assert told(answers) == [(1, [True]), (2, [True, True]), (3, [True, True]), (4, [True, True])]
     assert end is None
     assert [(len(order.messages), order.wait_ms > 0) for order in engine.orders[2:]] == [(1, True), (2, True)]
+
+
+@pytest.mark.parametrize(("left_s", "waits"), [(None, True), (0.05, False)])
+async def test_only_what_goes_together_comes_again_also_when_there_is_no_time_to_wait(
+    left_s: float | None, *, waits: bool
+) -> None:
+    engine = Engine(1, 0, 0, 0)
+    answers, _ = await played(engine, 1, 1, 1, left_s=left_s)
+    assert told(answers) == [(1, [True]), (2, [False]), (3, [False])]
+    tries = [(order.wait_ms > 0, order.comes_again) for order in engine.orders]
+    assert tries == [(waits, False), (False, True), (waits, False), (waits, False)]
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("lost")])

@@ -2,6 +2,5 @@
 
 counts          the numbers of this process
 counted_store   a store whose steps are counted
-counted_puts    Puts whose refusals are counted
 census          the state of queues, read from the store for all who ask at about the same time
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from headwayd.domain.errors import Reason
 from headwayd.domain.histograms import Histogram
 
 # What stands for all queues without numbers of their own. A queue of this very name never has any.
@@ -25,6 +26,9 @@ STORE_BOUNDS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 LAG_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 RATIO_BOUNDS = (0.1, 0.25, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0, 10.0)
 TOGETHER_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+
+# Refused for these, a Put shows that its queue exists.
+_OF_A_QUEUE = frozenset({Reason.QUEUE_FULL, Reason.QUEUE_CLOSED, Reason.DUPLICATE_MESSAGE, Reason.ROLE_IN_USE})
 
 
 class QueueCounts:
@@ -86,6 +90,11 @@ class Counts:
     def forget(self, queue: str) -> None:
         """The queue is no more: another may have numbers of its own."""
         self._queues.pop(queue, None)
+
+    def note_refused(self, queue: str, reason: Reason, number: int) -> None:
+        """So many messages were not put."""
+        counts = self.of(queue) if reason in _OF_A_QUEUE else self.of_known(queue)
+        add(counts.refused, reason.name, number)
 
     def note_store(self, script: str, seconds: float) -> None:
         """The store was asked, and has answered or failed after so long."""
