@@ -11,9 +11,8 @@ Each page shows what the caller's `Authorization` header may see, and refuses as
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from importlib.resources import files
 
 from starlette.requests import Request
@@ -24,24 +23,13 @@ from starlette.types import Receive, Scope, Send
 from headwayd.domain.calls import CallFailed, certificate_shown
 from headwayd.http.answers import status_of
 from headwayd.http.connecting import Calls
+from headwayd.http.gathering import hung_up, until_gone
 from headwayd.http.guards import Page
 from headwayd.http.overview import FIRST_PARTS, Overview, View
+from headwayd.http.pages import TYPES, file_route
 from headwayd.http.shows import Show, Shows
 
 _PAGE = "index.html"
-_TYPES = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-_HEADERS = {
-    "cache-control": "no-cache",
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-}
 _STREAM_HEADERS = {
     "cache-control": "no-store",
     "content-type": "text/event-stream",
@@ -69,28 +57,11 @@ def dashboard_routes(calls: Calls, shows: Shows, *, is_guarded: bool, may_act: b
     ]
 
 
-def _files() -> list[Route]:
+def _files() -> list[Page]:
     """Just those of the package: there is no path to any other."""
     folder = files("headwayd.http") / "static" / "dashboard"
-    routes: list[Route] = []
-    for file in folder.iterdir():
-        kind = _TYPES.get(file.name.rpartition(".")[2])
-        if kind is not None:
-            path = "/dashboard/" + ("" if file.name == _PAGE else file.name)
-            routes.append(Page(path, _file(file.read_bytes(), kind), methods=["GET"]))
-    return routes
-
-
-def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    tag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    headers = {**_HEADERS, "etag": tag}
-
-    async def answer(request: Request) -> Response:
-        if tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
-        return Response(content, headers={**headers, "content-type": kind})
-
-    return answer
+    names = [file.name for file in folder.iterdir() if file.name.rpartition(".")[2] in TYPES]
+    return [file_route("/dashboard/" + ("" if name == _PAGE else name), f"dashboard/{name}") for name in names]
 
 
 class _Events:
@@ -102,16 +73,7 @@ class _Events:
         self._shows = shows
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = asyncio.ensure_future(self._answer(Request(scope), scope, receive, send))
-        leaving = asyncio.ensure_future(_left(receive))
-        try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                await answering
-        finally:
-            for task in (answering, leaving):
-                task.cancel()
-            await asyncio.wait({answering, leaving})
+        await until_gone(self._answer(Request(scope), scope, receive, send), hung_up(receive))
 
     async def _answer(self, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
         asked = request.query_params
@@ -155,11 +117,6 @@ async def _first_of(show: Show) -> None:
         return  # the page waits for it
     if show.end is not None:
         raise show.end
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _raw(headers: dict[str, str]) -> list[tuple[bytes, bytes]]:

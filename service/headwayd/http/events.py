@@ -19,11 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from headwayd.domain.calls import Asked, CallFailed
+from headwayd.domain.calls import CallFailed
 from headwayd.http.answers import failed, improper, told_of
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
-from headwayd.http.gathering import gathered, until_gone
+from headwayd.http.gathering import gathered, hung_up, until_gone
+from headwayd.http.jobs.asking import asked_by
 from headwayd.http.refusing import refusal
 from headwayd.http.resuming import Ends
 
@@ -59,7 +60,7 @@ class _Events:
         if isinstance(asked, Response):
             await asked(scope, receive, send)
             return
-        await until_gone(self._tell(request, asked, send), _gone(receive))
+        await until_gone(self._tell(request, asked, send), hung_up(receive))
 
     async def _ids(self, request: Request) -> list[str] | Response:
         match request.method:
@@ -94,7 +95,7 @@ class _Events:
             await Response(status_code=204)(request.scope, request.receive, send)  # EventSource stops
             return
         order = json.dumps({"queue": queue, "messages": {"ids": open_ids}}).encode()
-        replies = self._calls.stream(WATCH, order, _asked(request), is_json=True)
+        replies = self._calls.stream(WATCH, order, asked_by(request), is_json=True)
         is_begun = False
         try:
             async with aclosing(
@@ -113,11 +114,6 @@ class _Events:
                 await _begin(send)
             await _write(send, _trouble(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _begin(send: Send) -> None:
@@ -161,8 +157,3 @@ def _is_event_source(request: Request) -> bool:
 
 def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
-
-
-def _asked(request: Request) -> Asked:
-    peer = f"{request.client.host}:{request.client.port}" if request.client else ""
-    return Asked(metadata=request.headers.items(), peer=peer)

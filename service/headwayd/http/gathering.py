@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 
+from starlette.types import Receive
+
 
 async def gathered(
     replies: AsyncGenerator[bytes, None], *, every_s: float, idle_s: float, most: int
@@ -44,6 +46,12 @@ async def gathered(
 
 async def _next(replies: AsyncGenerator[bytes, None]) -> bytes:
     return await anext(replies)
+
+
+async def hung_up(receive: Receive) -> None:
+    """Until the one who asked has gone. Nothing that it may yet send is looked at."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 async def until_gone(work: Awaitable[None], gone: Awaitable[None]) -> None:

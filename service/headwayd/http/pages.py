@@ -15,14 +15,15 @@ from starlette.responses import Response
 
 from headwayd.http.guards import Page
 
-_TYPES = {
+TYPES = {
     "css": "text/css; charset=utf-8",
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 # A page runs what came with the service and talks to it only, whatever text is put into it.
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:;"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src %s;"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _PATHS = {
@@ -36,18 +37,19 @@ _PATHS = {
 
 def page_routes() -> list[Page]:
     """The files of the element and of its example."""
-    return [file_route(path, name) for path, name in _PATHS.items()]
+    return [file_route(path, name, images="'self' data:") for path, name in _PATHS.items()]
 
 
-def file_route(path: str, name: str) -> Page:
-    """Serves this file of `static` there. Browsers keep it, and ask each time whether it is still the same."""
+def file_route(path: str, name: str, *, images: str = "'self'") -> Page:
+    """Serves this file of `static` there; as a page it shows images from `images`. Browsers keep it, and ask each time
+    whether it is still the same."""
     content = files("headwayd.http").joinpath("static", name).read_bytes()
     packed = gzip.compress(content, mtime=0)
     tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
     headers = {
         "cache-control": "no-cache",
-        "content-security-policy": _POLICY,
-        "content-type": _TYPES[name.rpartition(".")[2]],
+        "content-security-policy": _POLICY % images,
+        "content-type": TYPES[name.rpartition(".")[2]],
         "etag": tag,
         "referrer-policy": "no-referrer",
         "vary": "accept-encoding",
@@ -55,7 +57,7 @@ def file_route(path: str, name: str) -> Page:
     }
 
     async def file(request: Request) -> Response:
-        if request.headers.get("if-none-match") == tag:
+        if tag in request.headers.get("if-none-match", ""):
             return Response(
                 status_code=304, headers={name: headers[name] for name in ("cache-control", "etag", "vary")}
             )

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from headwayd.domain.calls import Asked, CallFailed, Code, Why
 from headwayd.http.answers import improper
+from headwayd.http.gathering import hung_up
 from headwayd.http.jobs.names import Named, NotUtf8
 
 _COUNT = re.compile(r"[0-9]{1,9}")
@@ -23,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Gone(Exception):
-    """Whoever asked has gone, or sends nothing: no answer is needed."""
+    """Whoever asked has gone, or did not send the whole request in time."""
 
 
 def asked_by(request: Request) -> Asked:
@@ -122,7 +123,7 @@ async def while_there(request: Request, call: Awaitable[_T]) -> _T:
     """What the call gives. When the client hangs up before, it is cancelled, and Gone is raised once it has ended, but
     not if it was just done."""
     task = asyncio.ensure_future(call)
-    gone = asyncio.ensure_future(_hung_up(request))
+    gone = asyncio.ensure_future(hung_up(request.receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -133,8 +134,3 @@ async def while_there(request: Request, call: Awaitable[_T]) -> _T:
     if task.cancelled():
         raise Gone
     return task.result()
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
