@@ -48,7 +48,7 @@ class Requests:
         self._reading: asyncio.Timeout | None = None
         self._room = room
         self._sizes: deque[int] = deque()  # of what was not answered yet
-        self._has_begun = self._has_more = False  # the first was taken, and another one
+        self._taken_count = 0
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self
@@ -64,7 +64,7 @@ class Requests:
                     if size:
                         await self._room.wait(size)
                     self._sizes.append(size)
-                self._has_begun, self._has_more = True, self._has_begun
+                self._taken_count += 1
         except TimeoutError:
             raise self._why_ended from None
         finally:
@@ -76,7 +76,7 @@ class Requests:
     @property
     def has_unanswered(self) -> bool:
         """Whether some that were taken may have been done, and have had no reply."""
-        return bool(self._sizes) if self._room is not None else self._has_more
+        return bool(self._sizes) if self._room is not None else self._taken_count > 1
 
     def answered(self) -> None:
         """A reply has gone: what the first request took is free."""

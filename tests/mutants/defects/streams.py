@@ -426,7 +426,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="steps-cut-off-told-as-nothing",
         defect="A Consume stream that is cut off is told that nothing happened of what it had asked for.",
         file="rpc/streams.py",
-        old="if self._room is not None else self._has_more",
+        old="if self._room is not None else self._taken_count > 1",
         new="if self._room is not None else False",
         test="tests/unit/rpc/test_streams.py::test_whose_answers_are_cut_off_is_not_told_that_nothing_happened",
     ),
