@@ -9,10 +9,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from headwayd.domain.model import Settled, Settlement
-from headwayd.domain.tracing import Carried, Handed
+from headwayd.domain.tracing import MOST_MOVES, Carried, Handed
 from headwayd.telemetry import contexts
 from headwayd.telemetry.jobs import Jobs
-from headwayd.telemetry.places import MOST_MOVES, Places
+from headwayd.telemetry.places import Places
 from headwayd.telemetry.sampling import sampler
 from headwayd.telemetry.works import Work, Works
 

@@ -109,6 +109,9 @@ class OnDuplicate(StrEnum):
     REPLACE = "replace"
 
 
+OWN_ID_MARK = "~"  # ids that the service makes begin with it, and no others
+
+
 class NewMessage(NamedTuple):
     """A message to be put. `headers` is the encoded map, opaque here; at most one of the two times is given."""
 

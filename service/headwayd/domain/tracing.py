@@ -1,4 +1,5 @@
-"""What is known of a job's trace: the context that a message or a call carries, and messages as they were handed out.
+"""What is known of a job's trace: the context that a message or a call carries, messages as they were handed out, and
+where they stood before.
 
 A context is the two texts of W3C's Trace Context (https://www.w3.org/TR/trace-context/). Nothing here reads them: that
 is for `telemetry`, the only part that knows OpenTelemetry.
@@ -10,6 +11,14 @@ from typing import NamedTuple
 
 # The names under which a context stands in a message's headers and in a call's metadata.
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
+CANCELLED = "CANCELLED"  # why a call failed whose caller went away, beside the names of reasons
+MOST_MOVES = 32  # instants and positions, of one message or of one who waits
+
+
+def thinned(moves: list[tuple[int, int]]) -> None:
+    """Drops every second of too many, but never the first, where it began, nor the last."""
+    if len(moves) > MOST_MOVES:
+        del moves[1:-1:2]
 
 
 class Carried(NamedTuple):

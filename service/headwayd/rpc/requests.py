@@ -28,7 +28,7 @@ from headwayd.domain.limits import (
     SECOND_MS,
     Limits,
 )
-from headwayd.domain.model import DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
+from headwayd.domain.model import OWN_ID_MARK, DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import PLACE_MARK
 from headwayd.rpc.bare_messages import MANY, BareRequest, bare_payloads, is_bare
@@ -36,7 +36,6 @@ from headwayd.rpc.policies import masked_names, policy_of
 from headwayd.rpc.validation import Checks
 from headwayd.rpc.watch_requests import checked_progress
 
-OWN_ID_MARK = "~"  # ids that the service makes begin with it
 _CLOSE_WAIT_MS = 1 * SECOND_MS
 _DELETE_WAIT_MS = 5 * SECOND_MS
 # No line is longer, and Lua's numbers are exact up to here: a position beyond shows the same, nothing.

@@ -40,7 +40,7 @@ _APART = 5  # where each is a question of its own
 _LOOK_AGAIN_S = 0.05
 
 HintListener = Callable[[str | None, bool], None]
-DueListener = Callable[[str, int], None]
+DueAtListener = Callable[[str, int], None]  # with the instant, by the store's clock
 
 
 class Interest:
@@ -108,7 +108,7 @@ class Hints:
         self._wires: dict[Host | None, HintWire] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self.on_hint: HintListener = lambda _queue, _is_call: None
-        self.on_due: DueListener = lambda _queue, _due_ms: None
+        self.on_due: DueAtListener = lambda _queue, _due_ms: None
         self.on_reconnect: Callable[[], None] = lambda: None
 
     def hear(self, sources: Mapping[Host | None, ConnectionSource]) -> None:

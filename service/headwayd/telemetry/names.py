@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from headwayd.domain import tracing
+
 # -- spans: "OPERATION QUEUE"; RPCs give theirs the RPC's name --------------------------------------------------------
 
 WAIT: Final = "Wait"  # a message in line, from its put to its lease
@@ -40,7 +42,7 @@ MOVED: Final = "headway.moved"  # with POSITION: where a message, or who waits f
 OUR_SYSTEM: Final = "headway"
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
 # Of ERROR_TYPE, besides the names of `headway.v1.ErrorReason`.
-CANCELLED: Final = "CANCELLED"  # the caller went away
+CANCELLED: Final = tracing.CANCELLED  # the caller went away
 # Of SETTLED, besides the names of `headway.v1.Settled`.
 STREAM_ENDED: Final = "STREAM_ENDED"  # the stream that had the lease ended, so the message went back
 UNSEEN: Final = "UNSEEN"  # this process saw no end of the lease in its time: it lapsed, or another process knows

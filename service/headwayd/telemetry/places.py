@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-MOST_MOVES = 32
-
-
-def thinned(moves: list[tuple[int, int]]) -> None:
-    """Drops every second of too many, but never the first, where it began, nor the last."""
-    if len(moves) > MOST_MOVES:
-        del moves[1:-1:2]
+from headwayd.domain.tracing import thinned
 
 
 class Places:

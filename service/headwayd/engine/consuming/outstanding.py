@@ -18,9 +18,8 @@ from itertools import repeat
 from headwayd.domain.columns import FirstDeliveries, leases_of
 from headwayd.domain.consuming import Credit
 from headwayd.domain.leases import LeaseRuns, Run, steps_of, texts
-from headwayd.domain.model import Delivery
+from headwayd.domain.model import OWN_ID_MARK, Delivery
 
-OWN_ID_MARK = "~"  # ids made by the service are no part of a message's size
 _MOST_LAPSED = 10_000
 _NOTED_FOR_EACH, _NOTED_BESIDE = 3, 300  # leases whose lapse is noted, for each that is held, and beside
 

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from headway.v1 import message_pb2
 from headwayd.domain.errors import HeadwayError, Reason
 from headwayd.domain.model import Settled, Settlement
+from headwayd.domain.tracing import CANCELLED
 from headwayd.rpc.tracing.port import PutSpan
-
-CANCELLED = "CANCELLED"
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.model import Settled, Settlement
+from headwayd.domain.tracing import CANCELLED, thinned
 from headwayd.rpc.bare_messages import BareRequest
 from headwayd.rpc.edge import Context
 from headwayd.rpc.tracing.carrying import caller_of, handed
 from headwayd.rpc.tracing.port import JobTracer, PutSpan
-from headwayd.rpc.tracing.results import CANCELLED, end_put, reason_of, settlements
+from headwayd.rpc.tracing.results import end_put, reason_of, settlements
 
 Request = TypeVar("Request")
 Batch = pb.PutRequest | pb.ProduceRequest | BareRequest  # the request that has it
 BeginPut = Callable[[str, Batch], tuple[PutSpan, Batch]]
 _Streaming = Callable[[Any, Context], AsyncGenerator[Any, None]]
-_MOST_PLACES = 32
 
 
 class _Noted(AsyncIterator[Request]):
@@ -139,8 +139,7 @@ async def watching(
                 event = reply.WhichOneof("event")
                 if event == "position" and is_standing:
                     places.append((reply.as_of.ToMilliseconds(), reply.position.position))
-                    if len(places) > _MOST_PLACES:
-                        del places[1::2]  # the first stays: where it began
+                    thinned(places)
                 elif event == "position" and reply.position.position:
                     at_ms = reply.as_of.ToMilliseconds()
                     tracer.moved(queue, reply.position.id, at_ms, reply.position.position)
