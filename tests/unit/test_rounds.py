@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from harness.clocks import run
 from headwayd.engine import rounds
 from headwayd.engine.rounds import CHECK_S, Rounds
 from headwayd.engine.tasks import Tasks
@@ -99,39 +100,43 @@ async def test_everybody_looks_now_and_then_though_thought_to_be_quiet_one_in_si
     assert looks[99] == 3
 
 
-async def test_rounds_are_made_for_as_long_as_there_is_somebody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ROUND_S", 0.01)
-    monkeypatch.setattr(rounds, "CHECK_S", 0.0)
-    store = Store()
-    sleepers = {"q": Sleeper(0.0)}
-    some = made(sleepers, store)
-    some.plan()
-    some.plan()
-    await asyncio.sleep(0.2)
-    assert 2 <= len(store.asked) <= 21  # one after the other
-    sleepers.clear()
-    await asyncio.sleep(0.05)
-    asked = len(store.asked)
-    await asyncio.sleep(0.1)
-    assert len(store.asked) == asked
-    sleepers["q"] = Sleeper(0.0)
-    some.plan()
-    await asyncio.sleep(0.1)
-    assert len(store.asked) > asked
-
-
-async def test_a_round_that_failed_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ROUND_S", 0.01)
+@pytest.fixture
+def every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who sleeps is checked in each."""
     monkeypatch.setattr(rounds, "CHECK_S", 0.0)
 
+
+@pytest.mark.usefixtures("every_round")
+def test_rounds_are_made_for_as_long_as_there_is_somebody() -> None:
+    async def scene() -> list[int]:
+        store, sleepers = Store(), {"q": Sleeper(0.0)}
+        some, asked = made(sleepers, store), list[int]()
+        some.plan()
+        some.plan()
+        await asyncio.sleep(20.5)
+        asked.append(len(store.asked))
+        sleepers.clear()
+        await asyncio.sleep(5)
+        asked.append(len(store.asked))
+        sleepers["q"] = Sleeper(0.0)
+        some.plan()
+        await asyncio.sleep(2.5)
+        return [*asked, len(store.asked)]
+
+    assert run(scene) == [20, 20, 22]
+
+
+@pytest.mark.usefixtures("every_round")
+def test_a_round_that_failed_is_not_the_last() -> None:
     class BrokenStore(Store):
         async def find_quiet(self, queues: Sequence[str]) -> Collection[str]:
             self.asked.append(list(queues))
             raise RuntimeError("asked for")
 
-    store = BrokenStore()
-    sleepers = {"q": Sleeper(0.0)}
-    made(sleepers, store).plan()
-    await asyncio.sleep(0.1)
-    assert len(store.asked) > 1
-    sleepers.clear()
+    async def scene() -> int:
+        store = BrokenStore()
+        made({"q": Sleeper(0.0)}, store).plan()
+        await asyncio.sleep(3.5)
+        return len(store.asked)
+
+    assert run(scene) == 3

@@ -65,6 +65,16 @@ def message(payload: bytes | message_pb2.Message) -> message_pb2.Message:
     return Message(payload=payload) if isinstance(payload, bytes) else payload
 
 
+def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
+    """A message with an id."""
+    return Message(id=message_id, payload=payload)
+
+
+def delayed(milliseconds: float, payload: bytes = b"later") -> message_pb2.Message:
+    """A message for later."""
+    return Message(payload=payload, delay=span(milliseconds))
+
+
 def payloads(deliveries: Sequence[message_pb2.Delivery]) -> list[bytes]:
     """What was delivered, in order."""
     return [delivery.message.payload for delivery in deliveries]
@@ -269,6 +279,12 @@ class Keys:
     def connections(self) -> int:
         """How many connections the store has."""
         return len(self.client.client_list())
+
+
+async def fail_next(line: Line, **how: object) -> message_pb2.SettleResult:
+    """Takes the next message and gives it back."""
+    [result] = await line.delay((await line.take_one(wait_ms=10_000)).lease, **how)  # type: ignore[arg-type]
+    return result
 
 
 @asynccontextmanager

@@ -18,18 +18,13 @@ from wire.calls import (
     Delivery,
     Keys,
     Line,
+    fail_next,
     leases,
     now_ms,
     payloads,
     span,
 )
 from wire.conditions import consumers_wait
-
-
-async def fail(line: Line, **how: object) -> message_pb2.SettleResult:
-    """Takes the next message and gives it back."""
-    [result] = await line.delay((await line.take_one(wait_ms=10_000)).lease, **how)  # type: ignore[arg-type]
-    return result
 
 
 async def redelivered(line: Line) -> Delivery:
@@ -88,7 +83,7 @@ async def test_a_message_given_back_wakes_who_waits(line: Line) -> None:
 async def test_until_a_time_that_is_past_is_now_at_the_head(line: Line, until_ms: int) -> None:
     await line.create()
     await line.put(b"one", b"two")
-    assert (await fail(line, until_ms=until_ms)).settled == RELEASED
+    assert (await fail_next(line, until_ms=until_ms)).settled == RELEASED
     assert payloads(await line.take(2)) == [b"one", b"two"]
 
 
@@ -99,7 +94,7 @@ async def test_later_is_the_tail_when_it_is_due(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(b"one", b"two")
     before = now_ms(keys.client)
-    result = await fail(line, delay_ms=300)
+    result = await fail_next(line, delay_ms=300)
     after = now_ms(keys.client)
     assert (result.settled, result.attempts) == (DELAYED, 1)
     assert before - 1 <= result.available_at.ToMilliseconds() - 300 <= after
@@ -116,7 +111,7 @@ async def test_until_a_time_is_that_time(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(b"one")
     at = int(now_ms(keys.client)) + 300
-    result = await fail(line, until_ms=at)
+    result = await fail_next(line, until_ms=at)
     assert (result.settled, result.available_at.ToMilliseconds()) == (DELAYED, at)
     delivery = await redelivered(line)
     assert now_ms(keys.client) >= at
@@ -166,8 +161,8 @@ async def test_a_message_that_used_up_its_attempts_is_dead(line: Line, how: str)
     await line.create(retry=queue_pb2.Retry(max_attempts=3, min_backoff=span(20)))
     await line.put(b"one")
     for _ in range(2):
-        assert (await fail(line, **times)).settled == (RELEASED if how == "now" else DELAYED)
-    result = await fail(line, **times, reason="no luck")
+        assert (await fail_next(line, **times)).settled == (RELEASED if how == "now" else DELAYED)
+    result = await fail_next(line, **times, reason="no luck")
     assert (result.settled, result.attempts) == (DEAD, 3)
     assert not result.HasField("available_at")
     counts = await line.counts()
@@ -191,10 +186,10 @@ async def test_keep_attempt_spends_none(line: Line) -> None:
 async def test_the_reason_is_kept_for_whoever_looks(line: Line) -> None:
     await line.create()
     await line.put(b"one")
-    await fail(line, delay_ms=0, reason="disk full: größe \U0001f422")
+    await fail_next(line, delay_ms=0, reason="disk full: größe \U0001f422")
     [seen] = await line.peek()
     assert (seen.failures, seen.last_error) == (1, "disk full: größe \U0001f422")
-    await fail(line, delay_ms=0)
+    await fail_next(line, delay_ms=0)
     [seen] = await line.peek()
     assert seen.failures == 2
 

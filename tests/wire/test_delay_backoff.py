@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from headway.v1 import message_pb2, queue_pb2
-from wire.calls import DELAYED, RELEASED, Keys, Line, leases, now_ms, payloads, span
-
-
-async def fail(line: Line, **how: object) -> message_pb2.SettleResult:
-    """Takes the next message and gives it back."""
-    [result] = await line.delay((await line.take_one(wait_ms=10_000)).lease, **how)  # type: ignore[arg-type]
-    return result
+from headway.v1 import queue_pb2
+from wire.calls import DELAYED, RELEASED, Keys, Line, fail_next, leases, now_ms, payloads, span
 
 
 async def test_with_no_time_said_the_waits_grow_by_the_multiplier_up_to_the_longest(line: Line, keys: Keys) -> None:
@@ -18,7 +12,7 @@ async def test_with_no_time_said_the_waits_grow_by_the_multiplier_up_to_the_long
     await line.put(b"one")
     for attempt, expected in enumerate((60, 120, 240, 300, 300), 1):
         before = now_ms(keys.client)
-        result = await fail(line)
+        result = await fail_next(line)
         after = now_ms(keys.client)
         assert (result.settled, result.attempts) == (DELAYED, attempt)
         waited = result.available_at.ToMilliseconds() - expected
@@ -29,10 +23,10 @@ async def test_the_default_backoff_is_1_2_4_seconds(line: Line, keys: Keys) -> N
     await line.create()
     await line.put(b"one")
     # Two failures that do not wait: the third waits min_backoff · 2².
-    await fail(line, delay_ms=0)
-    await fail(line, delay_ms=0)
+    await fail_next(line, delay_ms=0)
+    await fail_next(line, delay_ms=0)
     before = now_ms(keys.client)
-    result = await fail(line)
+    result = await fail_next(line)
     after = now_ms(keys.client)
     assert before - 1 <= result.available_at.ToMilliseconds() - 4_000 <= after
 
@@ -52,5 +46,5 @@ async def test_jitter_spreads_the_waits_within_its_share_and_never_above_the_lon
 async def test_without_a_shortest_backoff_a_failed_message_is_back_at_once(line: Line) -> None:
     await line.create(retry=queue_pb2.Retry(min_backoff=span(0), max_backoff=span(0)))
     await line.put(b"one", b"two")
-    assert (await fail(line)).settled in {RELEASED, DELAYED}
+    assert (await fail_next(line)).settled in {RELEASED, DELAYED}
     assert sorted(payloads(await line.take(2, wait_ms=1_000))) == [b"one", b"two"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness import refused
-from headway.v1 import message_pb2, queue_service_pb2
+from headway.v1 import queue_service_pb2
 from wire.calls import (
     DELAYED,
     INVALID_ARGUMENT,
@@ -13,6 +13,7 @@ from wire.calls import (
     SLACK_S,
     Keys,
     Line,
+    fail_next,
     instant,
     leases,
     now_ms,
@@ -21,12 +22,6 @@ from wire.calls import (
 
 MAX_BATCH = 1_000
 DAY_MS = 24 * 3_600 * 1_000
-
-
-async def fail(line: Line, **how: object) -> message_pb2.SettleResult:
-    """Takes the next message and gives it back."""
-    [result] = await line.delay((await line.take_one(wait_ms=10_000)).lease, **how)  # type: ignore[arg-type]
-    return result
 
 
 @pytest.mark.parametrize("count", [0, MAX_BATCH + 1])
@@ -62,13 +57,13 @@ async def test_a_delay_out_of_its_range_is_refused_and_the_lease_stays(line: Lin
 async def test_a_delay_up_to_its_bounds_is_taken(line: Line, delay_ms: float) -> None:
     await line.create()
     await line.put(b"one")
-    assert (await fail(line, delay_ms=delay_ms)).settled == DELAYED
+    assert (await fail_next(line, delay_ms=delay_ms)).settled == DELAYED
 
 
 async def test_a_delay_finer_than_a_millisecond_is_rounded_up(line: Line) -> None:
     await line.create()
     await line.put(b"one")
-    assert (await fail(line, delay_ms=0.000001)).settled == DELAYED
+    assert (await fail_next(line, delay_ms=0.000001)).settled == DELAYED
 
 
 async def test_a_time_more_than_366_days_ahead_is_refused_and_the_lease_stays(line: Line, keys: Keys) -> None:

@@ -5,17 +5,8 @@ from __future__ import annotations
 import pytest
 
 from harness import eventually, refused
-from headway.v1 import admin_service_pb2, message_pb2
-from wire.calls import NOT_FOUND, SLACK_S, Keys, Line, Message, instant, message, now_ms, payloads, span
-
-
-def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
-    return Message(id=message_id, payload=payload)
-
-
-def delayed(milliseconds: float, payload: bytes = b"later") -> message_pb2.Message:
-    return Message(payload=payload, delay=span(milliseconds))
-
+from headway.v1 import admin_service_pb2
+from wire.calls import NOT_FOUND, SLACK_S, Keys, Line, Message, delayed, instant, message, named, now_ms, payloads, span
 
 # What joins the line.
 

@@ -15,16 +15,12 @@ from wire.calls import (
     INVALID_ARGUMENT,
     RESOURCE_EXHAUSTED,
     Line,
-    Message,
+    named,
     payloads,
 )
 from wire.conditions import producers_wait
 
 KEEP = message_pb2.ON_DUPLICATE_KEEP
-
-
-def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
-    return Message(id=message_id, payload=payload)
 
 
 async def test_all_or_nothing_puts_all(line: Line) -> None:

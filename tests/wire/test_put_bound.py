@@ -9,13 +9,9 @@ import grpc
 import pytest
 
 from harness import ServiceProcess, eventually, refused
-from headway.v1 import error_reason_pb2, message_pb2, queue_service_pb2, queue_service_pb2_grpc
-from wire.calls import RESOURCE_EXHAUSTED, Keys, Line, Message, leases, message, now_ms, payloads, span
+from headway.v1 import error_reason_pb2, queue_service_pb2, queue_service_pb2_grpc
+from wire.calls import RESOURCE_EXHAUSTED, Keys, Line, leases, message, named, now_ms, payloads, span
 from wire.conditions import producers_wait
-
-
-def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
-    return Message(id=message_id, payload=payload)
 
 
 async def test_a_full_queue_is_refused_with_its_bound_and_when_to_try_again(line: Line) -> None:

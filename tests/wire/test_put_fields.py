@@ -14,8 +14,10 @@ from wire.calls import (
     Keys,
     Line,
     Message,
+    delayed,
     instant,
     message,
+    named,
     now_ms,
     payloads,
     span,
@@ -24,14 +26,6 @@ from wire.calls import (
 MAX_BATCH = 1_000
 MAX_BYTES = 1024 * 1024
 DAY_MS = 24 * 3_600 * 1_000
-
-
-def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
-    return Message(id=message_id, payload=payload)
-
-
-def delayed(milliseconds: float, payload: bytes = b"later") -> message_pb2.Message:
-    return Message(payload=payload, delay=span(milliseconds))
 
 
 # Sizes.

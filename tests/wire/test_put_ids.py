@@ -8,18 +8,10 @@ import pytest
 
 from harness import eventually, refused
 from headway.v1 import error_reason_pb2, message_pb2
-from wire.calls import ALREADY_EXISTS, RESOURCE_EXHAUSTED, Line, Message, payloads, span
+from wire.calls import ALREADY_EXISTS, RESOURCE_EXHAUSTED, Line, Message, named, payloads, span
 from wire.operators import check
 
 KEEP = message_pb2.ON_DUPLICATE_KEEP
-
-
-def named(message_id: str, payload: bytes = b"payload") -> message_pb2.Message:
-    return Message(id=message_id, payload=payload)
-
-
-def delayed(milliseconds: float, payload: bytes = b"later") -> message_pb2.Message:
-    return Message(payload=payload, delay=span(milliseconds))
 
 
 async def test_a_known_id_is_refused_and_named(line: Line) -> None:
