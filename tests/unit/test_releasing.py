@@ -34,7 +34,7 @@ class Shelf:
         budget_s: float,
         owned: bool = False,
         owner: str = "",
-        claim: str = "",
+        claim: bytes = b"",
     ) -> Sequence[Settlement]:
         del budget_s, owner, claim
         self.running += 1

@@ -78,7 +78,7 @@ class SlowStore:
         budget_s: float,
         owned: bool = False,
         owner: str = "",
-        claim: str = "",
+        claim: bytes = b"",
     ) -> Sequence[Settlement]:
         await asyncio.sleep(0.05)  # the store takes its time
         self.released += leases

@@ -176,7 +176,7 @@ def refused(messages: Iterable[NewMessage], error: HeadwayError) -> list[PutOutc
     return [PutOutcome(PutCode.REFUSED, message.id, error=error) for message in messages]
 
 
-NO_ASKER = "-" * 8  # of those with whom nobody competes
+NO_ASKER = b"-" * 8  # of those with whom nobody competes
 
 
 class GetOrder(NamedTuple):
@@ -193,16 +193,16 @@ class GetOrder(NamedTuple):
     consumer: str = ""
     ack: Sequence[str] = ()
     attempt_id: str = ""  # the same again gives the same leases, while they live
-    asker: str = NO_ASKER  # who asks by that name: 8 letters
+    asker: bytes = NO_ASKER  # who asks by that name
     stands: bool = False  # keep a place in the consumer line if there is nothing to lease
     place: str = ""  # the place that was kept
     room: int | None = None  # how many it may be given beside one for each lease that it ends; None: any number
     cut_off: CutOff | None = None
 
     @property
-    def claim(self) -> str:
-        """By what its leases are given back if nobody else has asked by the same name since; "" = it has no name."""
-        return self.asker + self.attempt_id if self.attempt_id else ""
+    def claim(self) -> bytes:
+        """By what its leases are given back when all who asked by the same name have gone; b"" = it has no name."""
+        return self.asker + self.attempt_id.encode() if self.attempt_id else b""
 
     def within_room(self, ended: int) -> GetOrder:
         """What it may yet be given when so many leases of `ack` were out, and have ended."""

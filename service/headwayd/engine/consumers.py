@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from string import ascii_letters
 from typing import NamedTuple, TypeVar
 
 import structlog
@@ -224,7 +223,7 @@ class Consumers:
         name = f"{self._process}#{next(self._numbers)}" if waits else ""
         waiter = Waiter(name=name, place=order.place, owns_leases=owns, keeps_standing=keeps)
         if order.attempt_id and not owns:  # all its tries are one asker
-            order = order._replace(asker="".join(secrets.choice(ascii_letters) for _ in NO_ASKER))
+            order = order._replace(asker=secrets.token_bytes(len(NO_ASKER)))
         return Consumer(order, waiter, self, budget_s)
 
     def join(self, consumer: Consumer, *, has_tried: bool = False) -> lines.Line:
@@ -423,7 +422,7 @@ class Consumers:
         queue, waiter, place = consumer.order.queue, consumer.waiter, consumer.place
         # The leases first: whatever the store then still knows of this waiter is what nobody here was told of, and is
         # searched for among all leases of the queue.
-        claim = "" if waiter.owns_leases else consumer.order.claim
+        claim = b"" if waiter.owns_leases else consumer.order.claim
         await self._releases.release(queue, leases, owned=waiter.owns_leases, claim=claim)
         await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:

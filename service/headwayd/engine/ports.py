@@ -229,7 +229,7 @@ class Store(Protocol):
         budget_s: float,
         owned: bool = False,
         owner: str = "",
-        claim: str = "",
+        claim: bytes = b"",
     ) -> Sequence[Settlement]: ...
 
     def ticket_of(self, lease: str) -> int: ...

@@ -34,7 +34,7 @@ class _Part:
 
 
 _Entry = tuple[int, int, str, _Part]  # the last ticket is the least; the second tells apart
-_Group = tuple[str, bool, str, str]  # a queue, whether they are owned, whose only, and by which claim
+_Group = tuple[str, bool, str, bytes]  # a queue, whether they are owned, whose only, and by which claim
 
 
 class _Room:
@@ -81,7 +81,7 @@ class Releases:
         self._room = _Room()
 
     async def release(
-        self, queue: str, leases: Sequence[str], *, owned: bool, owner: str = "", claim: str = ""
+        self, queue: str, leases: Sequence[str], *, owned: bool, owner: str = "", claim: bytes = b""
     ) -> None:
         """Returns when all are back, or the queue is no more, however long that takes. `owned`, `owner`, `claim`: see
         `Store.release`. Cancelled, it has asked for it all the same."""

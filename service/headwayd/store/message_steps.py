@@ -11,6 +11,7 @@ from headwayd.domain.errors import FieldInvalid, QueueDrained, RoleInUse, Violat
 from headwayd.domain.leases import all_leases
 from headwayd.domain.limits import in_words
 from headwayd.domain.model import (
+    NO_ASKER,
     DelayOrder,
     GetOrder,
     NewMessage,
@@ -114,6 +115,8 @@ class MessageSteps(Asking):
         """Settles, then leases what can be leased now; a waiter stands in line if that is nothing. Raises QueueDrained
         unless something was settled; PollTooSoon and PlaceLost for the place it comes back to."""
         random = secrets.token_bytes(tokens.RANDOM_BYTES)
+        if order.asker != NO_ASKER:  # its own leases tell that it asked first (lua/include/attempts.lua)
+            random = order.asker + random[len(order.asker) :]
         reply = await self._get(order, waiter or _NOBODY, (), order.ack, random, budget_s=budget_s)
         error = replies.missing(reply[0], order.queue) or stand_replies.not_standing(reply, order.queue)
         if error is not None and (text(reply[0]) != Status.QUEUE_DRAINED or not order.ack):
@@ -210,7 +213,7 @@ class MessageSteps(Asking):
         something is to be postponed by id and foreign clients hold both roles."""
         return await self._delay(order, "1" if order.keep_attempt else "0", budget_s=budget_s)
 
-    async def _delay(self, order: DelayOrder, keeps: str, *, budget_s: float) -> Sequence[Settlement]:
+    async def _delay(self, order: DelayOrder, keeps: str | bytes, *, budget_s: float) -> Sequence[Settlement]:
         when = "b"
         if order.delay_ms is not None:
             when = f"d{order.delay_ms}"
@@ -242,14 +245,14 @@ class MessageSteps(Asking):
         budget_s: float,
         owned: bool = False,
         owner: str = "",
-        claim: str = "",
+        claim: bytes = b"",
     ) -> Sequence[Settlement]:
-        """Gives leases back at no attempt's cost. Those stay that a repeated Get has claimed, unless by this `claim`,
-        or they are `owned`, so that nobody else can have them; then their holder does not go on before all others,
-        either. With an `owner` all stay, and all that lapsed may be taken up again, but what the stream of this waiter
-        owns now."""
+        """Gives leases back at no attempt's cost. Those stay that a repeated Get was given, too, unless with this
+        `claim` all who asked for them have gone, or they are `owned`, so that nobody else can have them; then their
+        holder does not go on before all others, either. With an `owner` all stay, and all that lapsed may be taken up
+        again, but what the stream of this waiter owns now."""
         order = DelayOrder(queue=queue, leases=leases, delay_ms=0)
-        return await self._delay(order, "o" + owner if owned else "u" + claim, budget_s=budget_s)
+        return await self._delay(order, "o" + owner if owned else b"u" + claim, budget_s=budget_s)
 
     def ticket_of(self, lease: str) -> int:
         """Where its message stands among all of its queue; 0 for what is no lease."""

@@ -102,7 +102,7 @@ class _CountedStore:
         budget_s: float,
         owned: bool = False,
         owner: str = "",
-        claim: str = "",
+        claim: bytes = b"",
     ) -> Sequence[Settlement]:
         """See Store."""
         settled = await self._store.release(queue, leases, budget_s=budget_s, owned=owned, owner=owner, claim=claim)

@@ -4,7 +4,7 @@
 -- ARGV[3] when: 'b' by the queue's backoff, 'd' + ms from now, 'a' + ms since 1970; now or the past is the head
 -- ARGV[4] '1': no attempt is spent; 'o': neither, and their holder's turns are over; 'o' + waiter: the same, and only
 --         those go back that this one's stream owns; 'u': no attempt is spent, and leases of an attempt that was asked
---         again stay; 'u' + ARGV[8] of a Get: but if that was the last to ask
+--         again stay; 'u' + ARGV[8] of a Get: but if with that all who asked have gone
 -- ARGV[5] reason
 -- ARGV[6] count of message ids, then the ids
 -- then    count of leases, then the leases (see include/settle)
@@ -19,7 +19,6 @@ if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] ~= '0', ARGV[5]
 local owner = string.match(ARGV[4], '^o(.+)')
-local keeps_claimed = string.byte(ARGV[4]) == 117 and not asked_last(string.sub(ARGV[4], 2))   -- 'u'
 local id_count = tonumber(ARGV[6])
 local lease_count = tonumber(ARGV[7 + id_count])
 
@@ -32,6 +31,8 @@ if id_count > 0 and is_unsure(S) then
   commit(S, false, nil)
   return { ARGV[1], T.ROLE_IN_USE, 'producer', holder_of('producer') }
 end
+
+local keeps_claimed = string.byte(ARGV[4]) == 117 and not have_all_gone(string.sub(ARGV[4], 2))   -- 'u'
 
 local function due_of(record)
   local kind = string.sub(when, 1, 1)

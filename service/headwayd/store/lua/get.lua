@@ -8,7 +8,7 @@
 -- ARGV[6] random part of the new leases' nonces, 16 bytes; for several who ask as many for each, in order
 -- ARGV[7] most bytes of elements in the reply; one message is always given, unless the number is negative: then what is
 --         larger stays, and who asks does not stand in line for it
--- ARGV[8] 8 letters of whoever asks, and the attempt id; '' = none
+-- ARGV[8] 8 bytes of whoever asks, and the attempt id; '' = none
 -- ARGV[9] waiter (process name, '#', number) that stands in the consumer line if it gets nothing; '' = does not wait
 -- ARGV[10] the number in line that the waiter had before; '0' = none that it knows of
 -- ARGV[11] a place kept between calls that the waiter comes back to; '' = none
@@ -87,7 +87,7 @@ if ROOM ~= '' then me.most = math.min(me.most, tonumber(ROOM) + ended) end
 local L = new_leasing(asks, math.abs(tonumber(ARGV[7])), string.byte(ARGV[7]) == 45,
                       pack_holder(S.now, string.sub(ARGV[3], 1, 255)), reply)
 local random = me.random
-if ATTEMPT then random = deliver_again(S, L, ATTEMPT, string.sub(ARGV[8], 1, ASKER_SIZE)) or random end
+if ATTEMPT then random = deliver_again(S, L, ATTEMPT, ARGV[8]) or random end
 
 -- How many leases each of those who ask has ended: as many as it named, but for those that were none any more. O(k).
 local function ended_by_each()

@@ -34,10 +34,10 @@ local function deliver_known(L, ticket, record, deadline, element)
   deliver(L, ticket, record.failures + 1, record.put_at, record.id, deadline, element)
 end
 
--- Gives the leases of the same attempt once more, as far as they live and fit into the reply; from now on they are
--- `asker`'s to give back. Returns the random part of their nonces; nil if there are none. O(k).
+-- Gives the leases of the same attempt once more, as far as they live and fit into the reply; from now on they stay until
+-- `asker`, too, has gone. Returns the random part of their nonces; nil if there are none. O(k).
 local function deliver_again(S, L, attempt, asker)
-  local again, random = leases_of_attempt(S, attempt)
+  local again, random, tickets_text = leases_of_attempt(S, attempt)
   local bytes = 0
   for _, lease in ipairs(again) do
     local element = redis.call('HGET', K.body, lease.ticket)
@@ -50,7 +50,7 @@ local function deliver_again(S, L, attempt, asker)
     deliver_known(L, lease.ticket, lease.record, tonumber(lease.deadline), element)
   end
   if not again[1] then return nil end
-  note_asker(attempt, random, again, asker)
+  note_asker(attempt, random, tickets_text, again, asker)
   return random
 end
 

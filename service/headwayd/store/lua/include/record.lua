@@ -11,7 +11,7 @@
 local FLAG = {
   COUNTED = 1,   -- its first departure was counted in pressure's consumed stats
   LAPSED = 2,    -- the last lease ran out and was not settled: a late ack is still good
-  CLAIMED = 8,   -- the attempt that leased it was asked again: only who asked last can give it back (attempts)
+  CLAIMED = 8,   -- the attempt that leased it was asked again: it stays until all who asked have gone (attempts)
   RELEASED = 4,  -- an earlier lease of its ticket ended at no attempt's cost
   HELD = 16,     -- it tells by whom: only while it is leased
   RETAKEN = 32,  -- the last lease lapsed, and its holder took it up again
