@@ -71,6 +71,7 @@ class Consumer:
         self._consumers = consumers
         self.budget_s = budget_s
         self.last: GetStep | None = None
+        self.unknown: OutcomeUnknown | None = None  # of a try that may have leased, until a later one is answered
         self._given: asyncio.Future[GetStep] | None = None
 
     @property
@@ -126,7 +127,7 @@ class Consumer:
 
     def learn(self, step: GetStep) -> None:
         """What came of a try."""
-        self.last = step
+        self.last, self.unknown = step, None
         self.waiter = self.waiter._replace(number=step.number, place="", generation=step.generation)
         self._consumers.note(self.order.queue, step)
 
@@ -158,7 +159,10 @@ class Consumer:
                 self._consumers.leave(self)
             return True
         if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
-            raise StoreUnavailable(error.text, metadata=error.metadata) from error
+            self.unknown = error
+            cause = "SILENT" if error.metadata.get("cause") == "SILENT" else "REFUSED"
+            raise StoreUnavailable("the store did not answer", metadata={"cause": cause}) from error
+        self.unknown = None
         self.fail(QueueDeleted.of(self.order.queue) if isinstance(error, QueueNotFound) else error)
         return True
 

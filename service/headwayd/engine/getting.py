@@ -110,19 +110,18 @@ class Getting:
             line.forget(consumer)
             self._consumers.give_up_all(consumer, has_left=False)
             raise
+        error: BaseException | None
         if consumer.given.done():
             error = consumer.given.exception()
-            if error is not None:
-                self._consumers.give_up(consumer)
-                raise error
-            return consumer.given.result()
-        consumer.given.cancel()
-        if why_not is not None:
+            if error is None:
+                return consumer.given.result()
+        else:
+            consumer.given.cancel()
+            error = why_not or line.trouble  # a store that is down is never "empty"
+        error = consumer.unknown or error  # it may have leased, whatever came behind that
+        if error is not None:
             self._consumers.give_up(consumer)
-            raise why_not
-        if line.trouble is not None:  # a store that is down is never "empty"
-            self._consumers.give_up(consumer)
-            raise line.trouble
+            raise error
         if not order.stands and has_settled:  # that is told, whatever else there is
             self._consumers.give_up(consumer)
         elif not order.stands:

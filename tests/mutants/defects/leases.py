@@ -168,6 +168,22 @@ MUTANTS: tuple[Mutant, ...] = (
         "::test_a_caller_whose_connection_breaks_gives_back_what_it_was_given",
     ),
     Mutant(
+        name="unknown-try-forgotten",
+        defect="A Get that waits, and may have leased by a try whose answer was lost, is told that nothing happened.",
+        file="engine/getting.py",
+        old="error = consumer.unknown or error  #",
+        new="#",
+        test="tests/integration/test_unknown_tries.py::test_that_it_is_unknown_is_told_however_the_wait_ends",
+    ),
+    Mutant(
+        name="unknown-for-ever",
+        defect="A Get that waits is told that it may have leased though the store has answered since that it did not.",
+        file="engine/consumers.py",
+        old="self.last, self.unknown = step, None",
+        new="self.last = step",
+        test="tests/integration/test_unknown_tries.py::test_a_later_try_that_is_answered_with_nothing_makes_it_known",
+    ),
+    Mutant(
         name="given-back-by-no-asker",
         defect="What a named Get was given that was asked again lies until it lapses though all callers are gone.",
         file="engine/consumers.py",

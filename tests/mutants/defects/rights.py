@@ -207,8 +207,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="cut-off-stays-in-line",
         defect="A Get that is cut off stays in line, and is given what nobody is told of.",
         file="engine/getting.py",
-        old="            self._consumers.give_up(consumer)\n            raise why_not",
-        new="            raise why_not",
+        old="            self._consumers.give_up(consumer)\n            raise error",
+        new="            raise error",
         test=_WAITS + "test_a_get_and_a_put_that_wait_end_when_their_token_expires",
     ),
     Mutant(
