@@ -31,7 +31,7 @@ from wire.calls import (
     Message,
     line_at,
 )
-from wire.conditions import consumers_wait
+from wire.conditions import consumers_wait, producers_wait
 
 PREFIX = "__reasons__"
 PROTOCOL = Path(__file__).resolve().parents[2] / "docs/protocol.md"
@@ -248,3 +248,18 @@ async def test_the_reason_comes_with_its_status_and_all_that_it_promises(stage: 
         assert said.metadata["field"] in said.violations
         assert all(said.violations.values())
     assert bool(said.preconditions) == (code is FAILED_PRECONDITION)
+
+
+async def test_a_defect_that_befalls_one_message_is_told_as_that_of_a_call(stage: Stage) -> None:
+    await stage.line.create(bound=1)
+    waiting = asyncio.create_task(stage.line.put(b"1", b"2", wait_ms=20_000))
+    await eventually(lambda: producers_wait(stage.line))
+    with stage.keys.client.pipeline() as together:  # as above, while nobody looks
+        together.delete(stage.keys[""])
+        together.hset(stage.keys[""], "not", "a list")
+        together.execute()
+    accepted, failed = (await waiting).results
+    assert not accepted.HasField("error")
+    assert failed.error.reason == error_reason_pb2.ERROR_REASON_INTERNAL
+    assert failed.error.metadata.keys() == {"incident"}
+    assert failed.error.metadata["incident"] in stage.service.log.read_text()

@@ -34,6 +34,7 @@ from headwayd.domain.standing import GetOutcome, Standing
 from headwayd.rpc.columns import first_acks, first_deliveries
 from headwayd.rpc.encoded import Encoded, Reply
 from headwayd.rpc.hint_conversion import set_eta, set_hints
+from headwayd.rpc.incidents import as_told
 from headwayd.rpc.policies import policy_message
 from headwayd.rpc.put_results import results_in_bytes
 from headwayd.rpc.spans import duration, set_duration, set_timestamp, timestamp
@@ -88,7 +89,7 @@ def put_response(outcomes: Sequence[PutOutcome]) -> Reply:
     if (in_bytes := _results_in_bytes(outcomes, queue_service_pb2.PutResponse.RESULTS_FIELD_NUMBER)) is not None:
         return Encoded(queue_service_pb2.PutResponse, in_bytes)
     response = queue_service_pb2.PutResponse()
-    _fill_results(response, outcomes)
+    _fill_results(response, outcomes, "Put")
     return response
 
 
@@ -97,7 +98,7 @@ def produce_response(batch: int, outcomes: Sequence[PutOutcome]) -> Reply:
     response = queue_service_pb2.ProduceResponse(batch=batch)
     if (in_bytes := _results_in_bytes(outcomes, queue_service_pb2.ProduceResponse.RESULTS_FIELD_NUMBER)) is not None:
         return Encoded(queue_service_pb2.ProduceResponse, response.SerializeToString() + in_bytes)
-    _fill_results(response, outcomes)
+    _fill_results(response, outcomes, "Produce")
     return response
 
 
@@ -106,7 +107,9 @@ def _results_in_bytes(outcomes: Sequence[PutOutcome], field: int) -> bytes | Non
 
 
 def _fill_results(
-    response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse, outcomes: Sequence[PutOutcome]
+    response: queue_service_pb2.PutResponse | queue_service_pb2.ProduceResponse,
+    outcomes: Sequence[PutOutcome],
+    method: str,
 ) -> None:
     add = response.results.add
     for outcome in outcomes:
@@ -115,7 +118,7 @@ def _fill_results(
             result.deduplicated = True
             result.body_differs = outcome.body_differs
         elif outcome.error is not None:
-            result.error.CopyFrom(item_status(outcome.error))
+            result.error.CopyFrom(item_status(as_told(outcome.error, method)))
 
 
 def get_response(outcome: GetOutcome) -> Reply:

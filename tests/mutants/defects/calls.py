@@ -6,9 +6,26 @@ from mutants.mutant import LUA, WIRE, Mutant
 
 CORE, PACES = "tests/unit/rpc/test_core.py::", "tests/unit/rpc/test_pacing.py::"
 AWAITED = "tests/unit/rpc/test_awaited.py::"
+UNIT_CALLS = "tests/unit/rpc/test_calls.py::"
 CALL, SERVER, COMPLETIONS = "rpc/core/call.py", "rpc/core/server.py", "rpc/core/completions.py"
 
 MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="incident-of-no-message",
+        defect="A defect that befalls one message is told with all that it says, and is not in the log.",
+        file="rpc/conversion.py",
+        old="item_status(as_told(outcome.error, method))",
+        new="item_status(outcome.error)",
+        test=UNIT_CALLS + "test_a_defect_is_an_incident_also_where_it_befell_messages_and_one_for_all_of_them",
+    ),
+    Mutant(
+        name="incident-of-each-message",
+        defect="A defect that befalls all messages of a batch is in the log for each of them.",
+        file="rpc/incidents.py",
+        old='    if "incident" not in known:',
+        new="    if True:",
+        test=UNIT_CALLS + "test_a_defect_is_an_incident_also_where_it_befell_messages_and_one_for_all_of_them",
+    ),
     Mutant(
         name="plainly-unweighed",
         defect="Taken the plain way, requests may have any size, and any number of them may be held at a time.",

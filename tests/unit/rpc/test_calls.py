@@ -6,12 +6,14 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import structlog.testing
 from google.protobuf.duration_pb2 import Duration
 
-from headway.v1 import message_pb2, queue_pb2
+from headway.v1 import error_reason_pb2, message_pb2, queue_pb2
 from headway.v1 import queue_service_pb2 as pb
 from headwayd.domain.errors import (
     DuplicateMessage,
+    InternalError,
     MessageFinished,
     MessageLeased,
     MessageNotFound,
@@ -128,6 +130,24 @@ async def test_put_answers_message_by_message(stub: QueueStub, engine: FakeEngin
         ("", 6, grpc.StatusCode.NOT_FOUND.value[0], {"queue": "q"}),
         ("", 20, grpc.StatusCode.UNAVAILABLE.value[0], {"cause": "STORE"}),
     ]
+
+
+async def test_a_defect_is_an_incident_also_where_it_befell_messages_and_one_for_all_of_them(
+    stub: QueueStub, engine: FakeEngine
+) -> None:
+    defects = [InternalError(f"the store answered SECRET {number}") for number in range(2)]
+    engine.answers["put"] = [
+        PutOutcome(PutCode.QUEUED, "a", 11, 1),
+        *(PutOutcome(PutCode.REFUSED, "", error=error) for error in (defects[0], defects[0], defects[1])),
+    ]
+    with structlog.testing.capture_logs() as logged:
+        reply = await stub.Put(pb.PutRequest(queue="q", messages=[message_pb2.Message()]), timeout=5)
+    told = [result.error for result in reply.results[1:]]
+    assert {error.reason for error in told} == {error_reason_pb2.ERROR_REASON_INTERNAL}
+    assert not any("SECRET" in error.message for error in told)
+    first, again, other = (error.metadata["incident"] for error in told)
+    assert first == again
+    assert [(line["incident"], line["method"]) for line in logged] == [(first, "Put"), (other, "Put")]
 
 
 async def test_put_tells_what_was_kept_and_what_replaced(stub: QueueStub, engine: FakeEngine) -> None:

@@ -7,13 +7,22 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import ProduceRequest, ProduceResponse
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueFull, QuotaExceeded, StoreUnavailable
+from headwayd.domain.errors import (
+    HeadwayError,
+    InternalError,
+    OutcomeUnknown,
+    QueueFull,
+    QuotaExceeded,
+    StoreUnavailable,
+)
 from headwayd.domain.limits import Limits
 from headwayd.domain.model import PutCode, PutOrder, PutOutcome
 from headwayd.rpc.encoded import Reply, is_followed, to_bytes
+from headwayd.rpc.incidents import as_told
 from headwayd.rpc.producing import produce
 
 FULL = QueueFull("queue 'q' is full", metadata={"queue": "q"})
@@ -207,6 +216,19 @@ async def test_no_more_is_read_behind_a_step_of_which_a_part_waits_for_room(size
     assert [len(order.messages) for order in engine.orders] == [1, first]
     assert read == 1 + first + most
     await stream.aclose()
+
+
+async def test_a_defect_is_one_incident_where_it_befell_the_rest_of_a_batch_and_where_it_ends_the_stream() -> None:
+    engine = Engine(1, 1, InternalError("the store answered SECRET"))
+    with structlog.testing.capture_logs() as logged:
+        answers, end = await played(engine, 1, 2, 2)
+        assert end is not None
+        at_the_end = as_told(end, "Produce")
+    accepted, refused = ProduceResponse.FromString(to_bytes(answers[-1])).results
+    assert not accepted.HasField("error")
+    assert dict(refused.error.metadata) == at_the_end.metadata
+    assert "SECRET" not in refused.error.message
+    assert [line["incident"] for line in logged] == [at_the_end.metadata["incident"]]
 
 
 async def unanswered(engine: Engine, count: int) -> tuple[AsyncGenerator[Reply, None], Reply]:
