@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 Stub: TypeAlias = "QueueServiceAsyncStub"
 PREFIX = "__bench__"
-_ROUNDS = 7
 
 
 def span(value: timedelta) -> Duration:
@@ -102,17 +101,6 @@ async def each_us(act: Callable[[], Awaitable[object]], times: int, rounds: int 
 def cpu_s(pid: int) -> float:
     """Processor time that a process took so far."""
     return sum(psutil.Process(pid).cpu_times()[:2])
-
-
-async def each_us(act: Callable[[], Awaitable[object]], times: int) -> float:
-    """The best of some rounds: whatever disturbs makes it longer only."""
-    best = float("inf")
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        for _ in range(times):
-            await act()
-        best = min(best, (time.perf_counter() - began) / times * 1e6)
-    return best
 
 
 async def cost_of(bench: Bench, seconds: float) -> Cost:
