@@ -23,6 +23,7 @@ CLOCK_KEY = f"{PREFIX}-clock"
 BUDGET_S = 5.0
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+FAR = "local MOST_PASSED, NODE_BYTES = 100000, 8192\n"  # as lua/include/reach.lua has it
 
 
 class Desk:

@@ -14,7 +14,7 @@ import pytest
 from harness import StoreServer
 from headwayd.domain.places import Happening
 from headwayd.engine.watching.line import Glance, Line
-from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at, queue_of
+from integration.desk import BUDGET_S, FAR, HOUR_MS, Desk, desk_at, queue_of
 
 MOST_MOVED = 2_000  # as lua/include/reach.lua has it
 BLOCK = 2**43  # as lua/include/blocks.lua has it
@@ -162,7 +162,7 @@ async def test_giving_back_takes_no_longer_the_more_came_back_before(
 
 @pytest.fixture
 async def small(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    reach = "local NEAR = 2\nlocal MOST_MOVED = 3\n"
+    reach = f"local NEAR = 2\nlocal MOST_MOVED = 3\n{FAR}"
     async with desk_at(store_server, queue_of(request), reach=reach) as made:
         yield made
 

@@ -16,7 +16,7 @@ from headwayd.domain.errors import QueueNotFound
 from headwayd.domain.model import GetOrder, Peeked
 from headwayd.engine.ports import Wait
 from headwayd.store import frames
-from integration.desk import BUDGET_S, Desk, desk_at, queue_of
+from integration.desk import BUDGET_S, FAR, Desk, desk_at, queue_of
 
 LENGTH = 30_000
 NEAR = 4_096  # as lua/include/reach.lua has it
@@ -120,7 +120,7 @@ async def test_withdrawing_costs_much_the_same_at_any_depth(desk: Desk, figure: 
 
 @pytest.fixture
 async def narrow(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
-    reach = f"local NEAR = {NARROW}\nlocal MOST_MOVED = {NARROW}\n"
+    reach = f"local NEAR = {NARROW}\nlocal MOST_MOVED = {NARROW}\n{FAR}"
     async with desk_at(store_server, queue_of(request), reach=reach) as made:
         yield made
 

@@ -14,7 +14,7 @@ from harness import StoreServer
 from headwayd.domain.errors import RoleInUse
 from headwayd.domain.model import DelayOrder, Outcome, Policy
 from headwayd.store import tokens
-from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at, queue_of
+from integration.desk import BUDGET_S, FAR, HOUR_MS, Desk, desk_at, queue_of
 
 ROLES = {"producer": "produced_messages", "consumer": "consumed_messages"}
 
@@ -22,7 +22,7 @@ ROLES = {"producer": "produced_messages", "consumer": "consumed_messages"}
 @pytest.fixture
 async def long_line(store_server: StoreServer, request: pytest.FixtureRequest) -> AsyncIterator[Desk]:
     """Whose elements but the four at each end are taken out later."""
-    reach = "local NEAR = 4\nlocal MOST_MOVED = 4096\n"
+    reach = f"local NEAR = 4\nlocal MOST_MOVED = 4096\n{FAR}"
     async with desk_at(store_server, queue_of(request), reach=reach) as desk:
         yield desk
 

@@ -10,10 +10,10 @@ from harness import StoreServer
 from headwayd.domain.errors import QueueDeleted
 from headwayd.domain.model import Purged
 from headwayd.engine.ports import RoleStep
-from integration.desk import BUDGET_S, Desk, desk_at, queue_of
+from integration.desk import BUDGET_S, FAR, Desk, desk_at, queue_of
 
 A_STEP = 1_000
-REACH = "local NEAR = 40\nlocal MOST_MOVED = 20\n"  # what is withdrawn stays in the list if it stands deeper
+REACH = f"local NEAR = 40\nlocal MOST_MOVED = 20\n{FAR}"  # what is withdrawn stays in the list if it stands deeper
 
 
 async def purge(desk: Desk) -> Purged | RoleStep:

@@ -23,7 +23,7 @@ from stateful.watching import WatchedMachine
 # How near to an end of the list an element is taken out at once, and how many one that comes back may have moved. In
 # use it is more than any list here is long; so that what happens in long ones is seen, too, the machine also runs with
 # next to nothing of each.
-REACH = "local NEAR = {near}\nlocal MOST_MOVED = {moved}\n"
+REACH = "local NEAR = {near}\nlocal MOST_MOVED = {moved}\nlocal MOST_PASSED, NODE_BYTES = 100000, 8192\n"
 MANY = 4_096
 # For each of three variants. By default two variants still do more than 5,000 on each store.
 STEPS_AT_MOST, STEPS_AT_LEAST = 60, 35

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.errors import FieldInvalid, QueueDrained, RoleInUse, Violation
+from headwayd.domain.errors import (
+    FieldInvalid,
+    HeadwayError,
+    NotThere,
+    OutcomeUnknown,
+    QueueDeleted,
+    QueueDrained,
+    RoleInUse,
+    Unavailable,
+    Violation,
+)
 from headwayd.domain.leases import all_leases
 from headwayd.domain.limits import in_words
 from headwayd.domain.model import (
@@ -17,8 +30,10 @@ from headwayd.domain.model import (
     NewMessage,
     OnDuplicate,
     Peeked,
+    Settled,
     Settlement,
     WithdrawOutcome,
+    refused,
 )
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import Waiter
@@ -34,6 +49,19 @@ _NOBODY = Waiter(name="")
 
 def _invalid(field: str, description: str) -> FieldInvalid:
     return FieldInvalid(f"{field} {description}", metadata={"field": field}, violations=[Violation(field, description)])
+
+
+@contextmanager
+def _behind(done: Sequence[object]) -> Iterator[None]:
+    """A step of a call of several: if one before it did something, it is not said that nothing happened."""
+    try:
+        yield
+    except Unavailable as error:
+        if not done:
+            raise
+        raise OutcomeUnknown(
+            "some of it was done before the store failed or time was up", metadata=error.metadata
+        ) from error
 
 
 class MessageSteps(Asking):
@@ -56,8 +84,9 @@ class MessageSteps(Asking):
         budget_s: float,
     ) -> PutStep:
         """Puts as many of the messages, from the first on, as there is room for, if the queue still has this
-        `generation` ("": whichever it has). Raises QueueClosed; FieldInvalid and DuplicateMessage for a batch that is
-        all or nothing."""
+        `generation` ("": whichever it has); in several steps where those that wait under known ids are far into a long
+        line. Raises QueueClosed; FieldInvalid and DuplicateMessage for a batch that is all or
+        nothing."""
         heading: tuple[Argument, ...] = (
             producer or self._process,
             waiter,
@@ -67,8 +96,34 @@ class MessageSteps(Asking):
             "1" if producer else "0",
             generation,
         )
+        until = asyncio.get_running_loop().time() + budget_s
+        step = await self._put_step(queue, messages, heading, budget_s=budget_s)
+        if step.wait is not Wait.MORE:
+            return step
+        return await self._put_rest(queue, messages, heading, step, until=until)
+
+    async def _put_rest(
+        self, queue: str, messages: Sequence[NewMessage], heading: Sequence[Argument], step: PutStep, *, until: float
+    ) -> PutStep:
+        """Goes on behind the first step. Whatever ends it is what befell those that were left."""
+        loop, outcomes = asyncio.get_running_loop(), list(step.outcomes)
+        while step.wait is Wait.MORE:
+            rest = messages[len(outcomes) :]
+            try:
+                step = await self._put_step(queue, rest, (*heading[:-1], step.generation), budget_s=until - loop.time())
+            except NotThere:
+                raise QueueDeleted.of(queue) from None
+            except HeadwayError as error:
+                step = step._replace(outcomes=refused(rest, error), wait=Wait.NOTHING)
+            outcomes += step.outcomes
+        return step._replace(outcomes=outcomes)
+
+    async def _put_step(
+        self, queue: str, messages: Sequence[NewMessage], heading: Sequence[Argument], *, budget_s: float
+    ) -> PutStep:
         told = self._messages(messages)
         gate = None
+        line_ticket = heading[2]
         if not line_ticket and type(run := told[-1]) is Run:  # whoever stood in line finds the gate shut
             gate = self._gates.of(queue, messages, run, *heading)
         reply = await self._ask("put", queue, *heading, *told, budget_s=budget_s, items=len(messages), gate=gate)
@@ -186,17 +241,25 @@ class MessageSteps(Asking):
     async def withdraw(
         self, queue: str, message_ids: Sequence[str], *, generation: str = "", budget_s: float
     ) -> Sequence[WithdrawOutcome]:
-        """Cancels what waits or is delayed, in this life of the queue ("": whichever it is); one outcome per id. Raises
-        QueueDeleted if that life is over."""
-        reply = await self._ask(
-            "withdraw", queue, generation, *message_ids, budget_s=budget_s, items=DEAR * len(message_ids)
-        )
-        if (error := replies.missing(reply[0], queue)) is not None:
-            raise error
-        self._note_due(queue, reply[1], reply[2])
-        return [
-            replies.withdrawal(queue, name, reply[3 + 2 * i], reply[4 + 2 * i]) for i, name in enumerate(message_ids)
-        ]
+        """Cancels what waits or is delayed, in this life of the queue ("": whichever it is); one outcome per id. In
+        several steps where these are far into a long line. Raises QueueDeleted if that life is over."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + budget_s
+        outcomes: list[WithdrawOutcome] = []
+        while True:
+            rest = message_ids[len(outcomes) :]
+            with _behind(outcomes):
+                reply = await self._ask(
+                    "withdraw", queue, generation, *rest, budget_s=until - loop.time(), items=DEAR * len(rest)
+                )
+            if (error := replies.missing(reply[0], queue)) is not None:
+                raise error
+            self._note_due(queue, reply[1], reply[2])
+            generation = text(reply[3])
+            for name, status, mark in zip(rest, reply[4::2], reply[5::2], strict=False):
+                outcomes.append(replies.withdrawal(queue, name, status, mark))
+            if len(outcomes) >= len(message_ids):
+                return outcomes
 
     async def ack(
         self, queue: str, leases: Sequence[str], *, budget_s: float, result: bytes = b""
@@ -214,12 +277,35 @@ class MessageSteps(Asking):
         return await self._delay(order, "1" if order.keep_attempt else "0", budget_s=budget_s)
 
     async def _delay(self, order: DelayOrder, keeps: str | bytes, *, budget_s: float) -> Sequence[Settlement]:
+        """In several steps where what is named by id is far into a long line. What is left when foreign clients come to
+        hold both roles is STALE: one of them may just have taken it."""
+        loop = asyncio.get_running_loop()
+        until, rest, generation = loop.time() + budget_s, order, ""
+        settled: list[Settlement] = []
+        while True:
+            try:
+                with _behind(settled):
+                    step, generation = await self._delay_step(rest, keeps, generation, budget_s=until - loop.time())
+            except RoleInUse:
+                if not settled:
+                    raise
+                step = [Settlement("", Settled.STALE, id=name) for name in rest.message_ids]
+            settled += step
+            left = len(order.leases) + len(order.message_ids) - len(settled)
+            if left <= 0:
+                return settled
+            rest = replace(order, leases=(), message_ids=order.message_ids[-left:])
+
+    async def _delay_step(
+        self, order: DelayOrder, keeps: str | bytes, generation: str, *, budget_s: float
+    ) -> tuple[list[Settlement], str]:
+        """What became of all leases, and of the first of the ids; and the generation of the queue."""
         when = "b"
         if order.delay_ms is not None:
             when = f"d{order.delay_ms}"
         elif order.until_at_ms is not None:
             when = f"a{order.until_at_ms}"
-        names: list[Argument] = [len(order.message_ids), *order.message_ids]
+        names: list[Argument] = [f"{len(order.message_ids)} {generation}", *order.message_ids]
         leases = self._leases(order.leases)
         items = DEAR * (len(order.leases) + len(order.message_ids))
         told = (when, keeps, order.reason, *names, *leases)
@@ -227,15 +313,17 @@ class MessageSteps(Asking):
         if text(reply[0]) == Status.ROLE_IN_USE:
             raise RoleInUse.of(order.queue, role=text(reply[1]), holder=text(reply[2]))
         if replies.missing(reply[0], order.queue) is not None:
-            return replies.all_gone(order.leases, order.message_ids)
+            return replies.all_gone(order.leases, order.message_ids), generation
         if text(reply[0]) == Status.TOO_FAR:
             raise self._too_far(order.until_field)
         self._note_due(order.queue, reply[1], reply[2])
         subjects = [(lease, "") for lease in order.leases] + [("", name) for name in order.message_ids]
-        return [
-            replies.settlement(lease, *reply[3 + 3 * i : 6 + 3 * i], message_id=name)
-            for i, (lease, name) in enumerate(subjects)
+        told_of = zip(subjects, reply[4::3], reply[5::3], reply[6::3], strict=False)
+        settled = [
+            replies.settlement(lease, status, attempts, at, message_id=name)
+            for (lease, name), status, attempts, at in told_of
         ]
+        return settled, text(reply[3])
 
     async def release(
         self,

@@ -6,6 +6,7 @@ from mutants.mutant import INCLUDE, LUA, Mutant
 
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
 DEEP = "tests/integration/test_deep_lines.py::"
+FAR = "tests/integration/test_far_into_the_line.py::"
 MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
 PRODUCING = "tests/unit/rpc/test_producing.py::"
@@ -532,5 +533,46 @@ MUTANTS: tuple[Mutant, ...] = (
         old="redis.call('UNLINK', unpack(keys))",
         new="redis.call('DEL', unpack(keys))",
         test="tests/integration/test_foreign_delete.py::test_what_was_kept_of_it_is_freed_in_the_background",
+    ),
+    # What is far from both ends of a long line.
+    Mutant(
+        name="far-into-the-list-in-one-step",
+        defect="A Withdraw of many ids in the middle of a long line walks through it for each of them in one step.",
+        file=INCLUDE + "places.lua",
+        old="return not before or way.passed <= MOST_PASSED",
+        new="return true",
+        test=FAR + "test_what_is_withdrawn",
+    ),
+    Mutant(
+        name="expiring-far-into-the-list-in-one-step",
+        defect="Many messages that expire in the middle of a long line have half of the list walked through for each.",
+        file=INCLUDE + "due.lua",
+        old="if not is_within_reach(S, way, ref, true) then",
+        new="if false then",
+        test=FAR + "test_what_expires",
+    ),
+    Mutant(
+        name="one-way-for-each",
+        defect="Messages that stand side by side deep in the list are gone to one by one.",
+        file=INCLUDE + "places.lua",
+        old="while indexes[to + 1] == indexes[to] + 1 do",
+        new="while false do",
+        test=FAR + "test_what_stands_side_by_side_is_read_together",
+    ),
+    Mutant(
+        name="rest-postponed-in-another-life",
+        defect="Delay by id goes on in a queue that was made anew between two of its steps.",
+        file=LUA + "delay.lua",
+        old="open_life(life)",
+        new="open_life('')",
+        test=FAR + "test_nothing_of_a_queue_that_is_made_anew_meanwhile_is_postponed",
+    ),
+    Mutant(
+        name="partly-withdrawn-and-nothing-happened",
+        defect="A Withdraw whose second step the store does not answer says that nothing happened.",
+        file="store/message_steps.py",
+        old="        if not done:\n",
+        new="        if True:\n",
+        test=FAR + "test_a_store_that_fails_meanwhile_leaves_it_unknown_what_was_done",
     ),
 )

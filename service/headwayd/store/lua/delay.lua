@@ -6,20 +6,23 @@
 --         those go back that this one's stream owns; 'u': no attempt is spent, and leases of an attempt that was asked
 --         again stay; 'u' + ARGV[8] of a Get: but if with that all who asked have gone
 -- ARGV[5] reason
--- ARGV[6] count of message ids, then the ids
+-- ARGV[6] count of message ids, a blank and the generation that the step before told ('' = it is the first, of whichever
+--         queue there is), then the ids
 -- then    count of leases, then the leases (see include/settle)
--- Reply: echo, OK, now, next due, then status, failures and available at (ms, '0' = none) for each lease, then for each
---        message id; or echo, TOO_FAR; or echo, ROLE_IN_USE, 'producer', holder: foreign clients hold both roles, and
---        until one is free nothing is postponed by id; or why there is no queue.
--- O(k log n), and O(NEAR) for each waiting message. Wakes waiting consumers by the line's change.
+-- Reply: echo, OK, now, next due, generation, then status, failures and available at (ms, '0' = none) for each lease, then
+--        for each message id that was dealt with, from the first on, which is one at least; or echo, TOO_FAR; or echo,
+--        ROLE_IN_USE, 'producer', holder: foreign clients hold both roles, and until one is free nothing is postponed by
+--        id; or why there is no queue.
+-- O(k log n), O(NEAR) for each waiting message, and O(MOST_PASSED). Wakes waiting consumers by the line's change.
 -- @include due
 -- @include settle
-local S, status = open()
+local named, life = string.match(ARGV[6], '^(%d+) (%x*)$')
+local S, status = open_life(life)
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
 local when, keeps, reason = ARGV[3], ARGV[4] ~= '0', ARGV[5]
 local owner = string.match(ARGV[4], '^o(.+)')
-local id_count = tonumber(ARGV[6])
+local id_count = tonumber(named)
 local lease_count = tonumber(ARGV[7 + id_count])
 
 if string.sub(when, 1, 1) == 'a' and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then
@@ -115,7 +118,8 @@ end)
 drop_leases(S, dropped, string.sub(ARGV[4], 1, 1) ~= 'o')
 give_back(S, back)
 
--- By id: what waits is taken out of the line, what is delayed gets another time.
+-- By id: what waits is taken out of the line, what is delayed gets another time. nil: it is for another step.
+local way = {}
 local function postpone(name)
   local state, ref = find_name(S, name)
   if state == 'l' then return { T.STALE, 0, '0' } end
@@ -125,6 +129,7 @@ local function postpone(name)
     and unpack_both(redis.call('HGET', K.later, string.sub(ref, 2))) or new_record(0)
   local due = due_of(known)
   if state == 'w' and due <= S.now then return { T.RELEASED, known.failures, '0' } end
+  if state == 'w' and not is_within_reach(S, way, ref) then return nil end
   if state == 'w' and not packed then known.put_at = put_time(S, tonumber(ref)) end
   local element, record = take_one(S, ref)
   if record.put_at == 0 then record.put_at = known.put_at end
@@ -134,9 +139,12 @@ local function postpone(name)
   set_aside(S, element, record, math.max(due, S.now), ref)
   return { T.DELAYED, record.failures, text_of(math.max(due, S.now)) }
 end
-for i = 1, id_count do results[lease_count + i] = postpone(ARGV[6 + i]) end
+for i = 1, id_count do
+  results[lease_count + i] = postpone(ARGV[6 + i])
+  if not results[lease_count + i] then break end
+end
 local next_due_ms = commit(S, false, nil)
-local reply = { ARGV[1], T.OK, text_of(S.now), text_of(next_due_ms) }
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(next_due_ms), S.gen }
 for _, result in ipairs(results) do
   for at = 1, 3 do reply[#reply + 1] = result[at] end
 end

@@ -13,12 +13,14 @@
 --         or 'p' and count, then only the payload of each: now, with nothing else given
 --         or 'g' and count: the gate is to be opened for so many (see include/gate); the reply is echo, OK or GATE_SHUT
 --         or 'j' and count, then their bytes: they have come through it
--- Reply: echo, status, now, generation, wait ('' | 'room' | 'role'), holder, number in line, first ticket, first
---        position, messages dealt with, next due, bound, then for each message dealt with that did not just join the
---        tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' | 'differs' (kept, with another
---        body) | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED, DUPLICATE_MESSAGE (all or none) and
---        TOO_FAR (+ index), NEVER_FITS, GATE_SHUT (none has joined), or why there is no queue.
--- O(k log n). Wakes waiting consumers by the line's change, and the next producer in line.
+-- Reply: echo, status, now, generation, wait ('' | 'room' | 'role' | 'more': the rest is for another step), holder, number
+--        in line, first ticket, first position, messages dealt with, next due, bound, then for each message dealt with
+--        that did not just join the tail behind the one before: index, 'queued' | 'replaced' | 'delayed' | 'kept' |
+--        'differs' (kept, with another body) | 'duplicate', reference, position. Status: OK, QUEUE_CLOSED,
+--        DUPLICATE_MESSAGE (all or none) and TOO_FAR (+ index), NEVER_FITS, GATE_SHUT (none has joined), or why there is
+--        no queue.
+-- O(k log n + MOST_PASSED); all or none: and the ways to all that wait under known ids. Wakes waiting consumers by the line's
+-- change, and the next producer in line.
 -- @include due gate
 local FORM = string.byte(ARGV[10])
 if FORM == 103 then   -- 'g'
@@ -92,6 +94,7 @@ end
 local first_ticket, first_position = S.tail + 1, S.len + 1
 local exceptions, joining, joining_names = {}, {}, {}
 local done, accepted, bytes = 0, 0, 0
+local way = {}              -- to those that wait under known ids
 local is_explicit = false   -- from the first replacement on each message's ticket is told
 local function except(i, code, ref, position)
   exceptions[#exceptions + 1] = i
@@ -177,6 +180,11 @@ for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
   if id ~= '' then
     if joining_names[id] then flush() end
     state, ref, digest = known(id)
+    local is_looked_at = state == 'w' and MODE ~= 'reject' and ARGV[7] ~= '1'
+    if is_looked_at and not is_within_reach(S, way, ref) then
+      wait = 'more'
+      break
+    end
   end
   local replaces = state and MODE == 'replace'
   if state and not replaces then
@@ -241,7 +249,7 @@ end
 
 local number = tonumber(ARGV[5])
 if done < COUNT and wait == '' then wait = 'room' end
-if WAITER ~= '' then
+if WAITER ~= '' and wait ~= 'more' then
   if done < COUNT then
     if number == 0 then
       add(S, 'line', 1)

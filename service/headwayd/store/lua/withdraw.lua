@@ -2,14 +2,14 @@
 -- Cancels messages that wait or are delayed.
 -- KEYS[1] base key; ARGV[1] echo; ARGV[2] prefix of all channels; ARGV[3] generation in which they are to be withdrawn,
 -- '' = whichever it is; ARGV[4…] names of messages
--- Reply: echo, OK, now, next due, then for each: WITHDRAWN | LEASED | FINISHED | UNKNOWN, and how it finished (a mark);
---        or why there is no queue.
--- O(k log n), and O(NEAR) once for those that wait. Room in the line wakes the first waiting producer.
+-- Reply: echo, OK, now, next due, generation, then for each, from the first on, that was dealt with, which is one at
+--        least: WITHDRAWN | LEASED | FINISHED | UNKNOWN, and how it finished (a mark); or why there is no queue.
+-- O(k log n), and O(NEAR + MOST_PASSED) once for those that wait. Room in the line wakes the first waiting producer.
 -- @include due
 local S, status = open_life(ARGV[3])
 if not S then return { ARGV[1], status } end
 do_what_is_due(S)
-local results, tickets, seqs, seen = {}, {}, {}, {}
+local results, tickets, seqs, seen, way = {}, {}, {}, {}, {}
 for i = 4, #ARGV do
   local state, ref, mark = find_name(S, ARGV[i])
   local result = { T.UNKNOWN, '' }
@@ -21,6 +21,8 @@ for i = 4, #ARGV do
     result = { T.FINISHED, mark }
   elseif state and seen[ref] then
     result = { T.FINISHED, MARK.WITHDRAWN }
+  elseif state == 'w' and not is_within_reach(S, way, ref, not is_unsure(S)) then
+    break
   elseif state == 'w' and is_taken_unseen(S, ARGV[i], ref) then
     result = { T.FINISHED, MARK.TAKEN }
   elseif state then
@@ -43,7 +45,7 @@ if #seqs > 0 then
 end
 if #tickets + #seqs > 0 then add(S, 'n_withdrawn', #tickets + #seqs) end
 local due = commit(S, false, nil)
-local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due) }
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), S.gen }
 for _, result in ipairs(results) do
   reply[#reply + 1] = result[1]
   reply[#reply + 1] = result[2]

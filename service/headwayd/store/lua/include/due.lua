@@ -67,8 +67,8 @@ local function lapse(S, most)
   return #tickets
 end
 
--- Messages that wait or are delayed and whose time is over. Fewer go to the dead at once where it takes long to find out
--- when they were put. Returns whether there may be more. O(k log n + NEAR).
+-- Messages that wait or are delayed and whose time is over. Fewer go at once where it is far to them, and to the dead where
+-- it takes long to find out when they were put. Returns whether there may be more. O(k log n + NEAR + MOST_PASSED).
 local function expire_old(S)
   if S.expiring == 0 then return false end
   local most = DUE_AT_ONCE
@@ -78,11 +78,16 @@ local function expire_old(S)
     if redis.call('EXISTS', K.expiry) == 0 then set(S, 'expiring', 0) end
     return false
   end
-  local tickets, seqs = {}, {}
-  for _, ref in ipairs(refs) do
+  local tickets, seqs, way, is_more = {}, {}, {}, #refs == most
+  for i, ref in ipairs(refs) do
     if string.byte(ref) == 100 then
       seqs[#seqs + 1] = string.sub(ref, 2)
     elseif is_waiting(S, ref) then   -- not taken by a foreign client
+      if not is_within_reach(S, way, ref, true) then
+        for left = #refs, i, -1 do refs[left] = nil end
+        is_more = true
+        break
+      end
       tickets[#tickets + 1] = ref
     end
   end
@@ -95,7 +100,7 @@ local function expire_old(S)
     local elements, records = take_delayed(S, seqs)
     for i, seq in ipairs(seqs) do expire(S, 'd' .. seq, elements[i], records[i]) end
   end
-  return #refs == most
+  return is_more
 end
 
 -- Delayed messages that are due join the tail, in due order, ties in put order. May overfill the line. O(k log n).

@@ -133,6 +133,22 @@ local function index_of(S, ticket)
   return index
 end
 
+-- Whether a step may also go to this waiting message in the list, after those to which its `way` (a table, empty at first)
+-- has led so far, of which the first is free: each way passes all nodes between an end of the list and the element, and
+-- they are the more the longer the line. `together`: to those that stand side by side there is but one. O(log n).
+local function is_within_reach(S, way, ticket, together)
+  if S.size <= 2 * NEAR then return true end
+  local index, before = index_of(S, ticket), way.index
+  way.index = index
+  if together and before and index == before + 1 then return true end
+  if not way.nodes then   -- for each element, by the mean size of all that were ever put
+    local bytes = tonumber(redis.call('GET', K.produced_bytes)) or math.huge
+    way.nodes = math.min(1, bytes / S.prod / NODE_BYTES)
+  end
+  way.passed = (way.passed or 0) + way.nodes * math.min(index, S.size - index)
+  return not before or way.passed <= MOST_PASSED
+end
+
 -- The 1-based rank of a waiting message. O(log n).
 local function position_of(S, ticket)
   local number = tonumber(ticket)
@@ -181,9 +197,23 @@ local function is_taken_unseen(S, name, ticket)
   return is_given(name) and is_unsure(S) and not select(2, element_with_id(ticket, index_of(S, ticket)))
 end
 
+-- The elements at these places of the list. Those that stand side by side are read together: it is the way there that
+-- costs (is_within_reach).
+local function elements_at(indexes)
+  local elements, from = {}, 1
+  while from <= #indexes do
+    local to = from
+    while indexes[to + 1] == indexes[to] + 1 do to = to + 1 end
+    local part = redis.call('LRANGE', K.q, -(indexes[to] + 1), -(indexes[from] + 1))
+    for i = #part, 1, -1 do elements[#elements + 1] = part[i] end
+    from = to + 1
+  end
+  return elements
+end
+
 -- Takes waiting messages out of the line wherever they stand; all behind move up. Returns their elements and records
 -- (false where none is kept). While it is not sure where they stand (`is_unsure`) they are told only of those that an
--- id names, '' of others. O(log n) each, and O(NEAR) once.
+-- id names, '' of others. O(log n) each, O(NEAR) once, and the ways to them: who has many asks is_within_reach first.
 local function take_out(S, tickets)
   local elements, indexes, sides, unsure = {}, {}, fields_of(K.side, tickets), is_unsure(S)
   for i, ticket in ipairs(tickets) do
@@ -191,10 +221,9 @@ local function take_out(S, tickets)
     if unsure then
       elements[i], indexes[i] = element_with_id(ticket, indexes[i])
       S.is_hole_near = S.is_hole_near or not indexes[i]
-    else
-      elements[i] = redis.call('LINDEX', K.q, -(indexes[i] + 1))
     end
   end
+  if not unsure then elements = elements_at(indexes) end
   local size, near = S.size, {}
   for i, ticket in ipairs(tickets) do
     local number, index = tonumber(ticket), indexes[i]
