@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -53,46 +53,92 @@ async def test_those_of_many_holders_come_back_in_order_and_nothing_is_moved_for
     assert [delivery.payload for delivery in await desk.take(1_000)] == [b"%d" % number for number in range(1_000)]
 
 
-@pytest.mark.parametrize("kept", ["in bundles", "by themselves"])
-async def test_those_of_a_killed_process_come_back_in_order_and_in_small_steps(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    """Two of its streams, and one of another process, have leased them in turns of 500, half of these by 10."""
-    await desk.create(max_attempts=1)
+async def leased_by_streams(desk: Desk, streams: Sequence[str], kept: str) -> list[list[bytes]]:
+    """They have leased all in turns of 500, half of these by 10. What each has."""
     names = [b"%04d" % number for number in range(MANY)]
-    streams = [f"{GONE}#1", f"{HERE}#1", f"{GONE}#2"]
-    stays: list[bytes] = []
+    theirs: list[list[bytes]] = [[] for _ in streams]
     for turn, start in enumerate(range(0, MANY, PART)):
         part = names[start : start + PART]
         await desk.put(*part, ids=[name.decode() for name in part] if kept == "by themselves" else ())
-        waiter = Waiter(name=streams[turn % 3], owns_leases=True)
-        if waiter.name.startswith(HERE):
-            stays += part
+        waiter = Waiter(name=streams[turn % len(streams)], owns_leases=True)
+        theirs[turn % len(streams)] += part
         for _ in range(50 if turn % 2 else 1):
             order = GetOrder(desk.name, max_messages=10 if turn % 2 else PART, lease_ms=HOUR_MS, max_bytes=10**7)
             await desk.store.get(order, waiter=waiter, budget_s=5)
     assert (await desk.counts()).leased == MANY
-    back, ask = [0], desk.store._ask
+    return theirs
+
+
+async def given_back_in_small_steps(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, ending: Callable[[], Awaitable[object]], back: Sequence[bytes]
+) -> bool:
+    """Asserts that by this ending just those come back, in order, at no attempt's cost, and a few in each step."""
+    counts, ask = [0], desk.store._ask
 
     async def watched(script: str, *arguments: object, **named: object) -> object:
         answer = await ask(script, *arguments, **named)  # type: ignore[arg-type]
         assert len(answer) <= MOST_FOUND
-        back.append(int(desk.raw.llen(desk.key("q"))))
+        counts.append(int(desk.raw.llen(desk.key("q"))))
         return answer
 
     monkeypatch.setattr(desk.store, "_ask", watched)
     before = desk.raw.info("commandstats")
-    await desk.store.drop_absent(desk.name, spared=[HERE], budget_s=5)
+    await ending()
     after = desk.raw.info("commandstats")
     monkeypatch.undo()
-    assert max(later - earlier for earlier, later in itertools.pairwise(back)) <= MOST_AT_ONCE
+    assert max(later - earlier for earlier, later in itertools.pairwise(counts)) <= MOST_AT_ONCE
     for command in ("rpop", "hgetall"):  # nothing is moved for it, and nothing is read as a whole
         assert after.get(f"cmdstat_{command}") == before.get(f"cmdstat_{command}")
-    assert desk.raw.hgetall(desk.key("held")) == {streams[1].encode(): b"%d" % len(stays)}
     assert await desk.is_sound()
     taken = [one for _ in range(MANY // PART) for one in await desk.take(PART)]
     assert {one.attempt for one in taken} == {1}
-    assert [one.payload for one in taken] == sorted(set(names) - set(stays))
+    assert [one.payload for one in taken] == sorted(back)
+    return True
+
+
+@pytest.mark.parametrize("kept", ["in bundles", "by themselves"])
+async def test_those_of_a_killed_process_come_back_in_order_and_in_small_steps(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """Two of its streams, and one of another process, have leased them."""
+    await desk.create(max_attempts=1)
+    streams = [f"{GONE}#1", f"{HERE}#1", f"{GONE}#2"]
+    first, stays, second = await leased_by_streams(desk, streams, kept)
+
+    async def ending() -> None:
+        await desk.store.drop_absent(desk.name, spared=[HERE], budget_s=5)
+
+    assert await given_back_in_small_steps(desk, monkeypatch, ending, first + second)
+    assert desk.raw.hgetall(desk.key("held")) == {streams[1].encode(): b"%d" % len(stays)}
+
+
+@pytest.mark.parametrize("how", ["left", "kept its place"])
+@pytest.mark.parametrize("kept", ["in bundles", "by themselves"])
+async def test_those_of_a_stream_that_lost_the_answers_come_back_in_order_and_in_small_steps(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, kept: str, how: str
+) -> None:
+    """Whoever ends it does not know of them."""
+    await desk.create(max_attempts=1)
+    streams = [f"{HERE}#1", f"{HERE}#2"]
+    back, stays = await leased_by_streams(desk, streams, kept)
+
+    async def ending() -> None:
+        if how == "left":
+            await desk.store.stop_standing(desk.name, streams[0], budget_s=5)
+        else:
+            standing, _ = await desk.store.keep_place(desk.name, Waiter(streams[0], 7), "@place", None, budget_s=5)
+            assert (standing.position, standing.length) == (1, 1)
+
+    assert await given_back_in_small_steps(desk, monkeypatch, ending, back)
+    assert desk.raw.hgetall(desk.key("held")) == {streams[1].encode(): b"%d" % len(stays)}
+
+
+async def test_of_a_stream_that_is_said_to_have_leases_and_has_none_nothing_is_kept(desk: Desk) -> None:
+    await desk.create()
+    desk.raw.hset(desk.key("held"), f"{HERE}#1", 3)
+    await desk.store.stop_standing(desk.name, f"{HERE}#1", budget_s=5)
+    assert not desk.raw.exists(desk.key("held"))
+    assert await desk.is_sound()
 
 
 async def test_whether_attempts_are_over_is_looked_at_in_small_steps(desk: Desk) -> None:

@@ -261,21 +261,31 @@ class LineModel:
         return all_given
 
     def leave(self, waiter: str) -> None:
-        """Place, turns and leases are given up."""
+        """Place and turns are given up, and by a step of their own leases."""
         self.line.pop(waiter, None)
-        self.end([token for token, lease in self.leases.items() if lease.owner == waiter], back=True)
         self.turns.pop(waiter, None)
+        self.commit()
+        self._give_back(waiter)
+
+    def _give_back(self, waiter: str) -> None:
+        """What its stream has leased."""
+        if tokens := [token for token, lease in self.leases.items() if lease.owner == waiter]:
+            self.end(tokens, back=True)
+            self.commit()
 
     def keep(self, waiter: str, place: str, *, number: int, min_ms: int, max_ms: int) -> tuple[int, int]:
         """Position and length, when the place stands for the waiter. Nothing is kept for whoever did not stand."""
         found = number or self.line.get(waiter) or self.line.get(place)
-        self.leave(waiter)
+        self.line.pop(waiter, None)
+        self.turns.pop(waiter, None)
         if found:
             self.line[place] = found
             strikes = self.kept[place].strikes if place in self.kept else 0
             self.kept[place] = Kept(self.now + min_ms, self.now + max_ms, strikes)
         self.commit()
-        return self.position(place) if found else 0, len(self.line)
+        told = self.position(place) if found else 0, len(self.line)
+        self._give_back(waiter)
+        return told
 
     def drop_absent(self, spared: set[str]) -> None:
         """Processes that are gone leave nothing behind."""

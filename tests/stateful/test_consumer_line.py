@@ -241,7 +241,6 @@ class LineMachine(StoreMachine):
     def leave(self, pick: int) -> None:
         waiter = self.waiters.pop(-1 - pick % len(self.waiters))
         self.model.leave(waiter.name)
-        self.model.commit()
         self.run(self.store.stop_standing(self.name, waiter.name, **BUDGET))
 
     @precondition(lambda self: self.waiters)

@@ -25,18 +25,20 @@ class StandSteps(Asking):
     """The part of `engine.ports.Store` for the consumer line."""
 
     async def stop_standing(self, queue: str, waiter: str, *, keeps_leases: bool = False, budget_s: float) -> None:
-        """Gives up a place in the consumer line, and, unless it keeps them, what the waiter's stream still has
-        leased."""
+        """Gives up a place in the consumer line, and, unless it keeps them, what the waiter's stream still has leased:
+        that in steps of bounded size, each within the budget."""
         line = "place" if keeps_leases else "consumers"
         reply = await self._ask("leave", queue, waiter, line, budget_s=budget_s)
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
+        if replies.text(reply[1]) == "1":
+            await self._release_owned(queue, waiter, budget_s=budget_s)
 
     async def keep_place(
         self, queue: str, waiter: Waiter, place: str, hints: PollHints | None, *, budget_s: float
     ) -> tuple[Standing, LineNumbers]:
         """Keeps a waiter's place, under this name, while nobody is there for it: until poll_max, or, without hints, for
-        the policy's `place_grace` only."""
+        the policy's `place_grace` only. What its stream still has leased goes back as by `stop_standing`."""
         window = hints or _NOT_WAITED_FOR
         reply = await self._ask(
             "keep_place",
@@ -52,7 +54,9 @@ class StandSteps(Asking):
         if (error := replies.missing(reply[0], queue)) is not None:
             raise error
         self._note_due(queue, reply[1], reply[2])
-        numbers = watch_replies.line_numbers(reply[4:])
+        if replies.text(reply[4]) == "1":
+            await self._release_owned(queue, waiter.name, budget_s=budget_s)
+        numbers = watch_replies.line_numbers(reply[5:])
         standing = Standing(
             place=place,
             position=int(reply[3]),
@@ -81,22 +85,30 @@ class StandSteps(Asking):
             return
         self._note_due(queue, reply[1], reply[2])
         if replies.text(reply[3]) == "1":
-            tickets = await self._owned_by_absent(queue, spared, budget_s=budget_s)
-            # The last first: so each step goes to the head before the ones before, and none of these has to be moved.
-            for end in range(len(tickets), 0, -_RELEASED_AT_ONCE):
-                part = tickets[max(end - _RELEASED_AT_ONCE, 0) : end]
-                words: tuple[Argument, ...] = (len(spared), *spared, *part)
-                reply = await self._ask("release_absent", queue, *words, budget_s=budget_s, items=DEAR * len(part))
-                if replies.missing(reply[0], queue) is not None:
-                    return
-                self._note_due(queue, reply[1], reply[2])
+            await self._release_owned(queue, spared=spared, budget_s=budget_s)
 
-    async def _owned_by_absent(self, queue: str, spared: Collection[str], *, budget_s: float) -> Sequence[int]:
-        """The tickets, in order, of what streams of processes own that are gone."""
+    async def _release_owned(
+        self, queue: str, waiter: str = "", *, spared: Collection[str] = (), budget_s: float
+    ) -> None:
+        """Gives back what the stream of this waiter owns, or those of all processes that are gone but the `spared`."""
+        tickets = await self._owned(queue, waiter, spared, budget_s=budget_s)
+        # The last first: so each step goes to the head before the ones before, and none of these has to be moved.
+        for end in range(len(tickets), 0, -_RELEASED_AT_ONCE) or (0,):
+            part = tickets[max(end - _RELEASED_AT_ONCE, 0) : end]
+            words: tuple[Argument, ...] = (waiter, len(spared), *spared, *part)
+            reply = await self._ask("release_absent", queue, *words, budget_s=budget_s, items=DEAR * len(part))
+            if replies.missing(reply[0], queue) is not None:
+                return
+            self._note_due(queue, reply[1], reply[2])
+
+    async def _owned(self, queue: str, waiter: str, spared: Collection[str], *, budget_s: float) -> Sequence[int]:
+        """The tickets of that, in order."""
         tickets: set[int] = set()
         cursor: str | None = ""
         while cursor is not None:
-            reply = await self._ask("find_absent", queue, cursor, *spared, budget_s=budget_s, items=_FOUND_AT_ONCE)
+            reply = await self._ask(
+                "find_absent", queue, cursor, waiter, *spared, budget_s=budget_s, items=_FOUND_AT_ONCE
+            )
             if replies.missing(reply[0], queue) is not None:
                 break
             cursor = replies.text(reply[1]) or None

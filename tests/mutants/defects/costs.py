@@ -575,4 +575,13 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if True:\n",
         test=FAR + "test_a_store_that_fails_meanwhile_leaves_it_unknown_what_was_done",
     ),
+    # What a stream has leased without having been told of it.
+    Mutant(
+        name="not-told-of-and-given-back-whosever-it-is",
+        defect="What a stream leased without having been told of it goes back, and what all others hold with it.",
+        file=INCLUDE + "stands.lua",
+        old="return waiter == one end",
+        new="return true end",
+        test=MANY_END + "test_those_of_a_stream_that_lost_the_answers_come_back_in_order_and_in_small_steps",
+    ),
 )

@@ -335,9 +335,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="owned-leases-of-the-gone-kept",
         defect="What a stream was granted by an answer that was lost stays leased until it lapses.",
-        file=INCLUDE + "stands.lua",
-        old="release_owned(S, tickets, is_it)",
-        new="redis.call('HDEL', K.held, waiter)",
+        file="store/stand_steps.py",
+        old="tickets = await self._owned(queue, waiter, spared, budget_s=budget_s)",
+        new="tickets: Sequence[int] = ()",
         test=LOST + "test_what_a_stream_was_granted_by_an_answer_that_was_lost_is_given_back",
     ),
     Mutant(

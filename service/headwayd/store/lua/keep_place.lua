@@ -4,9 +4,8 @@
 -- ARGV[3] waiter; ARGV[4] the place; ARGV[5] the number in line, '0' = whatever it is
 -- ARGV[6] ms until the next poll may come; ARGV[7] ms for which it is waited for, '-1' = not at all
 -- ARGV[8] generation in which the waiter began to wait; '' = whichever it is
--- Reply: echo, OK, now, next due, position (0: neither stood there, so nothing is kept), the numbers (include/numbers);
---        or why there is no queue.
--- What the waiter's stream may still have leased goes back, as in leave.
+-- Reply: echo, OK, now, next due, position (0: neither stood there, so nothing is kept), '1' if the waiter's stream still
+--        has leases (see find_absent), the numbers (include/numbers); or why there is no queue.
 -- O(log n). Calls the next consumers, if there is something for them.
 -- @include numbers stands
 local S, status = open()
@@ -19,7 +18,7 @@ local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if number == 0 then
   number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)
 end
-end_waiter(S, waiter)
+local owning = end_waiter(waiter)
 if number then
   redis.call('ZADD', K.consumers, number, place)
   local strikes = string.match(redis.call('HGET', K.places, place) or '', '(%d+)$') or '0'
@@ -30,6 +29,6 @@ if number then
 end
 local due = commit(S, false, nil)
 local position = number and redis.call('ZRANK', K.consumers, place) + 1 or 0
-local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), position }
+local reply = { ARGV[1], T.OK, text_of(S.now), text_of(due), position, owning }
 for _, value in ipairs(line_numbers(S)) do reply[#reply + 1] = value end
 return reply

@@ -10,6 +10,12 @@ local function absence_of_all_but(S, from, to)
   return function(waiter) return not is_heard(S, process_of(waiter)) end
 end
 
+-- The same, or, if a `one` is named, whether it is that.
+local function absence_of(S, one, from, to)
+  if one ~= '' then return function(waiter) return waiter == one end end
+  return absence_of_all_but(S, from, to)
+end
+
 local function is_owned_by_gone(kept, is_gone)
   return kept and is_gone((select(2, owner_of(kept))))
 end
@@ -63,17 +69,12 @@ local function release_owned(S, tickets, is_gone)
   give_back(S, back)
 end
 
--- A waiter is no more: its turns, and what it may still have leased because the answer that told of it was lost.
--- O(log n), and O(all leases) in that case.
-local function end_waiter(S, waiter)
+-- A waiter is no more. Returns '1' if it may still have something leased because the answer that told of it was lost:
+-- then that is to be found and given back, which takes steps (find_absent). O(log n).
+local function end_waiter(waiter)
   redis.call('ZREM', K.consumers, waiter)
-  if redis.call('HEXISTS', K.held, waiter) == 1 then
-    local function is_it(owner) return owner == waiter end
-    local cursor, tickets = FROM_THE_FIRST, {}
-    repeat cursor = find_owned(S, cursor, is_it, tickets) until cursor == ''
-    release_owned(S, tickets, is_it)
-  end
-  forget_holder(waiter)
+  redis.call('HDEL', K.turns, waiter)
+  return redis.call('HEXISTS', K.held, waiter) == 1 and '1' or '0'
 end
 
 -- What is kept of a place, and its number in line; nil if it is lost. O(1).
