@@ -6,6 +6,7 @@ from mutants.mutant import INCLUDE, LUA, Mutant
 
 FLAT = "tests/integration/test_flat_steps.py::test_no_step_grows_with_the_queue"
 DEEP = "tests/integration/test_deep_lines.py::"
+LONG_LINE = "tests/integration/test_long_consumer_lines.py::"
 FAR = "tests/integration/test_far_into_the_line.py::"
 MANY_END = "tests/integration/test_many_leases_end.py::"
 RELEASING = "tests/unit/test_releasing.py::"
@@ -583,5 +584,38 @@ MUTANTS: tuple[Mutant, ...] = (
         old="return waiter == one end",
         new="return true end",
         test=MANY_END + "test_those_of_a_stream_that_lost_the_answers_come_back_in_order_and_in_small_steps",
+    ),
+    # Long lines of consumers.
+    Mutant(
+        name="absent-places-stand-in-the-way",
+        defect="Each step looks at all places before the first who is there that nobody waits for.",
+        file=INCLUDE + "consumers.lua",
+        old="presence == ABSENT and absent >= KEPT_NEAR then",
+        new="false then",
+        test=LONG_LINE + "test_places_that_nobody_waits_for_do_not_stand_in_the_way",
+    ),
+    Mutant(
+        name="back-behind-all",
+        defect="Who comes back to a place that was put away stands behind all.",
+        file=INCLUDE + "consumers.lua",
+        old="number > BEFORE_ALL and number - AWAY or number",
+        new="number",
+        test=LONG_LINE + "test_who_comes_back_to_a_place_that_was_put_away_has_its_number",
+    ),
+    Mutant(
+        name="dropped-all-at-once",
+        defect="All waiters of a process that is gone are dropped in one step.",
+        file=INCLUDE + "consumers.lua",
+        old="if changed >= most then",
+        new="if false then",
+        test=LONG_LINE + "test_those_of_a_killed_process_are_dropped_in_steps_that_follow_each_other",
+    ),
+    Mutant(
+        name="not-looked-to-the-end-and-served",
+        defect="Who asks while many that are gone stand before it is served before others who wait behind those.",
+        file=INCLUDE + "consumers.lua",
+        old="return is_cut and most or ahead",
+        new="return ahead",
+        test=LONG_LINE + "test_nobody_overtakes_while_they_are_dropped",
     ),
 )

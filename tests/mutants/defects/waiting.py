@@ -344,7 +344,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="place-to-the-end-when-its-number-is-not-known",
         defect="A place whose number the process was never told is not found again.",
         file="store/lua/keep_place.lua",
-        old="  number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)\n",
+        old="  number = number_of(waiter) or number_of(place)\n",
         new="  number = number_behind_all(S)\n",
         test=LOST + "test_a_stream_that_comes_back_when_the_answer_is_lost_may_come_back_once_more",
     ),

@@ -12,7 +12,7 @@ local S, status = open()
 if not S then return { ARGV[1], status } end
 local is_gone = absence_of_all_but(S, 3, #ARGV)
 do_what_is_due(S)
-walk_consumers(S, nil, false, function() return false end)
+walk_consumers(S, nil, false, math.huge, function() return false end)
 for _, waiter in ipairs(redis.call('ZRANGE', K.producers, 0, -1)) do
   if is_gone(waiter) then leave_producers(waiter) end
 end

@@ -16,7 +16,7 @@ if not is_life(S, ARGV[8]) then
 end
 local waiter, place, number = ARGV[3], ARGV[4], tonumber(ARGV[5])
 if number == 0 then
-  number = redis.call('ZSCORE', K.consumers, waiter) or redis.call('ZSCORE', K.consumers, place)
+  number = number_of(waiter) or number_of(place)
 end
 local owning = end_waiter(waiter)
 if number then

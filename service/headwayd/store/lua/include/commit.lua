@@ -24,7 +24,7 @@ local function next_due(S)
   if S.standing > 0 and S.extras > 0 then first_of(K.place_at) end
   if S.turn_to ~= '' and (due == 0 or S.turn_at + OFFER_MS < due) then due = S.turn_at + OFFER_MS end
   if S.is_hole_near and (due == 0 or S.now + LONGEST_PAUSE_MS < due) then due = S.now + LONGEST_PAUSE_MS end
-  if S.aged < S.tail then due = S.now end
+  if S.aged < S.tail or S.is_walk_cut then due = S.now end
   return due
 end
 

@@ -27,7 +27,6 @@ local function lose_places(S)
 end
 
 -- A number before all that were given to newcomers, and behind those of this kind that are given already.
-local BEFORE_ALL = 1000000000000000
 local function number_before_all(S)
   add(S, 'standing', 1)
   return S.standing - BEFORE_ALL

@@ -102,8 +102,7 @@ local function load(joining)
               put_sum_at = 0, n_acked = 0, ack_sum = 0, ack_sum_at = 0, len = 0, returned = 0, is_new = false,
               was_full = false, policy = false, log = false, bits = false, at_commit = false, made_room = false,
               time_known = false, called = false, present = false, lapse_at = false, is_line_empty = false,
-              n_finished = false, is_put_off = false, unsure = 'unasked',
-              is_hole_near = false }
+              n_finished = false, is_put_off = false, unsure = 'unasked', is_hole_near = false, is_walk_cut = false }
   for i = FIRST_COUNTER, #CORE do
     local value = meta[i]
     if value and value ~= '0' then S[CORE[i]] = value + 0 end

@@ -80,8 +80,8 @@ end
 -- What is kept of a place, and its number in line; nil if it is lost. O(1).
 local function kept_place(place)
   local kept = redis.call('HGET', K.places, place)
-  local number = kept and redis.call('ZSCORE', K.consumers, place)
-  if number then return kept, tonumber(number) end
+  local number = kept and number_of(place)
+  if number then return kept, number end
 end
 
 -- Somebody comes back to its place, of which that is `kept`. Returns nil; or why it cannot, and how many ms it is too

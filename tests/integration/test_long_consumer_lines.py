@@ -1,0 +1,143 @@
+"""No step grows with how many stand in the consumer line of whom nobody is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from headwayd.domain.model import GetOrder
+from headwayd.domain.standing import Waiter
+from headwayd.engine.ports import GetStep, Wait
+from headwayd.store import keys
+from integration.desk import BUDGET_S, HOUR_MS, PREFIX, Desk
+
+KEPT_NEAR, AT_ONCE = 1_000, 1_000  # as lua/include/consumers.lua has them
+MANY = 4 * AT_ONCE
+FIRST_PLACES = 10  # by the store's own steps
+GRACE_MS = 600_000
+# Of a step that passes over all places that are near: two for every 32 of them, in each of two walks; and what it does.
+MOST_COMMANDS = 4 * (KEPT_NEAR // 32 + 1) + 100
+HERE, GONE = "headway/here/1", "headway/gone/1"
+ONE, TWO, LAST, BACK, SECOND = (f"{HERE}#{MANY + n}" for n in range(5))
+
+
+@pytest.fixture(autouse=True)
+def here(desk: Desk) -> Iterator[None]:
+    """One process listens."""
+    with desk.raw.pubsub() as ear:  # type: ignore[no-untyped-call]
+        ear.subscribe(f"{PREFIX}{keys.WAKE_CHANNEL}{HERE}")
+        while (message := ear.get_message(timeout=5)) is not None and message["type"] != "subscribe":
+            pass
+        yield
+
+
+async def ask(desk: Desk, name: str, place: str = "") -> GetStep:
+    """A stream that stands asks for one."""
+    waiter = Waiter(name, place=place, owns_leases=True)
+    return await desk.store.get(GetOrder(desk.name, lease_ms=HOUR_MS), waiter=waiter, budget_s=BUDGET_S)
+
+
+def stand(desk: Desk, members: list[str]) -> None:
+    """So many more stand in line, in this order."""
+    last = desk.raw.hincrby(desk.key("meta"), "standing", len(members))
+    first = last - len(members) + 1
+    for start in range(0, len(members), 500):
+        part = members[start : start + 500]
+        desk.raw.zadd(desk.key("consumers"), {member: first + start + n for n, member in enumerate(part)})
+
+
+async def keep_places(desk: Desk, count: int) -> None:
+    """So many streams have broken. Of most it is written down as keep_place does."""
+    for n in range(1, FIRST_PLACES + 1):
+        await ask(desk, f"{HERE}#{n}")
+        await desk.store.keep_place(desk.name, Waiter(f"{HERE}#{n}", n), f"@{n}", None, budget_s=BUDGET_S)
+    places = [f"@{n}" for n in range(FIRST_PLACES + 1, count + 1)]
+    stand(desk, places)
+    for start in range(0, len(places), 500):
+        part = places[start : start + 500]
+        desk.raw.hset(desk.key("places"), mapping=dict.fromkeys(part, f"{desk.now_ms} {desk.now_ms - 1} 0"))
+        desk.raw.zadd(desk.key("place_at"), dict.fromkeys(part, desk.now_ms))
+    desk.at(1)
+    while int(desk.raw.zcount(desk.key("place_at"), "-inf", desk.now_ms)):  # from then on their grace runs
+        await desk.sweep()
+    assert int(desk.raw.zcard(desk.key("consumers"))) == count
+    assert await desk.is_sound()
+
+
+def turn_to(desk: Desk) -> str:
+    told = desk.raw.hget(desk.key("meta"), "turn_to") or b""
+    assert isinstance(told, bytes)
+    return told.decode()
+
+
+async def test_places_that_nobody_waits_for_do_not_stand_in_the_way(desk: Desk) -> None:
+    await desk.create(place_grace_ms=GRACE_MS)
+    await keep_places(desk, MANY)
+    await ask(desk, ONE)
+    await desk.put(b"1")
+    for _ in range(MANY // AT_ONCE):
+        before = desk.commands()
+        await desk.sweep()
+        assert desk.commands() - before < AT_ONCE + 32 + MOST_COMMANDS
+    assert turn_to(desk) == ONE
+    before = desk.commands()
+    await desk.put(b"2")
+    assert desk.commands() - before < MOST_COMMANDS
+    before = desk.commands()
+    assert (await ask(desk, ONE)).deliveries[0].payload == b"1"
+    assert desk.commands() - before < MOST_COMMANDS
+    assert await desk.is_sound()
+
+
+async def test_who_comes_back_to_a_place_that_was_put_away_has_its_number(desk: Desk) -> None:
+    await desk.create(place_grace_ms=GRACE_MS)
+    await keep_places(desk, MANY)
+    last = await ask(desk, LAST)
+    await desk.put(b"1")
+    while turn_to(desk) != LAST:
+        await desk.sweep()
+    assert (await ask(desk, LAST)).deliveries
+    place = 3 * KEPT_NEAR
+    back = await ask(desk, BACK, place=f"@{place}")
+    assert (back.number, back.position) == (place, KEPT_NEAR + 1)
+    standing, _ = await desk.store.keep_place(
+        desk.name, Waiter(BACK, back.number), f"@{place}", None, budget_s=BUDGET_S
+    )
+    assert standing.position == KEPT_NEAR + 1
+    second = await ask(desk, SECOND, place=f"@{place + 1}")
+    assert (second.number, second.position) == (place + 1, KEPT_NEAR + 2)
+    assert second.number < last.number
+    assert await desk.is_sound()
+    desk.at(GRACE_MS + 10)
+    while int(desk.raw.zcard(desk.key("consumers"))) > 1:
+        await desk.sweep()
+    assert not desk.raw.exists(desk.key("places"))
+    assert await desk.is_sound()
+
+
+async def test_those_of_a_killed_process_are_dropped_in_steps_that_follow_each_other(desk: Desk) -> None:
+    await desk.create()
+    stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
+    await ask(desk, ONE)
+    for step in range(1, MANY // AT_ONCE + 1):
+        await (desk.put(b"1") if step == 1 else desk.sweep())
+        assert int(desk.raw.zcard(desk.key("consumers"))) >= MANY + 1 - step * (AT_ONCE + 32)
+        due = int(desk.raw.hget(desk.key("meta"), "due_said") or 0)
+        assert turn_to(desk) or due == desk.now_ms  # else the sweeper would not come
+    await desk.sweep()
+    assert turn_to(desk) == ONE
+    assert int(desk.raw.zcard(desk.key("consumers"))) == 1
+    assert await desk.is_sound()
+
+
+async def test_nobody_overtakes_while_they_are_dropped(desk: Desk) -> None:
+    await desk.create()
+    stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
+    await ask(desk, ONE)
+    await desk.put(b"1")
+    newcomer = await ask(desk, TWO)
+    assert (len(newcomer.deliveries), newcomer.wait) == (0, Wait.LINE)
+    for _ in range(MANY // AT_ONCE):
+        await desk.sweep()
+    assert (await ask(desk, ONE)).deliveries
