@@ -271,8 +271,8 @@ async def main() -> None:
             if program is not None:
                 loads.insert(0, singly(bench, program, options.calls))
             others = await against_store(bench, options.runs, loads)
-    if program is None:
-        print("without h2load that is half of the figures: they are not written into a file")
+    if program is None or shutil.which("redis-benchmark") is None:
+        print("without h2load and redis-benchmark that is not all: the figures are not written into a file")
     else:
         write(options.markdown, "bench-ceiling", made_by("bench", "bench.ceiling"), [first, *others])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -93,8 +94,19 @@ class Process:
 
     def begin(self) -> None:
         """Lets it begin, which is ready."""
-        with Path(self._fifo).open("wb"):
-            pass
+        while not self._has_let_go():
+            assert self.is_alive, self.tail()
+            time.sleep(STEP_S)
+
+    def _has_let_go(self) -> bool:
+        """False if it has not opened the fifo yet: it says that it is ready, and opens then."""
+        try:
+            os.close(os.open(self._fifo, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return False
+        return True
 
     @property
     def is_alive(self) -> bool:

@@ -2,7 +2,9 @@
 from the instant on at which it was due."""
 
 import asyncio
+import itertools
 from collections.abc import Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -100,7 +102,9 @@ def test_each_call_is_told_of_once(size: int) -> None:
 async def test_calls_count_from_when_they_were_due_not_from_when_the_load_came_to_them(
     monkeypatch: pytest.MonkeyPatch, clients: int
 ) -> None:
-    monkeypatch.setattr(http2_load, "_TICK_S", 0.05)
+    instants = itertools.count(0.0, 0.01)  # of each look at the clock
+    monkeypatch.setattr(http2_load, "time", SimpleNamespace(perf_counter=lambda: next(instants)))
+    monkeypatch.setattr(http2_load, "_TICK_S", 0.0)
     monkeypatch.setattr(http2_load, "_LINGER_S", 0.0)
     made: list[list[float]] = []
 
