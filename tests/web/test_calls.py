@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
@@ -28,6 +29,8 @@ ANSWERS = {
 }
 STREAMED = {QUEUE_SERVICE + "WatchPosition", QUEUE_SERVICE + "WatchQueue", "/headway.v1.AdminService/Redrive"}
 PUT, GET, ACK, WATCH = (QUEUE_SERVICE + name for name in ("Put", "Get", "Ack", "WatchPosition"))
+MOST = 8 * 1024 * 1024  # bytes of a request
+MARGIN = 1024 * 1024  # by which a request may be larger and still be told so by the call
 GONE_S = 1.0  # in which a caller's leaving takes effect; a lease would last 30 s
 
 
@@ -218,14 +221,56 @@ async def test_what_is_no_call_has_its_status(
     assert response.status_code == status
 
 
-async def test_a_body_that_is_too_large_is_refused(http: httpx.AsyncClient, line: Line) -> None:
-    limits = await http.post(
-        "/headway.v1.AdminService/GetServerInfo", content=b"{}", headers={"content-type": "application/json"}
-    )
-    most = int(limits.json()["limits"]["maxRequestBytes"])
-    body = pb.PutRequest(queue=line.name, messages=[Message(payload=bytes(most))]).SerializeToString()
-    response = await http.post(PUT, content=body, headers={"content-type": "application/proto"})
-    assert response.json()["code"] in ("resource_exhausted", "invalid_argument")
+def put_of(line: Line, size: int) -> pb.PutRequest:
+    """A request of so many bytes, in messages that are small enough."""
+    count = size // (MARGIN // 2) + 1
+    request = pb.PutRequest(queue=line.name, messages=[Message(payload=bytes(size // count - 100))] * count)
+    request.messages[0].payload += bytes(size - request.ByteSize())
+    assert request.ByteSize() == size
+    return request
+
+
+async def test_as_much_as_a_request_may_have_is_taken_in_any_format(caller: Caller, line: Line) -> None:
+    request = put_of(line, MOST)
+    assert isinstance(await caller.call(PUT, request, pb.PutResponse), pb.PutResponse)
+    assert (await line.counts()).length == len(request.messages)
+
+
+@pytest.mark.parametrize("more", [1, MARGIN // 2])
+async def test_a_request_that_is_too_large_is_refused_as_by_grpc(
+    web_service: ServiceProcess, caller: Caller, line: Line, more: int
+) -> None:
+    request = put_of(line, MOST + more)
+    expected = await status_by_grpc(web_service, PUT, request)
+    told = await caller.call(PUT, request, pb.PutResponse)
+    assert (told.code, told.text) == (expected.code, expected.message)
+    assert told.details == [(each.type_url.rpartition("/")[2], each.value) for each in expected.details]
+    assert "TOO_LARGE" in told.reasons
+    assert (await line.counts()).length == 0
+
+
+async def chunked(content: bytes) -> AsyncIterator[bytes]:
+    for begin in range(0, len(content), MARGIN):
+        yield content[begin : begin + MARGIN]
+
+
+async def test_a_request_that_is_too_large_is_told_so_however_it_comes(http: httpx.AsyncClient, line: Line) -> None:
+    headers, content = {"content-type": "application/proto"}, put_of(line, MOST + 1).SerializeToString()
+    answers = [
+        await http.post(PUT, content=chunked(content), headers=headers),
+        await http.post(PUT, content=gzip.compress(content), headers=headers | {"content-encoding": "gzip"}),
+    ]
+    for answer in answers:
+        assert (answer.status_code, answer.json()["message"][:11]) == (400, "the request")
+        assert "google.rpc.BadRequest" in answer.text
+
+
+async def test_a_body_that_is_far_too_large_is_refused_while_it_comes(http: httpx.AsyncClient, line: Line) -> None:
+    headers, content = {"content-type": "application/proto"}, put_of(line, 2 * MOST).SerializeToString()
+    answer = await http.post(PUT, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (413, "invalid_argument")
+    answer = await http.post(PUT, content=chunked(content), headers=headers)
+    assert answer.json()["code"] == "resource_exhausted"
     assert (await line.counts()).length == 0
 
 

@@ -37,6 +37,9 @@ MAX_PAGE_TOKEN_BYTES = 256
 MIN_REDRIVE_RATE = 0.001
 MAX_REDRIVE_RATE = 1_000_000.0
 DEFAULT_CHECKED_ENTRIES = 1_000_000
+# Requests between `max_request_bytes` and this much above it are read and refused with TOO_LARGE and all its details.
+# What is larger still is refused while it comes in, as gRPC does: RESOURCE_EXHAUSTED with a text of its own.
+REQUEST_MARGIN_BYTES = 1024 * 1024
 
 
 def in_words(span_ms: int) -> str:

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from headwayd.domain.limits import REQUEST_MARGIN_BYTES
 from headwayd.http.bodies import SHARE_BYTES, Bodies, Incoming
 from headwayd.http.connecting import Calls, ConnectApp
 from headwayd.http.dashboard import dashboard_routes
@@ -99,7 +100,8 @@ class Application:
 
 def application(behind: Behind) -> Application:
     """Of these doors."""
-    incoming = Incoming(max(behind.most_connections * SHARE_BYTES - behind.most_bytes, behind.most_bytes))
+    largest = _most_read(behind.most_bytes)
+    incoming = Incoming(max(behind.most_connections * SHARE_BYTES - largest, behind.most_bytes))
     shows = Shows()
     jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
 
@@ -152,14 +154,19 @@ def _calls(behind: Behind, incoming: Incoming) -> list[Route]:
     calls = behind.calls
     if calls is None:
         return []
+    most = _most_read(behind.most_bytes)
     services = sorted({method.service for method in calls.methods})
     apps = {
-        service: Bodies(
-            ConnectApp(calls, service, most_bytes=behind.most_bytes), most_bytes=behind.most_bytes, incoming=incoming
-        )
+        service: Bodies(ConnectApp(calls, service, most_bytes=most), most_bytes=most, incoming=incoming)
         for service in services
     }
     return [Route(method.path, apps[method.service], methods=["POST"]) for method in calls.methods]
+
+
+def _most_read(most_bytes: int) -> int:
+    """Of a call, where its request may have `most_bytes`: JSON has bytes as base64, and what is somewhat too large is
+    read, too, so that the call itself refuses it."""
+    return (most_bytes + REQUEST_MARGIN_BYTES) * 4 // 3
 
 
 def _dashboard(behind: Behind, shows: Shows) -> list[Route]:

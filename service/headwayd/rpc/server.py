@@ -15,7 +15,7 @@ from headway.v1 import admin_service_pb2, queue_service_pb2
 from headwayd.access.tls import TlsFiles
 from headwayd.domain.footprint import LEAST_WINDOW_BYTES
 from headwayd.domain.kept import kept
-from headwayd.domain.limits import Limits
+from headwayd.domain.limits import REQUEST_MARGIN_BYTES, Limits
 from headwayd.domain.namespaces import DEFAULT
 from headwayd.engine.counting.counts import Counts
 from headwayd.rpc.acceptors import MAX_STREAMS, Acceptors, acceptor_count, share_of
@@ -61,9 +61,6 @@ DEFAULT_ACCEPTORS = 1
 DEFAULT_FLOOD_CALLS = 1_200
 _MS = timedelta(milliseconds=1)
 
-# Requests between the limit and this much above it are read and refused with TOO_LARGE and all its details. What is
-# larger still gRPC itself answers while it comes in: RESOURCE_EXHAUSTED with a text of its own, without our details.
-_REQUEST_MARGIN_BYTES = 1024 * 1024
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
 _CLEAN_UP_S = 2.5
 _SPARE_STREAMS = 100
@@ -278,7 +275,7 @@ def _channel_options(
     receive_window: int,
 ) -> list[tuple[str, int]]:
     return [
-        ("grpc.max_receive_message_length", limits.max_request_bytes + _REQUEST_MARGIN_BYTES),
+        ("grpc.max_receive_message_length", limits.max_request_bytes + REQUEST_MARGIN_BYTES),
         ("grpc.max_send_message_length", -1),  # answers are bounded by the engine, with items in mind
         # Calls that wait to be accepted by Python; gRPC's own default (1,000) loses calls when many clients connect at
         # once. What it refuses it ends with CANCELLED and no details (seen with 1.85; it has no setting for that);
