@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -190,6 +190,18 @@ async def test_a_body_that_is_none_is_refused(http: httpx.AsyncClient, line: Lin
     headers = {"content-type": "application/json"}
     response = await http.post(f"/queues/{line.name}/events", content=body, headers=headers)
     assert (response.status_code, response.json()["reason"]) == (400, "FIELD_INVALID")
+
+
+async def test_a_body_that_is_too_large_is_refused_with_its_reason(http: httpx.AsyncClient, line: Line) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(9):
+            yield bytes(1024 * 1024)
+
+    headers = {"content-type": "application/json"}
+    for content in (bytes(9 * 1024 * 1024), chunks()):
+        response = await http.post(f"/queues/{line.name}/events", content=content, headers=headers)
+        assert (response.status_code, response.json().get("reason")) == (413, "TOO_LARGE")
+        assert response.json()["metadata"].keys() == {"field", "limit", "size"}
 
 
 async def test_a_form_is_no_body(http: httpx.AsyncClient, line: Line) -> None:

@@ -407,6 +407,10 @@ async def test_what_is_too_large_is_413(http: httpx.AsyncClient, jobs: str, line
             yield bytes(1024 * 1024)
 
     assert reason(await http.post(jobs, content=endless())) == (413, "TOO_LARGE")
+    for content, least in ((bytes(9 * 1024 * 1024), 9 * 1024 * 1024), (endless(), 8 * 1024 * 1024 + 1)):
+        told = (await http.post(jobs, content=content)).json()["metadata"]
+        assert (told["field"], told["limit"]) == ("request", str(8 * 1024 * 1024))
+        assert least <= int(told["size"]) <= 9 * 1024 * 1024  # of what comes in chunks as much as was read
     assert (await line.counts()).length == 0
     assert (await http.post(jobs, content=bytes(1024 * 1024))).status_code == 201
 

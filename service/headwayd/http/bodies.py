@@ -108,7 +108,7 @@ class Body:
 
 class Bodies:
     """The application behind it never waits longer than that for a whole body, and is not asked about one of more than
-    `most_bytes`, if its head says so: `too_large` answers."""
+    `most_bytes`, if its head says so: `too_large` answers, told both."""
 
     def __init__(
         self,
@@ -116,7 +116,9 @@ class Bodies:
         *,
         most_bytes: int,
         incoming: Incoming,
-        too_large: Callable[[int], Response] = lambda most: refusal(413, f"the body must have at most {most} bytes"),
+        too_large: Callable[[int, int], Response] = lambda _size, most: refusal(
+            413, f"the body must have at most {most} bytes"
+        ),
     ) -> None:
         self._app = app
         self._most_bytes = most_bytes
@@ -125,9 +127,9 @@ class Bodies:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         until = asyncio.get_running_loop().time() + BODY_S
-        if _announced(Headers(scope=scope)) > self._most_bytes:
+        if (announced := _announced(Headers(scope=scope))) > self._most_bytes:
             await _read_away(receive, until)
-            await self._too_large(self._most_bytes)(scope, receive, send)
+            await self._too_large(announced, self._most_bytes)(scope, receive, send)
             return
         body = self._incoming.body()
         is_all_there = is_refused = False

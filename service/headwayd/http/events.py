@@ -24,7 +24,7 @@ from headwayd.http.answers import failed, improper, told_of
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
 from headwayd.http.gathering import gathered, hung_up, until_gone
-from headwayd.http.jobs.asking import asked_by
+from headwayd.http.jobs.asking import asked_by, too_large
 from headwayd.http.refusing import refusal
 from headwayd.http.resuming import Ends
 
@@ -42,7 +42,7 @@ _HEADERS = [
 
 def event_routes(calls: Calls, *, most_bytes: int, incoming: Incoming) -> list[Route]:
     """The door. A body of more than `most_bytes` is refused."""
-    app = Bodies(_Events(calls, most_bytes), most_bytes=most_bytes, incoming=incoming)
+    app = Bodies(_Events(calls, most_bytes), most_bytes=most_bytes, incoming=incoming, too_large=_too_large)
     return [Route("/queues/{queue:path}/events", app, methods=["GET", "POST"])]
 
 
@@ -78,7 +78,7 @@ class _Events:
         async for part in request.stream():
             body += part
             if len(body) > self._most_bytes:
-                return refusal(413, f"the body must have at most {self._most_bytes} bytes")
+                return _too_large(len(body), self._most_bytes)
         try:
             asked = json.loads(body)
         except (ValueError, RecursionError):
@@ -114,6 +114,10 @@ class _Events:
                 await _begin(send)
             await _write(send, _trouble(error))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _too_large(size: int, most_bytes: int) -> Response:
+    return failed(too_large(size, most_bytes))
 
 
 async def _begin(send: Send) -> None:

@@ -75,9 +75,10 @@ def span_of(query: dict[str, str], name: str) -> str | None:
     return f"{query[name]}s"
 
 
-def too_large(most_bytes: int) -> CallFailed:
-    """Of a body that has more."""
-    text, metadata = f"the request has more than {most_bytes} bytes", {"field": "", "limit": str(most_bytes)}
+def too_large(size: int, most_bytes: int) -> CallFailed:
+    """Of a body that has so many bytes, or more, if it comes in chunks."""
+    metadata = {"field": "request", "limit": str(most_bytes), "size": str(size)}
+    text = f"the request has more than {most_bytes} bytes"
     return CallFailed(Code.INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
 
 
@@ -88,7 +89,7 @@ async def body_of(request: Request, most_bytes: int) -> bytes:
         async for part in request.stream():
             size += len(part)
             if size > most_bytes:
-                raise too_large(most_bytes)
+                raise too_large(size, most_bytes)
             parts.append(part)
     except ClientDisconnect:
         raise Gone from None

@@ -83,7 +83,7 @@ class Jobs:
                 app,
                 most_bytes=self._most_bytes,
                 incoming=self._incoming,
-                too_large=lambda most: answers.failed(too_large(most)),
+                too_large=lambda size, most: answers.failed(too_large(size, most)),
             )
 
         return [JobsRoute(told, bounded)]
