@@ -265,6 +265,15 @@ async def test_a_request_that_is_too_large_is_told_so_however_it_comes(http: htt
         assert "google.rpc.BadRequest" in answer.text
 
 
+async def test_json_of_very_many_parts_is_refused_unread(http: httpx.AsyncClient, line: Line) -> None:
+    headers = {"content-type": "application/json"}
+    content = b'{"queue": "%s", "messages": [%s{}]}' % (line.name.encode(), b"{}," * 150_000)
+    answer = await http.post(PUT, content=content, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_argument")
+    assert answer.json()["message"].startswith("request has 300004 objects, lists and commas, at most 200000")
+    assert "google.rpc.BadRequest" in answer.text
+
+
 async def test_a_body_that_is_far_too_large_is_refused_while_it_comes(http: httpx.AsyncClient, line: Line) -> None:
     headers, content = {"content-type": "application/proto"}, put_of(line, 2 * MOST).SerializeToString()
     answer = await http.post(PUT, content=content, headers=headers)
