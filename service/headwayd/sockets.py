@@ -68,11 +68,16 @@ def held(listen: Sequence[str]) -> Iterator[tuple[str, ...]]:
     if not hasattr(socket, "SO_REUSEPORT"):
         raise CannotListen("several workers cannot share an address on this system: set workers to 1")
     with ExitStack() as stack:
-        yield tuple([_hold(address, stack) for address in listen])
+        yield tuple([_hold(address, stack, beside=[*listen]) for address in listen])
 
 
-def _hold(address: str, stack: ExitStack) -> str:
-    sockets, real = bound_at(address, _bind_alone)
+def _hold(address: str, stack: ExitStack, *, beside: Sequence[str]) -> str:
+    host, _, port = address.rpartition(":")
+    # Whoever names [::] and another address of the same port has IPv4, or what there is of it, held by that one.
+    is_shared = (
+        host == f"[{_ALL}]" and port != "0" and any(one != address and one.rpartition(":")[2] == port for one in beside)
+    )
+    sockets, real = bound_at(address, _bind_ipv6_alone if is_shared else _bind_alone)
     for one in sockets:
         stack.enter_context(one)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
@@ -87,3 +92,9 @@ def _bind_alone(one: socket.socket, where: tuple[object, ...]) -> None:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         one.bind(where)
         one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+
+
+def _bind_ipv6_alone(one: socket.socket, where: tuple[object, ...]) -> None:
+    if one.family == socket.AF_INET6:
+        one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    _bind_alone(one, where)

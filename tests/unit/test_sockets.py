@@ -85,6 +85,20 @@ def test_the_address_of_all_cannot_be_held_where_somebody_listens_by_ipv4(host: 
             pass
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", LOOPBACK])
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_address_may_be_named_beside_that_of_all(host: str, *, is_first: bool) -> None:
+    if not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with closing(listener(0, shares=False)) as free:
+        port = free.getsockname()[1]
+    both = [f"{host}:{port}", f"[::]:{port}"]
+    with held(both if is_first else both[::-1]):
+        for address in both:
+            with pytest.raises(CannotListen, match="taken"), held([address]):
+                pass
+
+
 def test_connections_that_have_just_ended_are_not_in_the_way() -> None:
     with closing(listener(0, shares=False)) as one:
         port = one.getsockname()[1]

@@ -155,10 +155,9 @@ class Acceptors:
             with ExitStack() as stack:
                 addresses = [checked(address) for address in listen]
                 if self._reuses_port and not self._shares_addresses:
-                    addresses = [
-                        address if address.startswith(UNIX_SCHEME) else stack.enter_context(held([address]))[0]
-                        for address in addresses
-                    ]
+                    theirs = [address for address in addresses if not address.startswith(UNIX_SCHEME)]
+                    real = iter(stack.enter_context(held(theirs)))
+                    addresses = [one if one.startswith(UNIX_SCHEME) else next(real) for one in addresses]
                 bound = await self._bind(first, addresses)
                 shared = [address for address in bound if not address.startswith(UNIX_SCHEME)]
                 for server in others:
