@@ -53,6 +53,7 @@ class HintWire:
         self._lock = asyncio.Lock()
         self._is_connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._pong = asyncio.Event()
 
     @property
@@ -70,6 +71,7 @@ class HintWire:
 
     async def close(self) -> None:
         """Stops listening."""
+        self._is_closed = True  # a group of tasks forgets a cancellation that comes while one of its own fails
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -119,7 +121,7 @@ class HintWire:
             await reader.disconnect(nowait=True)
 
     async def _keep_listening(self) -> None:
-        while True:
+        while not self._is_closed:
             try:
                 await self._listen()
             except Exception:  # loop guard: a defect of who is told must not leave this process deaf
@@ -129,7 +131,7 @@ class HintWire:
     async def _listen(self) -> None:
         """Again after every loss."""
         pause_s = _SHORTEST_PAUSE_S
-        while True:
+        while not self._is_closed:
             self._reader_lost.clear()  # before: who asks for a new connection meanwhile must get it
             try:
                 async with asyncio.timeout(_ANSWERS * self._call_timeout_s):
