@@ -262,6 +262,68 @@ async def test_large_requests_have_a_bound_together_and_one_that_ends_makes_room
 
 
 @both_ways
+async def test_large_requests_of_streams_count_as_long_as_these_last(lines: Open) -> None:
+    """Whatever is in them: here a field that nobody knows, of 70 KiB."""
+    line, beside = await lines(), await lines()
+    unknown = b"\xa2\x06" + struct.pack("BBB", 0x80 | 70 * KIB & 0x7F, 0x80 | 70 * KIB >> 7 & 0x7F, 70 * KIB >> 14)
+    request = pb.WatchQueueRequest.FromString(b"\x0a\x04jobs" + unknown + b"x" * (70 * KIB))
+    call: Any = line.stub.WatchQueue(request, timeout=60)
+    await call.read()
+    for refusing in (beside.stub.WatchQueue(request, timeout=60).read(), beside.put(*large())):
+        with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+            await refusing
+        assert said.metadata == {"limit": "max_running_bytes"}
+    await watching(beside)  # small requests go on
+    call.cancel()
+
+    async def has_room() -> bool:
+        try:
+            return bool(await beside.put(*large()))
+        except grpc.aio.AioRpcError:
+            return False
+
+    await eventually(has_room)
+
+
+@both_ways
+async def test_who_watches_many_messages_counts_as_many_streams(lines: Open) -> None:
+    line, beside, third = [await lines() for _ in range(3)]
+    await line.update(bound=0)
+    ids = [f"m{number}" for number in range(144)]
+    await line.put(*(Message(id=one) for one in ids))
+
+    async def watching_messages(line: Line, ids: list[str]) -> Any:
+        call: Any = line.stub.WatchPosition(
+            pb.WatchPositionRequest(queue=line.name, messages=pb.MessageIds(ids=ids)), timeout=60
+        )
+        await call.read()
+        return call
+
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await watching_messages(line, ids)  # as 10
+    assert said.metadata == {"limit": "max_streams_per_connection"}
+    streams = [await watching_messages(line, ids[:-1])]  # as 9
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await watching(line)
+    assert said.metadata == {"limit": "max_streams_per_connection"}
+    streams += [await watching_messages(beside, ids[:127]), await watching(beside)]  # as 8, and one
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await watching(third)
+    assert said.metadata == {"limit": "max_streams"}
+    await beside.describe()  # calls have room still
+    streams[0].cancel()
+
+    async def taken_again() -> bool:
+        try:
+            await watching(line)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    await eventually(taken_again)
+
+
+@both_ways
 async def test_a_stream_of_large_batches_is_held_back_until_there_is_room(lines: Open) -> None:
     line, beside = await lines(), await lines()
     await line.put(b"full")

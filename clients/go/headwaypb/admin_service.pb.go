@@ -1300,7 +1300,8 @@ type Limits struct {
 	MaxRunningCalls uint32 `protobuf:"varint,12,opt,name=max_running_calls,json=maxRunningCalls,proto3" json:"max_running_calls,omitempty"`
 	// The most calls that wait to be begun in this process.
 	MaxPendingCalls uint32 `protobuf:"varint,13,opt,name=max_pending_calls,json=maxPendingCalls,proto3" json:"max_pending_calls,omitempty"`
-	// The most streams at a time in this process.
+	// The most streams at a time in this process. One that watches many messages counts once more for each 16 of them,
+	// here, in `max_running_calls`, and in `max_streams_per_connection`.
 	MaxStreams uint32 `protobuf:"varint,14,opt,name=max_streams,json=maxStreams,proto3" json:"max_streams,omitempty"`
 	// The most streams at a time on one connection.
 	MaxStreamsPerConnection uint32 `protobuf:"varint,15,opt,name=max_streams_per_connection,json=maxStreamsPerConnection,proto3" json:"max_streams_per_connection,omitempty"`

@@ -31,7 +31,8 @@ class CapacitySettings(BaseSettings):
     max_running_calls: int | None = setting(
         None,
         "The most calls and streams at a time in one process; streams leave a tenth to calls. One that watches takes "
-        "about 31 KB: more need more memory, or more processes.",
+        "about 31 KB: more need more memory, or more processes. One that watches many messages counts once more for "
+        "each 16 of them, here and among the streams of its connection.",
         unit="calls",
         shown=f"{_FULL.max_running_calls}{_OR_FEWER}",
         ge=10,
@@ -69,9 +70,9 @@ class CapacitySettings(BaseSettings):
     max_running_bytes: int | None = setting(
         None,
         "The most bytes of large requests (16 KiB and more, with 170 for each message in them) that one process holds "
-        "at a time: of Puts until they end, those that wait for room among them, and of batches of Produce, whatever "
-        "their size, until their reply is taken. Calls beyond it are refused with OVERLOADED, Produce streams are held "
-        "back.",
+        "at a time: of Puts until they end, those that wait for room among them, of streams that watch as long as they "
+        "last, and of batches of Produce, whatever their size, until their reply is taken. Calls beyond it are refused "
+        "with OVERLOADED, Produce streams are held back.",
         unit="bytes",
         shown=f"{_FULL.max_running_bytes}{_OR_FEWER}",
         ge=64 * KIB,

@@ -29,6 +29,7 @@ async def consume(
         _refuse("start", "must be the first step", engine.limits)
     engine.check_name(first.start.queue)
     order = start_order(first.start, engine.limits)
+    del first  # as each step below: however large, it would be there as long as nothing follows it
     steps = _steps(asked, order.queue, engine.limits)
     async with aclosing(engine.consume(order, steps, budget_s=store_budget_s(context))) as stream:
         async for told in stream:
@@ -39,7 +40,9 @@ async def _steps(
     asked: AsyncIterator[queue_service_pb2.ConsumeRequest], queue: str, limits: Limits
 ) -> AsyncGenerator[ConsumeStep, None]:
     async for request in asked:
-        yield step_of(request, queue, limits)
+        step = step_of(request, queue, limits)
+        del request
+        yield step
 
 
 def start_order(start: queue_service_pb2.ConsumeStart, limits: Limits) -> ConsumeOrder:

@@ -31,6 +31,7 @@ from headwayd.rpc.refusing import Refusing
 from headwayd.rpc.room import Large, Room
 from headwayd.rpc.status import Refusal, abort
 from headwayd.rpc.streams import Requests, Stream
+from headwayd.rpc.watch_requests import stream_count
 
 Context = ServicerContext[Any, Any]
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -45,6 +46,7 @@ SETTLING_METHODS = frozenset({"Ack", "Delay", "Extend"})
 WAITING_METHODS = frozenset({"Get", "Put"})
 # Streams that answer each request with one reply, in order.
 ANSWERING_METHODS = frozenset({"Produce"})
+_WATCHING_METHOD = "WatchPosition"
 
 
 class Gate:
@@ -61,8 +63,9 @@ class Gate:
         self._idle.set()
         self._streams: set[Stream] = set()
         self._streams_of: Counter[str] = Counter()  # connections, by the address of the other side
+        self._more_count = 0  # what streams count for beyond one
         self.room = Room(limits.max_running_bytes)
-        self.beside = Beside(limits, lambda: self.running_count)
+        self.beside = Beside(limits, lambda: self.running_count + self._more_count)
         self.refusing = Refusing()
         self.running_count = 0
         self.streams_begun_count = 0
@@ -86,7 +89,7 @@ class Gate:
     @property
     def left_to_run(self) -> int:
         """How many more calls and streams may run; below 0 if more do than may."""
-        return self._limits.max_running_calls - self.running_count - self.beside.count
+        return self._limits.max_running_calls - self._more_count - self.running_count - self.beside.count
 
     def start_draining(self) -> None:
         """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
@@ -98,17 +101,19 @@ class Gate:
             stream.end()
 
     @contextlib.contextmanager
-    def ending(self, stream: Stream, connection: str = "") -> Iterator[None]:
-        """Within this block the stream, which was admitted just now, ends when draining begins, and counts as one of
-        its connection."""
+    def ending(self, stream: Stream, connection: str = "", count: int = 1) -> Iterator[None]:
+        """Within this block the stream, which was admitted just now, ends when draining begins, and counts as so many
+        of its connection."""
         self._streams.add(stream)
         self.streams_begun_count += 1
-        self._streams_of[connection] += 1
+        self._more_count += count - 1
+        self._streams_of[connection] += count
         try:
             yield
         finally:
             self._streams.discard(stream)
-            self._streams_of[connection] -= 1
+            self._more_count -= count - 1
+            self._streams_of[connection] -= count
             if not self._streams_of[connection]:
                 del self._streams_of[connection]
 
@@ -143,14 +148,16 @@ class Gate:
         if self.left_to_run < 0:
             raise _over("the service has more calls running than it can take", "max_running_calls")
 
-    def admit_stream(self, connection: str) -> None:
-        """The same for a stream of this connection."""
+    def admit_stream(self, connection: str, count: int = 1) -> None:
+        """The same for a stream of this connection that counts as so many."""
         self.admit(is_settling=False)
-        if len(self._streams) >= self._limits.max_streams:
+        if self.left_to_run < count - 1:
+            raise _over("the service has more calls running than it can take", "max_running_calls")
+        if len(self._streams) + self._more_count + count > self._limits.max_streams:
             raise _over("the service has more streams open than it can take", "max_streams")
         # On a unix socket all connections have one address; only this machine can be there.
         is_known = not connection.startswith("unix:")
-        if is_known and self._streams_of[connection] >= self._limits.max_streams_per_connection:
+        if is_known and self._streams_of[connection] + count > self._limits.max_streams_per_connection:
             raise _over("this connection has more streams open than one may", "max_streams_per_connection")
 
     async def wait_until_idle(self, timeout_s: float) -> bool:
@@ -318,16 +325,20 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
     async def handle(request: Any, context: Context) -> None:
         gate.enter()
         requests = None
+        size = 0
         try:
             caller = None if guard is None else await _known(guard, context, request if takes_stream else None)
             if type(request) is Undecodable:
                 raise request.error
-            connection = context.peer()
-            gate.admit_stream(connection)
+            large = request if type(request) is Large else None
+            request = large.request if large else request
+            connection, count = context.peer(), stream_count(request) if name == _WATCHING_METHOD else 1
+            gate.admit_stream(connection, count)
+            if large:  # it is there as long as the stream
+                gate.room.take(large.size)
+                size = large.size
             if takes_stream:
                 requests = Requests(request, room=gate.room if name in ANSWERING_METHODS else None)
-            elif type(request) is Large:
-                request = request.request
             serve = way.behaviour if caller is None else caller.behaviours[way.path]
             with contextlib.ExitStack() as over:
                 if caller is not None:
@@ -335,7 +346,7 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
                 if guard is not None and caller is not None and name in ANSWERING_METHODS:
                     over.enter_context(guard.watching_wait(context, caller))  # what waits is told how far it came
                 stream = Stream(serve(requests or request, context), context, name, requests=requests)
-                over.enter_context(gate.ending(stream, connection))
+                over.enter_context(gate.ending(stream, connection, count))
                 if guard is not None and caller is not None:
                     over.enter_context(guard.watching(stream, context, caller))
                 await stream.run()
@@ -344,6 +355,8 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
         finally:
             if requests is not None:
                 requests.close()
+            if size:
+                gate.room.give(size)
             gate.leave()
 
     return handle

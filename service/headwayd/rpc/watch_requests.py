@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headway.v1 import message_pb2, queue_service_pb2
+from headwayd.domain.footprint import RUNNING_CALL_BYTES, WATCHED_ID_BYTES
 from headwayd.domain.limits import HOUR_MS, MAX_ID_BYTES, MAX_NOTE_BYTES, MAX_WATCHED_IDS, SECOND_MS, Limits
 from headwayd.domain.places import Progress
 from headwayd.domain.watching import WatchOrder
@@ -11,6 +12,12 @@ from headwayd.rpc.validation import Checks
 _SHORTEST_INTERVAL_MS = 100
 _INTERVAL_MS = 1 * SECOND_MS
 _LONGEST_INTERVAL_MS = 1 * HOUR_MS
+_IDS_OF_A_STREAM = RUNNING_CALL_BYTES // WATCHED_ID_BYTES
+
+
+def stream_count(request: queue_service_pb2.WatchPositionRequest) -> int:
+    """As how many streams one counts that watches these messages: each takes memory of its own."""
+    return 1 + min(len(request.messages.ids), MAX_WATCHED_IDS) // _IDS_OF_A_STREAM
 
 
 def watch_order(request: queue_service_pb2.WatchPositionRequest, limits: Limits) -> WatchOrder:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -417,6 +418,30 @@ async def test_nothing_of_a_call_is_kept(kind: str) -> None:
             await eventually(lambda: not seen)
         finally:
             gc.enable()
+
+
+@ours
+async def test_a_request_is_not_kept_as_it_came(kind: str) -> None:
+    came: list[bytes] = []
+    waits, told = asyncio.Event(), asyncio.Event()
+
+    def decode(raw: bytes) -> int:
+        came.append(raw)
+        return len(raw)
+
+    async def wait(request: Any, _context: object) -> AsyncIterator[bytes]:
+        yield b"%d" % request
+        waits.set()
+        await told.wait()
+
+    handler: Any = grpc.unary_stream_rpc_method_handler(cast("Any", wait), request_deserializer=decode)
+    async with serving(kind, handler) as (_, channel):
+        replies = channel.unary_stream(ANY_PATH)(b"x" * 1_000, timeout=TIMEOUT_S)
+        assert await replies.read() == b"1000"
+        await waits.wait()
+        await eventually(lambda: sys.getrefcount(came[0]) == len(("the list", "the argument")))
+        told.set()
+        assert await replies.read() is grpc.aio.EOF
 
 
 @ours

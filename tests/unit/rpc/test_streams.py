@@ -165,6 +165,38 @@ async def test_streams_leave_a_tenth_to_other_calls() -> None:
     gate.admit_stream("")
 
 
+async def test_a_stream_may_count_as_many() -> None:
+    gate = Gate(Limits(max_running_calls=10, max_streams_per_connection=8))
+    stream = cast("Stream", object())
+    with ExitStack() as opened:
+        gate.enter()
+        with pytest.raises(Overloaded) as caught:
+            gate.admit_stream("ipv4:a:1", 9)
+        assert caught.value.metadata == {"limit": "max_streams_per_connection"}
+        gate.admit_stream("ipv4:a:1", 8)
+        opened.enter_context(gate.ending(stream, "ipv4:a:1", 8))
+        gate.enter()
+        with pytest.raises(Overloaded):
+            gate.admit_stream("ipv4:a:1")
+        with pytest.raises(Overloaded) as caught:
+            gate.admit_stream("ipv4:a:2", 2)
+        assert caught.value.metadata == {"limit": "max_streams"}
+        gate.admit_stream("ipv4:a:2")
+        gate.enter()
+        gate.admit(is_settling=False)
+        gate.enter()
+        with pytest.raises(Overloaded) as caught:
+            gate.admit(is_settling=False)
+        assert caught.value.metadata == {"limit": "max_running_calls"}
+    gate.leave()
+    gate.leave()
+    assert gate.left_to_run == 8
+    gate.enter()
+    with pytest.raises(Overloaded) as caught:
+        gate.admit_stream("ipv4:a:1", 9)
+    assert caught.value.metadata == {"limit": "max_running_calls"}
+
+
 async def test_a_connection_has_so_many_streams_and_others_have_theirs() -> None:
     gate = Gate(Limits(max_streams_per_connection=2))
     stream = cast("Stream", object())

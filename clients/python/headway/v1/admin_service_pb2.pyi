@@ -621,7 +621,9 @@ class Limits(google.protobuf.message.Message):
     max_pending_calls: builtins.int
     """The most calls that wait to be begun in this process."""
     max_streams: builtins.int
-    """The most streams at a time in this process."""
+    """The most streams at a time in this process. One that watches many messages counts once more for each 16 of them,
+    here, in `max_running_calls`, and in `max_streams_per_connection`.
+    """
     max_streams_per_connection: builtins.int
     """The most streams at a time on one connection."""
     max_connections: builtins.int

@@ -933,7 +933,8 @@ pub struct Limits {
     /// The most calls that wait to be begun in this process.
     #[prost(uint32, tag = "13")]
     pub max_pending_calls: u32,
-    /// The most streams at a time in this process.
+    /// The most streams at a time in this process. One that watches many messages counts once more for each 16 of them,
+    /// here, in `max_running_calls`, and in `max_streams_per_connection`.
     #[prost(uint32, tag = "14")]
     pub max_streams: u32,
     /// The most streams at a time on one connection.

@@ -142,6 +142,7 @@ class Call(Known):
                 return
             decode = handler.request_deserializer
             request = message if decode is None else decode(message)
+            del message  # else it is there as long as the call: a large one by far too long
             if handler.response_streaming:
                 await self._stream(handler.unary_stream, request)
             else:

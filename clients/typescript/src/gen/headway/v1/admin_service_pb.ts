@@ -793,7 +793,8 @@ export type Limits = Message<"headway.v1.Limits"> & {
   maxPendingCalls: number;
 
   /**
-   * The most streams at a time in this process.
+   * The most streams at a time in this process. One that watches many messages counts once more for each 16 of them,
+   * here, in `max_running_calls`, and in `max_streams_per_connection`.
    *
    * @generated from field: uint32 max_streams = 14;
    */
