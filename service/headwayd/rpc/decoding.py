@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as ProtoMessage
 from google.protobuf.unknown_fields import UnknownFieldSet
 
+from headway.v1.queue_service_pb2 import DescribeRequest
 from headwayd.domain.errors import FieldInvalid, HeadwayError, NameRefused, TooLarge, Violation
 from headwayd.domain.footprint import MESSAGE_BYTES
 from headwayd.rpc.bare_messages import BareRequest, bare_request
@@ -29,9 +30,12 @@ from headwayd.rpc.wire_format import tag_of
 Request = TypeVar("Request", bound=ProtoMessage)
 Cut = BareRequest | RunsRequest | AckStep  # out of the bytes of a request
 
+_TOLD = {"queue": "queue", "start.queue": "queue", "to_queue": "to_queue"}  # the names of queues, by their paths
+_NAMED = DescribeRequest  # has nothing but a queue's name, with the number that this has in every request
 WHOLE_REQUEST = "request"  # the path of a violation that belongs to no single field
 _LENGTH_DELIMITED = 2
-# Looking for the culprit costs Python time for every field, so it is done for requests of this size only.
+# Looking for the culprit costs Python time for every field, so it is done for requests of this size only; in larger
+# ones only the queue's name is looked at.
 _MAX_EXPLAINED_BYTES = 64 * 1024
 # A smaller request is read as it is: many messages do not fit into it, or cost next to nothing.
 _LEAST_CUT_BYTES = 256
@@ -105,13 +109,15 @@ def _too_large(size: int, limit: int) -> TooLarge:
 
 
 def _refusal(raw: bytes, descriptor: Descriptor) -> HeadwayError:
-    path = _path_of_bad_text(raw, descriptor) if len(raw) <= _MAX_EXPLAINED_BYTES else None
+    find = _path_of_bad_text if len(raw) <= _MAX_EXPLAINED_BYTES else _path_of_bad_name
+    path = find(raw, descriptor)
     if path is None:
         description = f"is no valid {descriptor.full_name}"
         path = WHOLE_REQUEST
     else:
         description = "is not valid UTF-8"
-    error_class = NameRefused if path == "queue" else FieldInvalid
+    error_class = NameRefused if path in _TOLD else FieldInvalid
+    path = _TOLD.get(path, path)
     return error_class(f"{path} {description}", metadata={"field": path}, violations=[Violation(path, description)])
 
 
@@ -138,6 +144,22 @@ def _path_of_bad_text(raw: bytes, descriptor: Descriptor) -> str | None:
             if below is not None:
                 return name if _is_map(field) else f"{name}.{below}"
     return None
+
+
+def _path_of_bad_name(raw: bytes, descriptor: Descriptor) -> str | None:
+    """The same for the queue's name only: read as a message that has no other field, the rest is not checked."""
+    name = _NAMED.DESCRIPTOR.fields_by_name["queue"]
+    field = descriptor.fields_by_number.get(name.number)
+    has_one = field is not None and field.name == name.name
+    return name.name if has_one and _is_read_by(Empty, raw) and not _is_read_by(_NAMED, raw) else None
+
+
+def _is_read_by(message_class: type[ProtoMessage], raw: bytes) -> bool:
+    try:
+        message_class.FromString(raw)
+    except DecodeError:
+        return False
+    return True
 
 
 def _is_map(field: FieldDescriptor) -> bool:

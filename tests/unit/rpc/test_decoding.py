@@ -7,13 +7,16 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import Message as ProtoMessage
 
 from harness.errors import error_of, refused
+from headway.v1.admin_service_pb2 import RedriveRequest
 from headway.v1.message_pb2 import Message
-from headway.v1.queue_service_pb2 import PutRequest, PutResponse
+from headway.v1.queue_service_pb2 import ConsumeRequest, ConsumeStart, ProduceRequest, PutRequest, PutResponse
+from headwayd.domain.errors import NameRefused
 from headwayd.domain.footprint import MESSAGE_BYTES
 from headwayd.domain.limits import Limits
-from headwayd.rpc.decoding import decoder
+from headwayd.rpc.decoding import Undecodable, decoder
 from headwayd.rpc.room import LARGE_BYTES, Large
 from unit.rpc.fake_engine import FakeEngine
 
@@ -25,7 +28,7 @@ def put_bytes(channel: grpc.aio.Channel) -> Any:
     return channel.unary_unary("/headway.v1.QueueService/Put", response_deserializer=PutResponse.FromString)
 
 
-def bad_of(request: PutRequest, marker: bytes = b"??") -> bytes:
+def bad_of(request: ProtoMessage, marker: bytes = b"??") -> bytes:
     """The request's bytes with two bytes that are no UTF-8 in the place of the marker."""
     raw = request.SerializeToString()
     assert raw.count(marker) == 1
@@ -50,8 +53,20 @@ def bad_of(request: PutRequest, marker: bytes = b"??") -> bytes:
         (b"\xff\xff\xff", "FIELD_INVALID", "request"),
         (b"\x0a\x05ab", "FIELD_INVALID", "request"),
         (bad_of(PutRequest(queue="q", producer="??" + "x" * 100_000)), "FIELD_INVALID", "request"),
+        (bad_of(PutRequest(queue="q??", producer="x" * 100_000)), "NAME_REFUSED", "queue"),
+        (bad_of(PutRequest(queue="q??", producer="x" * 100_000))[:-1], "FIELD_INVALID", "request"),
     ],
-    ids=["queue", "text", "id of a message", "header", "noise", "cut off", "too large to explain"],
+    ids=[
+        "queue",
+        "text",
+        "id of a message",
+        "header",
+        "noise",
+        "cut off",
+        "too large to explain",
+        "queue of a large one",
+        "large and cut off",
+    ],
 )
 async def test_bytes_that_are_no_request_are_invalid_arguments(
     raw: bytes, reason: str, field: str, channel: grpc.aio.Channel, engine: FakeEngine
@@ -61,6 +76,23 @@ async def test_bytes_that_are_no_request_are_invalid_arguments(
     assert said.metadata == {"field": field}
     assert list(said.violations) == [field]
     assert engine.calls == []
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (ConsumeRequest(start=ConsumeStart(queue="q??")), "queue"),
+        (ProduceRequest(queue="q??"), "queue"),
+        (RedriveRequest(queue="q", to_queue="q??"), "to_queue"),
+    ],
+    ids=["start of Consume", "Produce", "target of Redrive"],
+)
+def test_a_name_that_is_no_utf8_is_refused_as_a_name_wherever_it_stands(request_: ProtoMessage, field: str) -> None:
+    found = decoder(type(request_), max_bytes=1_000)(bad_of(request_))
+    assert isinstance(found, Undecodable)
+    assert isinstance(found.error, NameRefused)
+    assert found.error.metadata == {"field": field}
+    assert [one.field for one in found.error.violations] == [field]
 
 
 async def test_text_that_is_no_utf8_in_unknown_fields_is_nobodys_business(
