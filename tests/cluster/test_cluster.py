@@ -18,6 +18,7 @@ from harness.batches import batches_put, drained, gates_tried
 from harness.engines import DETECTION_S, ClusterOfSix
 from headway.v1 import queue_service_pb2
 from wire.calls import INVALID_ARGUMENT, Line, payloads
+from wire.operators import redrive
 
 Figure = Callable[[str, str], None]
 # What the service may take from the moment when the other nodes name another primary. On a busy machine, more.
@@ -55,6 +56,12 @@ async def test_a_name_with_braces_is_refused(cluster: ClusterOfSix, serve: Serve
         with refused("NAME_REFUSED", INVALID_ARGUMENT) as said:
             await line.create()
         assert "brace" in said.message
+    line = await open_line(service, "a")
+    await line.create()
+    with refused("NAME_REFUSED", INVALID_ARGUMENT) as said:
+        await redrive(line, to="{a}")
+    assert said.metadata == {"field": "to_queue"}
+    assert list(said.violations) == ["to_queue"]
 
 
 async def test_a_foreign_queue_with_further_braces_in_its_name_disturbs_nobody(

@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from headwayd.domain import names
 from headwayd.domain.errors import FieldInvalid, QueueClosed, QueueDeleted, TooLarge, Violation
 from headwayd.domain.model import Checked, Counts, DeadPage
+from headwayd.domain.namespaces import split
 from headwayd.domain.places import LeasedMessage
 from headwayd.engine.ports import RedriveBounds, RedriveStep
 from headwayd.store import frames, replies
@@ -129,6 +131,8 @@ class DeadSteps(Asking):
     ) -> RedriveStep:
         """Three steps: look, put there, remove here. Broken off between the last two, a message is in both queues; the
         target knows its id, so doing it again only removes it here."""
+        if self._servers.is_cluster:  # asking would blame the `queue`
+            names.accept(split(to_queue)[1], field="to_queue", is_cluster=True)
         last, generation, to_generation = bounds
         if not last and not message_ids:
             last, generation = await self._last_number(queue, budget_s)
