@@ -90,7 +90,8 @@ const (
 	// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 22
 	// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
-	// GetServerInfo names it), unless it is that calls come faster than they are done.
+	// GetServerInfo names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it
+	// is that calls come faster than they are done, or a connection's bound on streams of health and reflection.
 	ErrorReason_ERROR_REASON_OVERLOADED ErrorReason = 23
 	// UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
 	// or a Get or Put waited. No metadata.

@@ -218,7 +218,8 @@ class StoreFull(Exhausted):
 @dataclass(eq=False)
 class Overloaded(Exhausted):
     """The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as GetServerInfo
-    names it), unless it is that calls come faster than they are done.
+    names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it is that
+    calls come faster than they are done, or a connection's bound on streams of health and reflection.
     """
 
     reason: ErrorReason.ValueType = ErrorReason.ERROR_REASON_OVERLOADED

@@ -90,7 +90,8 @@ class _ErrorReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
     ERROR_REASON_OVERLOADED: _ErrorReason.ValueType  # 23
     """RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
-    GetServerInfo names it), unless it is that calls come faster than they are done.
+    GetServerInfo names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it
+    is that calls come faster than they are done, or a connection's bound on streams of health and reflection.
     """
     ERROR_REASON_UNAUTHENTICATED: _ErrorReason.ValueType  # 24
     """UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
@@ -196,7 +197,8 @@ ERROR_REASON_SHUTTING_DOWN: ErrorReason.ValueType  # 22
 """UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened."""
 ERROR_REASON_OVERLOADED: ErrorReason.ValueType  # 23
 """RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
-GetServerInfo names it), unless it is that calls come faster than they are done.
+GetServerInfo names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it
+is that calls come faster than they are done, or a connection's bound on streams of health and reflection.
 """
 ERROR_REASON_UNAUTHENTICATED: ErrorReason.ValueType  # 24
 """UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open

@@ -66,7 +66,8 @@ pub enum ErrorReason {
     /// UNAVAILABLE. This service process is going down; ask another, or again. Nothing happened.
     ShuttingDown = 22,
     /// RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
-    /// GetServerInfo names it), unless it is that calls come faster than they are done.
+    /// GetServerInfo names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it
+    /// is that calls come faster than they are done, or a connection's bound on streams of health and reflection.
     Overloaded = 23,
     /// UNAUTHENTICATED. The caller gave no credentials, or none that hold; or they held no longer while a stream was open
     /// or a Get or Put waited. No metadata.

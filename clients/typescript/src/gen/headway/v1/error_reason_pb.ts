@@ -198,7 +198,8 @@ export enum ErrorReason {
 
   /**
    * RESOURCE_EXHAUSTED. The service has more work than it can take. Nothing happened. Metadata: `limit` (which one, as
-   * GetServerInfo names it), unless it is that calls come faster than they are done.
+   * GetServerInfo names it; `write_timeout`, a setting, if a request came too slowly or replies were not read), unless it
+   * is that calls come faster than they are done, or a connection's bound on streams of health and reflection.
    *
    * @generated from enum value: ERROR_REASON_OVERLOADED = 23;
    */
