@@ -5,9 +5,7 @@ use std::{collections::HashMap, time::Duration};
 use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::{FieldViolation, StatusExt};
 
-use crate::v1::ErrorReason;
-
-const DOMAIN: &str = "headway.v1";
+use crate::{client::OF_CALLERS, v1::ErrorReason};
 
 /// A call, or one message of a batch, that failed.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +36,9 @@ impl Error {
 
     /// The same call may succeed later without anybody changing it: the service is away, busy or paused.
     pub(crate) fn is_passing(&self) -> bool {
-        self.is_blind() && !matches!(self.code, Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented)
+        // Too large for gRPC itself, which says no time (P-ERR-4), or, where it is an answer, for tonic.
+        let large = matches!((self.code, self.retry_after), (Code::ResourceExhausted, None) | (Code::OutOfRange, _));
+        self.is_blind() && !large && self.code != Code::Unimplemented && !OF_CALLERS.contains(&self.code)
     }
 
     /// It does not say what became of an earlier try of the same call: it was refused unseen, or not answered.
@@ -53,7 +53,7 @@ impl From<Status> for Error {
     fn from(status: Status) -> Self {
         use Code::{Cancelled, DeadlineExceeded, Internal, Unavailable, Unknown};
         let details = status.get_error_details();
-        let named = details.error_info().filter(|named| named.domain == DOMAIN);
+        let named = details.error_info().filter(|named| named.domain == "headway.v1");
         let reason = named.and_then(|named| ErrorReason::from_str_name(&format!("ERROR_REASON_{}", named.reason)));
         // A status with a source was not sent by the service: the connection failed, or tonic's own clock ran out.
         let cause = std::error::Error::source(&status);

@@ -169,6 +169,21 @@ async fn a_worker_that_waits_for_the_service_hears_that_it_is_to_stop() {
 }
 
 #[tokio::test]
+async fn what_grpc_itself_refuses_as_too_large_ends_a_worker_and_a_watch() {
+    for code in [Code::ResourceExhausted, Code::OutOfRange] {
+        // Of a request or its metadata, and tonic's own of an answer.
+        let (client, _) = client_of(move |_| Said::Answer(Err(Status::new(code, "larger than max")))).await;
+        let queue = client.queue("q");
+        let work = queue.work(1, None, std::future::pending(), |_| async { Ok::<_, Error>(vec![]) });
+        let worked = timeout(Duration::from_secs(5), work).await.expect("the worker asks again");
+        assert_eq!(worked.unwrap_err().code, code);
+        let mut watch = queue.watch(["m"], false);
+        let told = timeout(Duration::from_secs(5), watch.next()).await.expect("the watch asks again");
+        assert_eq!(told.unwrap().unwrap_err().code, code);
+    }
+}
+
+#[tokio::test]
 async fn a_watch_that_was_served_goes_on_with_the_token_of_now_and_ends_when_that_is_refused() {
     for code in [Code::Unauthenticated, Code::PermissionDenied] {
         let mut streams = 0;

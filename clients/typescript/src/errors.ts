@@ -44,7 +44,8 @@ export class HeadwayError extends Error {
 
   /** The same call may succeed later without anybody changing it: the service is away, busy or paused. */
   get isPassing(): boolean {
-    const isBusy = this.code === Code.ResourceExhausted || this.is(ErrorReason.QUEUE_PAUSED, ErrorReason.ROLE_IN_USE);
+    // ResourceExhausted without a time is gRPC's own refusal of what is too large, now and later (P-ERR-4).
+    const isBusy = (this.retryAfterMs ?? 0) > 0 || this.is(ErrorReason.QUEUE_PAUSED, ErrorReason.ROLE_IN_USE);
     return isBusy || (UNKNOWN.includes(this.code) && this.code !== Code.Canceled);
   }
 

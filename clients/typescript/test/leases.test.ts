@@ -549,6 +549,14 @@ test("a worker of a queue that is not there fails, and all of its slots end", as
   await assert.rejects(worker, (error: HeadwayError) => error.is(ErrorReason.QUEUE_NOT_FOUND));
 });
 
+test("a worker that gRPC itself refuses, for its metadata is too large, fails", async () => {
+  const get = () => {
+    throw new ConnectError("received metadata size exceeds hard limit", Code.ResourceExhausted);
+  };
+  const worker = serviceOf({ get }).client.queue("q").work(untilGivenUp);
+  await assert.rejects(worker, (error: HeadwayError) => error.code === Code.ResourceExhausted);
+});
+
 test("a worker refuses a concurrency that is none", async () => {
   for (const concurrency of [0, -1, Number.NaN]) {
     await assert.rejects(serviceOf().client.queue("q").work(untilGivenUp, { concurrency }), RangeError);

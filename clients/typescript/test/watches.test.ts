@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { beforeEach, mock, test } from "node:test";
 import type { MessageInitShape } from "@bufbuild/protobuf";
-import { Code } from "@connectrpc/connect";
+import { Code, ConnectError } from "@connectrpc/connect";
 import { ErrorReason, type HeadwayError } from "@headway/client";
 import { Outcome, type WatchPositionRequest, type WatchPositionResponseSchema } from "@headway/client/v1";
 import { broken, clientOf, pass, refusal, settle } from "./service.js";
@@ -81,6 +81,12 @@ test("a watch of a queue that is not there fails at once", async () => {
   await assert.rejects(told(client.queue("q").watch(["a"])), (error: HeadwayError) =>
     error.is(ErrorReason.QUEUE_NOT_FOUND),
   );
+});
+
+test("a watch of more than gRPC takes in one request fails at once", async () => {
+  const { client, asked } = scripted([new ConnectError("received message larger than max", Code.ResourceExhausted)]);
+  await assert.rejects(told(client.queue("q").watch(["a"])), { code: Code.ResourceExhausted });
+  assert.equal(asked.length, 1);
 });
 
 test("a watch that was served goes on with the token of now, and ends when that is refused", async () => {
