@@ -8,7 +8,7 @@ recorded; `wait_for` wakes a test when something has happened.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import grpc
@@ -249,7 +249,10 @@ class FakeService(FakeStreams):
             settled = Settled.SETTLED_EXTENDED if token in queue.leased else ended
             if token in queue.leased and request.HasField("progress"):
                 queue.leased[token].progress = request.progress
-            results.append(SettleResult(lease=token, settled=settled))
+            result = SettleResult(lease=token, settled=settled)
+            if settled == Settled.SETTLED_EXTENDED:
+                result.available_at.FromDatetime(datetime.now(UTC) + timedelta(seconds=queue.lease_seconds(request)))
+            results.append(result)
         return results
 
     async def Peek(self, request: pb.PeekRequest, context: Any) -> pb.PeekResponse:

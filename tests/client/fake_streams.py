@@ -201,7 +201,7 @@ class _Consuming:
                 settled = service.delay_all(queue, request.delay)
             case _:
                 settled = service.extend_all(queue, request.extend)
-                until = asyncio.get_running_loop().time() + request.extend.lease.ToTimedelta().total_seconds()
+                until = asyncio.get_running_loop().time() + queue.lease_seconds(request.extend)
                 self._lapses.update(dict.fromkeys(request.extend.leases, until))
         await service.end(context, failure)
         await service.pass_gate(step.capitalize())

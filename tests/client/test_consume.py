@@ -14,6 +14,7 @@ from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
 from harness import eventually
 from headway.core import Worker
+from headway.v1.message_pb2 import Delivery
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
 LOST = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="OUTCOME_UNKNOWN", is_after=True)
@@ -92,6 +93,7 @@ async def test_all_leases_are_kept_alive_together(service: FakeService, queue: h
         await service.wait_for(lambda: len(service.requests("Extend")) >= 8)
         handler.may_go.set()
     assert max(len(request.leases) for request in service.requests("Extend")) == 5
+    assert {request.lease.ToMilliseconds() for request in service.requests("Extend")} == {150}  # as it was asked
     assert len(made.acked) == 5
 
 
@@ -112,9 +114,52 @@ async def test_what_is_kept_alive_already_follows_the_policy(
         await queue.close()
         handler.may_go.set()
     extends = service.requests("Extend")
-    assert (extends[0].lease.ToMilliseconds(), extends[-1].lease.ToTimedelta()) == (600, HOUR)
+    assert not any(request.HasField("lease") for request in extends)  # the policy has the say
     assert {token for request in extends for token in request.leases} == {handler.leases[0].token}
     assert not service.requests("Consume")[0].HasField("lease")
+
+
+async def test_what_is_kept_alive_is_extended_sooner_where_the_policy_grows_shorter(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    made.policy.lease.FromSeconds(3)
+    handler = _Inside()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler))
+        await queue.put(b"1")
+        await queue.close()
+        await eventually(lambda: _done(len(handler.leases) == 1))
+        made.policy.lease.FromMilliseconds(150)
+        # Of the first one's answer: no delivery has told it.
+        await eventually(lambda: _done(handler.leases[0].span < timedelta(seconds=1.5)))
+        handler.may_go.set()
+
+
+async def test_delivery_that_is_made_again_and_lapses_soon_shortens_no_lease(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    span = timedelta(seconds=3)
+    made.policy.lease.FromTimedelta(span)
+    handler, given = _Inside(), made.delivery
+
+    def again(token: str, asked: Any) -> Delivery:
+        told = given(token, asked)
+        told.lease_expires_at.FromDatetime(told.lease_expires_at.ToDatetime() - timedelta(seconds=2.8))
+        return told
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(queue.run(handler, concurrency=2))
+        await queue.put(b"1")
+        await eventually(lambda: _done(len(handler.leases) == 1))
+        monkeypatch.setattr(made, "delivery", again)
+        await queue.put(b"2")
+        await eventually(lambda: _done(len(handler.leases) == 2))
+        await eventually(lambda: _done(handler.leases[1].span == span))  # as it lasts since it was extended
+        await service.wait_for(lambda: handler.leases[0].token in service.requests("Extend")[-1].leases)
+        await queue.close()
+        handler.may_go.set()
+    assert not any(request.HasField("lease") for request in service.requests("Extend"))
+    assert handler.leases[0].span == span
 
 
 async def test_leases_are_kept_alive_over_a_service_that_is_away(

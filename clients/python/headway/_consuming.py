@@ -52,7 +52,7 @@ class Consumer:
         self._consumer = consumer
         self._keeps = keeps  # alive what was handed out; else only what was not
         self._on_end = on_end  # called when a lease is settled or found lost
-        self._span = _NOW  # of all leases: what was asked for, else what the policy says, as was told last
+        self._span = _NOW  # of leases: what was asked for, else what the policy says, as was told last
         self._until = (0, 0)  # when what told it lapses
         self._most = 1  # leases in one step
         self._ready: deque[Lease] = deque()
@@ -187,7 +187,7 @@ class Consumer:
         if self._stopped.is_set():
             return True
         if self._keeping is None:
-            self._keeping = Keeping(self._extend, span=self._span, most=limits.max_batch_messages)
+            self._keeping = Keeping(self._extend, lease=self._lease, longest=self._span, most=limits.max_batch_messages)
             self._tasks.append(asyncio.create_task(self._keeping.run()))
             self._queue.client.end_with(self._tasks[-1])
             self._most = limits.max_batch_messages
@@ -238,7 +238,7 @@ class Consumer:
             self._release(leases)
             return
         if self._keeping is not None:
-            self._keeping.span = self._span
+            self._keeping.longest = max(self._keeping.longest, self._span)
             self._keeping.keep(leases)
         self._ready.extend(leases)
         self._wake(len(leases))
@@ -290,7 +290,7 @@ class Consumer:
             request = pb.DelayRequest(leases=some, delay=span(_NOW), keep_attempt=True)
             self._stream.ask(pb.ConsumeRequest(delay=request), some)
 
-    async def _extend(self, tokens: Sequence[str], lease: timedelta) -> Sequence[SettleResult]:
+    async def _extend(self, tokens: Sequence[str], lease: timedelta | None) -> Sequence[SettleResult]:
         """On the stream; by a call if there is none, or if it ends over it."""
         if self._stream is not None:
             request = pb.ExtendRequest(leases=tokens, lease=span(lease))

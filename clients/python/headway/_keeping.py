@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
@@ -21,18 +21,22 @@ _SHORTEST_SECONDS = 0.1  # what an extension may take at least
 class Keeping:
     """Extends each lease at a third of its span until it is settled, found lost or let go; `run` it in a task.
 
-    span: by how much. It may change: what is kept already is extended by it from its next time on.
+    lease: by how much; None: as the queue's policy says, and how much that is is told by the answer.
+    longest: the longest span that a lease was seen to have. No answer is taken for a longer one, and an old lease, of
+    which nobody knows how long it lasts, is extended by that.
     """
 
     def __init__(
         self,
-        extend: Callable[[Sequence[str], timedelta], Awaitable[Sequence[SettleResult]]],
+        extend: Callable[[Sequence[str], timedelta | None], Awaitable[Sequence[SettleResult]]],
         *,
-        span: timedelta,
+        lease: timedelta | None,
+        longest: timedelta,
         most: int,
     ) -> None:
         self._extend = extend
-        self.span = span
+        self._lease = lease
+        self.longest = longest
         self._most = most  # in one request
         self._kept: set[Lease] = set()
         self._due: list[tuple[float, int, Sequence[Lease]]] = []
@@ -87,14 +91,15 @@ class Keeping:
         while self._due and self._due[0][0] <= now:
             asked |= dict.fromkeys(lease for lease in heapq.heappop(self._due)[2] if lease in self._kept)
         self._kept.difference_update(lease for lease in asked if lease.is_settled)
-        leases = [lease for lease in asked if not lease.is_settled]
-        for first in range(0, len(leases), self._most):
-            await self._extend_some(leases[first : first + self._most])
+        old = [lease for lease in asked if not lease.is_settled and lease.is_old]
+        others = [lease for lease in asked if not lease.is_settled and not lease.is_old]
+        for leases, span in ((old, self._lease or self.longest), (others, self._lease)):
+            for first in range(0, len(leases), self._most):
+                await self._extend_some(leases[first : first + self._most], span)
 
-    async def _extend_some(self, leases: Sequence[Lease]) -> None:
+    async def _extend_some(self, leases: Sequence[Lease], span: timedelta | None) -> None:
         # Also one that is being settled, for that may take a while; what overtakes its extension is no loss.
-        asked_at, span = _clock(), self.span
-        pause = min(lease.span for lease in leases).total_seconds() * _SHARE
+        asked_at, pause = _clock(), _pause(leases)
         try:
             async with asyncio.timeout(max(pause, _SHORTEST_SECONDS)):
                 results = await self._extend([lease.token for lease in leases], span)
@@ -104,14 +109,14 @@ class Keeping:
             _log.warning("could not extend %d leases: %s", len(leases), str(error) or repr(error))
         else:
             self._failures = 0
-            pause = span.total_seconds() * _SHARE
             for lease, result in zip(leases, results, strict=True):
-                lease.hear(result, asked_at, span)
-        self._ask_at(asked_at + pause, list(_alive(leases)))
+                lease.hear(result, asked_at, span, self.longest)
+            pause = _pause(leases)
+        self._ask_at(asked_at + pause, [lease for lease in leases if not lease.is_settled])
 
 
-def _alive(leases: Iterable[Lease]) -> Iterable[Lease]:
-    return (lease for lease in leases if not lease.is_settled)
+def _pause(leases: Sequence[Lease]) -> float:
+    return min(lease.span for lease in leases).total_seconds() * _SHARE
 
 
 def _clock() -> float:

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
 from headway._spans import available
 from headway.core import leasing
 from headway.core.connecting import Connection, log
@@ -68,7 +70,7 @@ class Lease(leasing.Lease):
         self._on_end = on_end
         self._link = link
         self._keeping = keeping
-        self._lapses_at = _clock() + self.span.total_seconds()
+        self._note_end(_clock(), self.span, delivery.lease_expires_at)
         self._holding: AbstractAsyncContextManager[Lease] | None = None
         self._is_kept_alive = False
         self._progress = 0.0  # as last told
@@ -179,7 +181,8 @@ class Lease(leasing.Lease):
             if self._link is not None:
                 self._link.forget(request)
         if result.settled == SETTLED_EXTENDED:
-            self.is_old, self._lapses_at = False, asked_at + request.lease.ToTimedelta().total_seconds()
+            self.is_old = False
+            self._note_end(asked_at, request.lease.ToTimedelta(), result.available_at)
         return result
 
     async def until_over(self) -> None:
@@ -202,11 +205,19 @@ class Lease(leasing.Lease):
         if self._on_end is not None:
             self._on_end()
 
-    def hear(self, result: SettleResult, asked_at: float, span: timedelta) -> None:
-        """Notes what the service said when it was asked, at that time, to extend it by that span: its own from now."""
+    def hear(self, result: SettleResult, asked_at: float, span: timedelta | None, longest: timedelta) -> None:
+        """Notes what the service said when it was asked, at that time, to extend it by that span: its own from now.
+
+        None: by the policy's, which is no longer than `longest`.
+        """
         if result.settled == SETTLED_EXTENDED:
-            self.span, self.is_old = span, False
-            self._lapses_at = asked_at + span.total_seconds()
+            self.is_old = False
+            if span is None:
+                self.span = self._policy_span(result, asked_at, longest)
+                self._lapses_at = asked_at + self.span.total_seconds()
+            else:
+                self.span = span
+                self._note_end(asked_at, span, result.available_at)
         if self.is_ending:
             return
         try:
@@ -214,6 +225,16 @@ class Lease(leasing.Lease):
         except (LeaseStale, LeaseGone) as error:
             self._loss = error
             log.warning("%s", error)
+
+    def _note_end(self, since: float, span: timedelta, until: Timestamp) -> None:
+        """Notes when it lapses by our clock, and by the store's."""
+        self._lapses_at = since + span.total_seconds()
+        self._ahead = self._lapses_at - _seconds(until)  # our clock of the store's
+
+    def _policy_span(self, result: SettleResult, asked_at: float, longest: timedelta) -> timedelta:
+        """How long it lasts since then, as the answer tells; as before where the store's clock was put far back."""
+        left = timedelta(seconds=_seconds(result.available_at) + self._ahead - asked_at)
+        return min(max(left, leasing.SHORTEST), longest) if left > _NOW else self.span
 
     async def keep_alive(self, failures: int = 0) -> None:
         """Extends the lease until it is settled or found lost, unless somebody who holds it longer does so already."""
@@ -265,6 +286,10 @@ class Lease(leasing.Lease):
                 await self._holding.__aexit__(kind, error, trace)
         finally:
             self.queue.client.held.discard(self)
+
+
+def _seconds(at: Timestamp) -> float:
+    return at.seconds + at.nanos / 1e9
 
 
 def _clock() -> float:
