@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
+from harness import eventually
 from headway.core import Connection, Worker
 from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Settled
@@ -316,6 +318,40 @@ async def test_workers_handle_every_message_once_while_answers_are_lost(
     assert sorted(handled) == sorted(names)
     assert not made.leased
     assert {m.id for m in made.acked} == set(names)
+
+
+async def _iterate(queue: headway.Queue) -> None:
+    async for lease in queue.work(by="calls"):
+        raise AssertionError(f"{lease.id} was worked on")
+
+
+async def _run(queue: headway.Queue) -> None:
+    async def handle(lease: headway.Lease) -> None:
+        raise AssertionError(f"{lease.id} was worked on")
+
+    await queue.run(handle, by="calls")
+
+
+@pytest.mark.parametrize("work", [_iterate, _run])
+async def test_what_is_cancelled_in_a_pause_gives_back_what_a_lost_answer_leased(
+    service: FakeService,
+    queue: headway.Queue,
+    made: FakeQueue,
+    caplog: pytest.LogCaptureFixture,
+    work: Callable[[headway.Queue], Coroutine[Any, Any, None]],
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Get", replace(LOST, retry_seconds=3600.0))
+    working = asyncio.create_task(work(queue))
+    await eventually(lambda: "trying again" in caplog.text)  # the last thing before the pause
+    assert made.leased
+    working.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    first, again = service.requests("Get")
+    assert first.attempt_id == again.attempt_id
+    assert not made.leased
+    assert [held.attempt for held in made.line] == [1]
 
 
 async def test_iterating_goes_on_with_what_a_lost_answer_leased(

@@ -83,6 +83,14 @@ class Attempt:
         ]
         return Fetched(leases=leases, settled=answer.settled)
 
+    async def pause(self, seconds: float) -> None:
+        """Waits between two Gets. If it is cancelled what the one before may have leased is given back."""
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            await self.return_lost()
+            raise
+
     async def return_lost(self, ack: Sequence[str] = ()) -> None:
         """Gives back for free what a Get of this name leased whose answer never came, or nobody takes any more; what it
         was to ack is acked.

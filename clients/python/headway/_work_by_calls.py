@@ -37,7 +37,7 @@ async def work(
         except HeadwayError as error:
             if not error.is_passing:
                 raise
-            await asyncio.sleep(outage.pause_seconds(error))
+            await attempt.pause(outage.pause_seconds(error))
             continue
         outage.over()
         for handle in fetched.leases:
@@ -84,7 +84,7 @@ class CallRunner(Runner):
                 return
             except HeadwayError as error:
                 if self.may_go_on(self._told(error)):
-                    await self.unless_stopped(asyncio.sleep(self.outage.pause_seconds(error)))
+                    await self.unless_stopped(attempt.pause(self.outage.pause_seconds(error)))
             except Exception as defect:  # noqa: BLE001 - the loop's guard: `run` raises it when all has been finished
                 self.begin_stop(defect)
         await attempt.return_lost()  # nobody is going to work on it

@@ -45,18 +45,21 @@ impl Queue {
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_DRAINED, QUEUE_DELETED, QUEUE_PAUSED, ROLE_IN_USE.
     pub async fn lease(&self, wait: Duration, lasts: Option<Duration>) -> Result<Option<Arc<Lease>>, Error> {
-        self.lease_as(&mut None, wait, lasts).await
+        self.lease_as(&mut None, [Duration::ZERO, wait], lasts).await
     }
 
     /// `name`: that of the last Get, if it was not answered and so may have leased something; kept until one is.
-    async fn lease_as(&self, name: &mut Option<u128>, wait: Duration, lasts: Option<Duration>) -> Leased {
+    /// `pause`: how long to wait before this one.
+    async fn lease_as(&self, name: &mut Option<u128>, [pause, wait]: [Duration; 2], lasts: Option<Duration>) -> Leased {
         let (is_old, own) = (name.is_some(), *name.get_or_insert_with(rand::random)); // no other Get has it
         let (wait, lease, attempt_id) = (Some(span(wait)), lasts.map(span), format!("{own:x}"));
         let request = GetRequest { queue: self.name.clone(), wait, lease, attempt_id, ..Default::default() };
-        // Dropped, it may have been answered in that moment: what it leased comes by its name, and goes back.
+        // Dropped, it may have been answered in that moment, or, in the pause, the one before: what was leased comes by
+        // its name, and goes back.
         let (queue, client, now) = (self.clone(), &self.client, GetRequest { wait: None, ..request.clone() });
         let again = async move { drop(queue.get(now, lasts, false).await) };
         let asked = scopeguard::guard(again, |it| drop(client.left_behind.spawn_on(it, &client.runtime)));
+        select! { () = sleep(pause), if !pause.is_zero() => {}, else => {} }
         (self.get(request, lasts, is_old).await.inspect(|_| *name = None), ScopeGuard::into_inner(asked)).0
     }
 
@@ -87,16 +90,15 @@ impl Queue {
         (concurrency > 0).then_some(()).ok_or_else(|| Status::invalid_argument("a concurrency of 0 is none"))?;
         let (mut stop, mut handlers, mut pause, mut name) = (pin!(stop), JoinSet::new(), Duration::ZERO, None);
         let ended = loop {
-            let leased = select! {
+            match select! {
                 biased; // an answer that is there is taken, whatever else happens
                 // Those that have ended count until they are joined.
                 _ = handlers.join_next(), if handlers.len() >= concurrency => continue,
-                () = sleep(pause), if !pause.is_zero() => { pause = Duration::ZERO; continue }
                 // A waiting Get lasts half a minute; a shorter one would notice a lost service sooner.
-                leased = self.lease_as(&mut name, Duration::from_secs(30), lasts), if handlers.len() < concurrency && pause.is_zero() => leased,
+                leased = self.lease_as(&mut name, [std::mem::take(&mut pause), Duration::from_secs(30)], lasts),
+                    if handlers.len() < concurrency => leased,
                 () = &mut stop => break Ok(()),
-            };
-            match leased {
+            } {
                 Ok(lease) => {
                     // A panic before there is a future drops the lease, as one in it does.
                     let job = catch_unwind(AssertUnwindSafe(|| lease.map(|it| handle(it.clone(), handler(it)))));

@@ -2,6 +2,7 @@
 
 mod service;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use headway::v1::*;
 use headway::{Error, ErrorReason, Lease};
 use service::{Said, answered, came, client_of, listened_client_of, lost, refused, requests};
 use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
 
 /// The lease of a service that says this of an Ack and a Delay, and this of an Extend.
 async fn lease_of(settling: Settled, extending: Settled) -> Arc<Lease> {
@@ -164,6 +166,40 @@ async fn a_worker_keeps_the_name_of_its_get_until_one_is_answered_and_extends_at
     let names: Vec<String> = requests::<GetRequest>(&heard, "Get").into_iter().map(|get| get.attempt_id).collect();
     assert_eq!(names[0], names[1]);
     assert_ne!(names[1], names[2]);
+}
+
+#[tokio::test]
+async fn a_worker_that_ends_in_a_pause_gives_back_what_the_get_before_it_may_have_leased() {
+    for is_stopped in [true, false] {
+        let mut later = ErrorDetails::with_retry_info(Some(Duration::from_secs(3600)));
+        later.set_error_info("QUEUE_PAUSED", "headway.v1", HashMap::new());
+        let mut first = Some(Status::with_error_details(Code::FailedPrecondition, "paused", later));
+        let say = move |name: &str| match first.take_if(|_| name == "Get") {
+            Some(paused) => Said::Answer(Err(paused)),
+            None if name == "Describe" => answered(DescribeResponse::default()),
+            None => said(name, Settled::Released, Settled::Extended),
+        };
+        let (client, asked, heard) = listened_client_of(say).await;
+        let queue = client.queue("q");
+        let paused = async {
+            came(&asked, &["Get"]).await;
+            client.call(DescribeRequest::default()).await.unwrap(); // answered behind it
+        };
+        if is_stopped {
+            queue.work(1, None, paused, |_| async { Ok::<_, Error>(vec![]) }).await.unwrap();
+        } else {
+            tokio::select! {
+                biased;
+                done = queue.work(1, None, std::future::pending(), |_| async { Ok::<_, Error>(vec![]) }) => panic!("{done:?}"),
+                () = paused => {}
+            }
+        }
+        client.settled().await;
+        assert_eq!(*asked.lock().unwrap(), ["Get", "Describe", "Get", "Delay"]);
+        let names: Vec<String> = requests::<GetRequest>(&heard, "Get").into_iter().map(|get| get.attempt_id).collect();
+        assert_eq!(names[0], names[1]);
+        assert!(requests::<DelayRequest>(&heard, "Delay")[0].keep_attempt);
+    }
 }
 
 #[tokio::test]

@@ -68,7 +68,8 @@ public final class Worker implements AutoCloseable {
         idle.addListener(ended -> java.util.concurrent.locks.LockSupport.unpark(me), Runnable::run);
         var get = GetRequest.newBuilder().setQueue(queue).setLease(Headway.wire(span));
         get.setWait(Headway.wire(Duration.ofSeconds(30))); // of each
-        for (int failures = 1; !idle.isCancelled(); ) {
+        // Stopped behind one that was not answered, it asks once more, and gives back what that leased.
+        for (int failures = 1; !idle.isCancelled() || failures > 1; ) {
             try {
                 var leased = headway.lease(get, failures > 1); // its name stays until one is answered
                 leased.ifPresent(held -> Context.ROOT.run(() -> held.quietly(() -> held.run(handler))));

@@ -151,7 +151,7 @@ class WorkerTest extends WithService {
     }
 
     @Test
-    void aStopEndsAPause() throws Exception {
+    void aStopEndsAPauseAndWhatTheGetBeforeItMayHaveLeasedGoesBackForFree() throws Exception {
         var busy = ErrorInfo.newBuilder().setDomain("headway.v1").setReason("OVERLOADED").build();
         var later = RetryInfo.newBuilder().setRetryDelay(Headway.wire(Duration.ofHours(1))).build();
         service.gets.add(failure(Status.Code.RESOURCE_EXHAUSTED, busy, later));
@@ -164,8 +164,11 @@ class WorkerTest extends WithService {
         var worker = work(lease -> null);
         isPausing.await();
         log.setFilter(null);
+        service.inThatMoment = FakeService.delivery("a");
         worker.stop();
         worker.done().get(60, TimeUnit.SECONDS);
+        assertEquals(service.next(GetRequest.class).getAttemptId(), service.next(GetRequest.class).getAttemptId());
+        assertTrue(service.next(DelayRequest.class).getKeepAttempt());
     }
 
     @Test
