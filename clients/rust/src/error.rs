@@ -1,4 +1,4 @@
-//! What can go wrong: one typed error, and how a failed call or a refused message becomes one.
+//! What can go wrong: one typed error, and how a failed call becomes one.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,7 +7,8 @@ use tonic_types::{FieldViolation, StatusExt};
 
 use crate::{client::OF_CALLERS, v1::ErrorReason};
 
-/// A call, or one message of a batch, that failed.
+/// A call that failed. Where one message of a batch is refused, its result says so by a [`crate::v1::Status`], with the
+/// same code, reason and metadata.
 #[derive(Debug, thiserror::Error)]
 #[error("{code:?}, {reason:?}: {text}")]
 pub struct Error {

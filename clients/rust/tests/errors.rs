@@ -1,4 +1,4 @@
-//! How a failed call, or a refused message, becomes an error.
+//! How a failed call becomes an error.
 
 use std::collections::HashMap;
 use std::time::Duration;

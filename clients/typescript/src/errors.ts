@@ -10,7 +10,10 @@ export type Violation = Readonly<Record<"field" | "description", string>>;
 // Codes without a reason of the service's: nobody knows whether the call took effect (P-UNKNOWN-1).
 const UNKNOWN: readonly Code[] = [Code.Unavailable, Code.DeadlineExceeded, Code.Canceled, Code.Unknown, Code.Internal];
 
-/** A call, or one message of a batch, that failed. `ErrorReason` tells what each reason means and promises. */
+/**
+ * A call that failed. `ErrorReason` tells what each reason means and promises. Where one message of a batch is refused,
+ * its result says so by a `Status`, with the same code, reason and metadata.
+ */
 export class HeadwayError extends Error {
   override readonly name = "HeadwayError";
 
