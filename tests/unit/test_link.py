@@ -13,6 +13,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from headwayd.domain.errors import OutcomeUnknown, StoreUnavailable
+from headwayd.store import wire
 from headwayd.store.connections import ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
 from headwayd.store.scripts import Script
@@ -155,6 +156,43 @@ async def test_of_long_calls_two_are_under_way_and_each_is_sent_by_itself(store:
     store.answer("c")
     await settled()
     store.answer("d")
+    await asyncio.gather(*calls)
+
+
+async def test_the_further_away_the_store_is_the_more_long_calls_are_under_way(
+    store: FakeStore, link: Link, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(wire, "time", SimpleNamespace(perf_counter=lambda: now_s))
+
+    async def answer_short(way_s: float) -> None:
+        nonlocal now_s
+        short = call(link, "short", is_long=False)
+        await settled()
+        now_s += way_s
+        store.answer("short")
+        await short
+
+    await answer_short(0.0022)
+    calls = [call(link, f"{number}", is_long=True) for number in range(12)]
+    await settled()
+    assert list(store.under_way) == ["0", "1", "2", "3", "4", "5"]
+    await answer_short(0.0003)  # it is near: the first was kept waiting
+    for number in range(4):
+        store.answer(f"{number}")
+    await settled()
+    assert list(store.under_way) == ["4", "5"]
+    store.answer("4")
+    await settled()
+    assert list(store.under_way) == ["5", "6"]
+    link.drop_connections()  # to whatever is there by now
+    await answer_short(1.0)
+    calls += [call(link, f"more {number}", is_long=True) for number in range(20)]
+    await settled()
+    assert len(store.under_way) == 12
+    while store.under_way:
+        store.answer(next(iter(store.under_way)))
+        await settled()
     await asyncio.gather(*calls)
 
 

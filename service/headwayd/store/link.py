@@ -4,7 +4,7 @@ that wait because no connection is free.
 The store answers whatever it found on its connections at one look only when it has done all of that. So of the calls
 that take it long only a few are on their way at a time, each by itself, and the others wait here: else the store would
 do nothing while this process takes in the answers of all, and this process nothing until the store has done all of the
-next.
+next. The further away it is the more are on their way, or it would do nothing while they are.
 
 A call that is cancelled goes on (its script has probably run); whoever needs its late result keeps the task. A reply
 must carry the echo of its call: if one does not, replies have slipped, and every connection is dropped. Where replicas
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -36,8 +37,10 @@ from headwayd.store.wire import Wire
 
 _MOST_CONNECTIONS = 16
 _MOST_IN_A_PIPELINE = 200
-# Of long calls: one that the store works on, and as many as it needs until the next one comes.
-_MOST_LONG = 2
+# Of long calls: one that the store works on, and as many as it needs until the next one comes. That is one where it is
+# near, and another one for each so much that the way there and back takes.
+_LEAST_LONG, _MOST_LONG = 2, 12
+_WAY_OF_ONE_S = 0.0005
 # How much of the time that a reply may take replicas have of it.
 _SHARE_OF_REPLICAS = 0.8
 log = structlog.get_logger(__name__)
@@ -94,6 +97,8 @@ class Link:
         self._pending: list[Call] = []
         self._long: deque[Call] = deque()
         self._long_count = 0  # on their way
+        self._most_long = _LEAST_LONG
+        self._way_s = math.inf  # to the server and back: the shortest time so far in which anything was answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_flushing = False
         self._is_closed = False
@@ -121,7 +126,7 @@ class Link:
         )
         if order.is_long:
             self._long.append(call)
-            if self._long_count < _MOST_LONG:
+            if self._long_count < self._most_long:
                 self._long_count += 1
                 self._next_long()
         else:
@@ -157,7 +162,7 @@ class Link:
 
     def _next_long(self) -> None:
         """In the place of one that has ended, in the very turn in which its answer has come."""
-        while self._long:
+        while self._long and self._long_count <= self._most_long:
             call = self._long.popleft()
             if not call.done.done():
                 self._start(Scripts(self, [call], is_long=True))
@@ -218,6 +223,9 @@ class Link:
     def ended(self, pipeline: Pipeline, wire: Wire) -> None:
         """The connection is free."""
         self._busy.discard(wire)
+        if wire.took_s < self._way_s:
+            self._way_s = wire.took_s
+            self._most_long = min(_LEAST_LONG + int(self._way_s / _WAY_OF_ONE_S), _MOST_LONG)
         if wire.is_fit and wire.generation == self._generation:
             self._idle.append(wire)
         else:
@@ -247,6 +255,7 @@ class Link:
     def drop_connections(self) -> None:
         """Forgets every connection: they may lead to a server that is no longer the right one."""
         self._generation += 1
+        self._way_s = math.inf  # it may be another one
         idle, self._idle = self._idle, []
         for wire in idle:
             wire.close()

@@ -8,6 +8,8 @@ six calls: as much as all the rest of a short call, and the store has nothing to
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
@@ -31,13 +33,15 @@ class Asker(Protocol):
 
 class Wire(asyncio.Protocol):
     """Takes `connection` over. One pipeline at a time is on it; a reply takes `patience_s` at most. `generation` is
-    whatever its owner wants to know it by; `transacts`, whether transactions are permitted on it."""
+    whatever its owner wants to know it by; `transacts`, whether transactions are permitted on it; `took_s`, how long
+    the last pipeline that was answered took."""
 
     def __init__(
         self, connection: AbstractConnection, *, patience_s: float, generation: int, transacts: bool = False
     ) -> None:
         self.generation = generation
         self.transacts = transacts
+        self.took_s = math.inf
         self._loop = asyncio.get_running_loop()
         self._patience_s = patience_s
         self._connection = connection
@@ -48,6 +52,7 @@ class Wire(asyncio.Protocol):
         )
         self._asker: Asker | None = None
         self._due = 0  # replies
+        self._asked_at = 0.0
         self._until = 0.0  # on the loop's clock: when the next must have come
         self._timer: asyncio.TimerHandle | None = None
         self._is_sound = not stream._buffer and not stream.at_eof()  # noqa: SLF001
@@ -61,6 +66,7 @@ class Wire(asyncio.Protocol):
     def ask(self, pieces: Sequence[bytes], count: int, asker: Asker) -> None:
         """Sends these bytes, to which there will be so many replies. It must be fit, and nobody else be asking."""
         self._asker, self._due = asker, count
+        self._asked_at = time.perf_counter()  # the loop's own clock has whole milliseconds
         self._wait()
         try:
             self._transport.writelines(pieces)
@@ -102,6 +108,7 @@ class Wire(asyncio.Protocol):
             self._wait()
         else:
             self._asker = None
+            self.took_s = time.perf_counter() - self._asked_at
             asker.end(None)
         return True
 
