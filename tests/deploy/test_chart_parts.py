@@ -217,7 +217,8 @@ def doors() -> set[str]:
                 for method in service.methods
             ]
 
-    behind = Behind(scrape=scrape, is_ready=lambda: True, calls=EveryCall({}, ()), has_dashboard=True)
+    calls = EveryCall({}, ())
+    behind = Behind(scrape=scrape, is_ready=lambda: True, calls=calls, most_connections=1, read_s=1, has_dashboard=True)
     return {f"/{route.path.split('/')[1]}" for route in application(behind).app.routes if isinstance(route, Route)}
 
 

@@ -34,9 +34,16 @@ STARTED: list[HttpServer] = []
 LONG = b"x" * 3_000_000  # more than the kernel keeps for a reader who does not read
 
 
-def http_server(behind: Behind, **how: Any) -> HttpServer:
+def http_server(*, is_ready: bool = True, most_connections: int = 100, read_s: float = 30, **how: Any) -> HttpServer:
+    """Nothing but this port, in this process."""
+
+    async def scrape(_accept: str) -> tuple[bytes, str]:
+        return LONG, "text/plain"
+
+    behind = Behind(scrape=scrape, is_ready=lambda: is_ready, most_connections=most_connections, read_s=read_s)
     at_first: dict[str, Any] = {
         "listen": "127.0.0.1:0",
+        "handshake_s": 10,
         "keepalive": timedelta(seconds=20),
         "keepalive_timeout": timedelta(seconds=10),
     }
@@ -47,12 +54,8 @@ def http_server(behind: Behind, **how: Any) -> HttpServer:
 async def server() -> AsyncIterator[Serve]:
     """An HTTP server in this process, whose port it returns."""
 
-    async def start(*, most_connections: int = 100, read_s: float = 30, **how: Any) -> int:
-        async def scrape(_accept: str) -> tuple[bytes, str]:
-            return LONG, "text/plain"
-
-        behind = Behind(scrape=scrape, is_ready=lambda: True, most_connections=most_connections, read_s=read_s)
-        one = http_server(behind, **how)
+    async def start(**how: Any) -> int:
+        one = http_server(**how)
         STARTED.append(one)
         return int((await one.start()).rpartition(":")[2])
 
@@ -286,14 +289,11 @@ def test_an_address_that_is_taken_ends_the_start_with_1_and_a_line(make_service:
 
 
 async def test_with_a_certificate_it_speaks_https_only() -> None:
-    async def scrape(_accept: str) -> tuple[bytes, str]:
-        return b"", ""
-
     authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     trusting = ssl.create_default_context()
     authority.configure_trust(trusting)
-    server = http_server(Behind(scrape=scrape, is_ready=lambda: True), tls=context)
+    server = http_server(tls=context)
     url = await server.start()
     async with httpx.AsyncClient(timeout=10, verify=trusting) as client:
         assert (await client.get(f"{url}/readyz")).text == "ready\n"
@@ -309,11 +309,7 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
     if refusal is None and not has_ipv6():
         pytest.skip("this machine has no IPv6")
 
-    async def scrape(_accept: str) -> tuple[bytes, str]:
-        return b"", ""
-
-    behind = Behind(scrape=scrape, is_ready=lambda: True)
-    both = http_server(behind, listen="[::]:0")
+    both = http_server(listen="[::]:0")
     with monkeypatch.context() as patched:
         if refusal is not None:
             patched.setattr(socket, "socket", without_ipv6(refusal))
@@ -323,21 +319,17 @@ async def test_the_address_of_all_is_of_both_families_where_there_are_both(
             assert (await client.get(f"http://{host}:{port}/readyz")).text == "ready\n", host
     for taken in ("[::]", "0.0.0.0"):
         with pytest.raises(CannotListen):
-            await http_server(behind, listen=f"{taken}:{port}").start()
+            await http_server(listen=f"{taken}:{port}").start()
     await both.stop(STOP)
 
 
 async def test_a_name_listens_on_all_its_addresses_and_a_wrong_one_is_told() -> None:
-    async def scrape(_accept: str) -> tuple[bytes, str]:
-        return b"", ""
-
-    behind = Behind(scrape=scrape, is_ready=lambda: False)
-    local = http_server(behind, listen="localhost:0")
+    local = http_server(is_ready=False, listen="localhost:0")
     url = await local.start()
     async with httpx.AsyncClient(timeout=10) as client:
         assert (await client.get(f"{url}/readyz")).status_code == 503
     with pytest.raises(CannotListen):
-        await http_server(behind, listen=url.removeprefix("http://")).start()
+        await http_server(listen=url.removeprefix("http://")).start()
     await local.stop(STOP)
     with pytest.raises(CannotListen):
-        await http_server(behind, listen="192.0.2.1:0").start()
+        await http_server(listen="192.0.2.1:0").start()

@@ -62,7 +62,7 @@ _READ = (
 _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the most patient one remembers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
     process is ready now; the calls, if they are taken here, of at most so many bytes, from pages of these origins, too,
@@ -76,8 +76,8 @@ class Behind:
     most_bytes: int = 0
     origins: Sequence[str] = ()
     hosts: Sequence[str] | None = None
-    most_connections: int = 4_000
-    read_s: float = 30.0
+    most_connections: int
+    read_s: float
     is_operator: Callable[[str], Awaitable[bool]] | None = None
     has_dashboard: bool = False
     may_act: bool = False

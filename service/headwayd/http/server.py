@@ -81,7 +81,7 @@ class HttpServer:
         keepalive_timeout: timedelta,
         reuse_port: bool = False,
         tls: ssl.SSLContext | None = None,
-        handshake_s: float = 10.0,
+        handshake_s: float,
     ) -> None:
         self._listen = listen
         self._keepalive = keepalive

@@ -54,11 +54,6 @@ log: Any = structlog.get_logger(__name__)
 QUEUE_SERVICE = queue_service_pb2.DESCRIPTOR.services_by_name["QueueService"]
 ADMIN_SERVICE = admin_service_pb2.DESCRIPTOR.services_by_name["AdminService"]
 
-DEFAULT_KEEPALIVE, DEFAULT_KEEPALIVE_TIMEOUT = timedelta(seconds=20), timedelta(seconds=10)
-DEFAULT_HANDSHAKE_TIMEOUT, DEFAULT_WRITE_TIMEOUT = timedelta(seconds=10), timedelta(minutes=1)
-DEFAULT_MAX_CONNECTION_IDLE = timedelta(minutes=30)
-DEFAULT_ACCEPTORS = 1
-DEFAULT_FLOOD_CALLS = 1_200
 _MS = timedelta(milliseconds=1)
 
 # After the grace handlers are cancelled; this is for what they do then, one store call to give leases back.
@@ -91,14 +86,14 @@ class RpcServer:
         *,
         listen: Sequence[str],
         limits: Limits,
-        keepalive: timedelta = DEFAULT_KEEPALIVE,
-        keepalive_timeout: timedelta = DEFAULT_KEEPALIVE_TIMEOUT,
-        max_connection_idle: timedelta = DEFAULT_MAX_CONNECTION_IDLE,
-        handshake_timeout: timedelta = DEFAULT_HANDSHAKE_TIMEOUT,
-        write_timeout: timedelta = DEFAULT_WRITE_TIMEOUT,
+        keepalive: timedelta,
+        keepalive_timeout: timedelta,
+        max_connection_idle: timedelta,
+        handshake_timeout: timedelta,
+        write_timeout: timedelta,
+        acceptors: int,
+        flood_calls: int,
         reuse_port: bool = False,
-        acceptors: int = DEFAULT_ACCEPTORS,
-        flood_calls: int = DEFAULT_FLOOD_CALLS,
         receive_window: int = LEAST_WINDOW_BYTES,
         is_plain: bool = False,
         scales: bool = False,

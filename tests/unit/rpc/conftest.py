@@ -14,6 +14,7 @@ from headwayd.rpc.core import pacing
 from headwayd.rpc.server import RpcServer
 from unit.rpc.fake_engine import FakeEngine
 from unit.rpc.scheduler import Scheduler
+from unit.rpc.servers import rpc_server
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def engine() -> FakeEngine:
 
 @pytest.fixture
 async def server(engine: FakeEngine) -> AsyncIterator[RpcServer]:
-    server = RpcServer(engine, listen=["127.0.0.1:0"], limits=engine.limits)
+    server = rpc_server(engine)
     yield server
     await server.stop(timedelta(0))
 

@@ -24,6 +24,7 @@ from headwayd.rpc.backlog import Line
 from headwayd.rpc.core.awaited import ALWAYS, Awaited
 from headwayd.rpc.server import RpcServer
 from unit.rpc.fake_engine import FakeEngine
+from unit.rpc.servers import rpc_server
 
 OWN, NONE, HOUR = "/headway.v1.QueueService/", timedelta(0), timedelta(hours=1)
 TIMEOUT_S = 30.0
@@ -37,8 +38,7 @@ async def serve() -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def begin(**settings: Any) -> tuple[RpcServer, str, grpc.aio.Channel]:
-            engine = FakeEngine()
-            server = RpcServer(engine, listen=["127.0.0.1:0"], **{"limits": engine.limits} | settings)
+            server = rpc_server(FakeEngine(), **settings)
             [address] = await server.start()
             stack.push_async_callback(server.stop, NONE)
             options = [("grpc.use_local_subchannel_pool", 1)]

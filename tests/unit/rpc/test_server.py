@@ -39,6 +39,7 @@ from headwayd.rpc.own_core import OwnCore
 from headwayd.rpc.server import RpcServer
 from headwayd.sockets import CannotListen
 from unit.rpc.fake_engine import FakeEngine
+from unit.rpc.servers import rpc_server
 
 QueueStub: TypeAlias = "queue_service_pb2_grpc.QueueServiceAsyncStub"
 SECOND = timedelta(seconds=1)
@@ -48,8 +49,7 @@ Health = health_pb2.HealthCheckResponse
 
 
 def serving_on(*listen: str) -> RpcServer:
-    engine = FakeEngine()
-    return RpcServer(engine, listen=listen, limits=engine.limits)
+    return rpc_server(FakeEngine(), listen=listen)
 
 
 # -- listening --------------------------------------------------------------------------------------------------------
@@ -208,13 +208,7 @@ def reflecting(channel: grpc.aio.Channel, *, asks: bool = True) -> Any:
 async def small(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     """The address of a server on which 20 calls may run: two streams beside them."""
     engine = FakeEngine(hold=asyncio.Event())
-    server = RpcServer(
-        engine,
-        listen=["127.0.0.1:0"],
-        limits=Limits(max_running_calls=20),
-        is_plain=request.param,
-        has_reflection=True,
-    )
+    server = rpc_server(engine, limits=Limits(max_running_calls=20), is_plain=request.param, has_reflection=True)
     [address] = await server.start()
     yield address
     await server.stop(NONE)
@@ -262,7 +256,7 @@ async def _code(call: Any) -> grpc.StatusCode:
 
 
 async def test_going_down_waits_for_nobody_who_reads_the_schema() -> None:
-    server = RpcServer(FakeEngine(), listen=["127.0.0.1:0"], limits=Limits(), has_reflection=True)
+    server = rpc_server(FakeEngine(), has_reflection=True)
     [address] = await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.stream_stream(REFLECTION)
@@ -413,7 +407,7 @@ async def test_stop_may_come_before_start_and_twice(server: RpcServer) -> None:
 class TestOverload:
     @pytest.fixture
     async def server(self, engine: FakeEngine) -> AsyncIterator[RpcServer]:
-        server = RpcServer(engine, listen=["127.0.0.1:0"], limits=Limits(max_running_calls=2))
+        server = rpc_server(engine, limits=Limits(max_running_calls=2))
         yield server
         await server.stop(NONE)
 
@@ -447,8 +441,7 @@ async def test_while_more_calls_come_than_it_serves_the_event_loops_core_is_kept
     kept = asyncio.Event()
     monkeypatch.setattr(OwnCore, "keep_clear", lambda _: kept.set())
     monkeypatch.setattr(Books, "pending_count", lambda _: LONG)
-    engine = FakeEngine(hold=asyncio.Event())
-    server = RpcServer(engine, listen=["127.0.0.1:0"], limits=engine.limits)
+    server = rpc_server(FakeEngine(hold=asyncio.Event()))
     [address] = await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         stub = queue_service_pb2_grpc.QueueServiceStub(channel)
