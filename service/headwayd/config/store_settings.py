@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings
 
 from headwayd.config.fields import Span, ms, setting
 from headwayd.config.values import check_store_url
+from headwayd.domain.limits import STORE_BUDGET_MS
 
 _STORE_PARTS = ("redis_server", "redis_port", "redis_db")
 
@@ -77,7 +78,7 @@ class StoreSettings(BaseSettings):
         "the store is down, so more than that helps nobody.",
         unit="span",
         ge=ms(50),
-        le=ms(2_000),
+        le=ms(STORE_BUDGET_MS),
     )
 
     @model_validator(mode="before")

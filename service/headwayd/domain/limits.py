@@ -1,4 +1,4 @@
-"""What the service accepts: the ranges of every number it is given, in one place."""
+"""What the service accepts: the ranges of every number it is given, in one place; and what it grants the store."""
 
 from __future__ import annotations
 
@@ -40,6 +40,10 @@ DEFAULT_CHECKED_ENTRIES = 1_000_000
 # Requests between `max_request_bytes` and this much above it are read and refused with TOO_LARGE and all its details.
 # What is larger still is refused while it comes in, as gRPC does: RESOURCE_EXHAUSTED with a text of its own.
 REQUEST_MARGIN_BYTES = 1024 * 1024
+
+# What the store may take of a call, which answers within this when the store is down, and of a step in the background.
+STORE_BUDGET_MS = 2 * SECOND_MS
+STORE_BUDGET_S = STORE_BUDGET_MS / SECOND_MS
 
 
 def in_words(span_ms: int) -> str:

@@ -13,7 +13,7 @@ from enum import IntEnum, StrEnum
 from typing import NamedTuple
 
 from headwayd.domain.errors import HeadwayError, Reason
-from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS
+from headwayd.domain.limits import DAY_MS, MINUTE_MS, SECOND_MS, STORE_BUDGET_MS
 from headwayd.domain.waiting import CutOff
 
 
@@ -137,7 +137,7 @@ class PutOrder(NamedTuple):
     queue: str
     messages: Sequence[NewMessage]
     wait_ms: int = 0
-    look_ms: int = 2_000  # what the last look at the store may take, when the wait was in vain
+    look_ms: int = STORE_BUDGET_MS  # what the last look at the store may take, when the wait was in vain
     on_duplicate: OnDuplicate = OnDuplicate.REJECT
     all_or_nothing: bool = False
     producer: str = ""
@@ -188,7 +188,7 @@ class GetOrder(NamedTuple):
     max_bytes: int = 3 * 1024 * 1024
     must_fit: bool = False  # not even one larger message is given
     wait_ms: int = 0
-    look_ms: int = 2_000  # what the last look at the store may take, when the wait has brought nothing
+    look_ms: int = STORE_BUDGET_MS  # what the last look at the store may take, when the wait has brought nothing
     lease_ms: int = 0
     consumer: str = ""
     ack: Sequence[str] = ()

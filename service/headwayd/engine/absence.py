@@ -8,23 +8,22 @@ waits on here, and the first of them by name tidies all queues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
+from headwayd.domain.limits import STORE_BUDGET_S
+from headwayd.engine.budgets import LIST_BUDGET_S
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 
 LOOK_EVERY_S = 0.5
 GONE_AFTER_S = 2.0
 _AT_ONCE = 16
-_BUDGET_S = 2.0
-_LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
 _LONGEST_PAUSE_S = 30.0
 _BEFORE = ""  # whoever went before the first look
 log = structlog.get_logger(__name__)
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class Absence:
@@ -51,7 +50,7 @@ class Absence:
 
     async def _look(self) -> None:
         try:
-            present = await self._store.processes(budget_s=_BUDGET_S)
+            present = await self._store.processes(budget_s=STORE_BUDGET_S)
         except HeadwayError:
             present = frozenset()
         now = asyncio.get_running_loop().time()
@@ -78,7 +77,7 @@ class Absence:
         is_listed = not is_first
         for pause_s in _pauses():
             if not is_listed:
-                names, missing = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
+                names, missing = await self._store.names_with_own_keys(budget_s=LIST_BUDGET_S)
                 left |= await self._drop_absent(set(names) - known)
                 known.update(names)
                 if not (is_listed := missing is None):
@@ -96,7 +95,7 @@ class Absence:
         async def drop(queue: str) -> None:
             async with places:
                 try:
-                    await self._store.drop_absent(queue, spared=self._known, budget_s=_BUDGET_S)
+                    await self._store.drop_absent(queue, spared=self._known, budget_s=STORE_BUDGET_S)
                 except HeadwayError as error:
                     log.info("absence.not_tidied", queue=queue, reason=error.reason.name)
                     if isinstance(error, StoreUnavailable | OutcomeUnknown):

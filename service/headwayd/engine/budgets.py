@@ -1,8 +1,10 @@
-"""The time that the store may take of one call, when the call takes several steps."""
+"""The time that the store may take: of one call, when the call takes several steps; and for a long list."""
 
 from __future__ import annotations
 
 import asyncio
+
+LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
 
 
 class Budget:

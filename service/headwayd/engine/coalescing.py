@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.engine.eager import eager_task
+from headwayd.engine.tasks import Spawn
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 AskT = TypeVar("AskT")
@@ -114,7 +115,7 @@ class Coalescer(Generic[KeyT, AskT, AnswerT]):
     def __init__(
         self,
         run: Callable[[KeyT, list[AskT], float], Awaitable[Sequence[AnswerT]]],
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         name: str,
         most_items: int,

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeVar
@@ -28,6 +28,7 @@ from headwayd.domain.errors import (
     Unavailable,
 )
 from headwayd.domain.hints import PollHints, poll_hints
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.model import NO_ASKER, GetOrder, Policy
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Standing, Waiter
@@ -38,15 +39,14 @@ from headwayd.engine.coming_back import come_back
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.ports import GetAsk, GetStep, Store, Wait
 from headwayd.engine.releasing import Releases
+from headwayd.engine.tasks import Spawn
 
-_BUDGET_S = 2.0
 _NO_NUMBER = -(1 << 62)  # before all numbers that the store gives
 _MOST_AT_ONCE = 500
 MOST_TOGETHER = 1_000  # messages and settled leases of several who ask in one step
 log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class Kind(NamedTuple):
@@ -301,7 +301,7 @@ class Consumers:
             return await lines.attempt_each(part)
         outcomes: Sequence[GetStep | HeadwayError]
         try:
-            outcomes = await self.ask_together(trying, budget_s=_BUDGET_S)
+            outcomes = await self.ask_together(trying, budget_s=STORE_BUDGET_S)
         except HeadwayError as error:
             outcomes = [error] * len(trying)
         ended = {one: _ended(one, outcome) for one, outcome in zip(trying, outcomes, strict=True)}
@@ -321,11 +321,11 @@ class Consumers:
             for start in range(0, len(waiting), _MOST_AT_ONCE):
                 part = waiting[start : start + _MOST_AT_ONCE]
                 waiters = [one.waiter for one in part]
-                await self.store.footings(queue, waiters, stand_again=True, budget_s=_BUDGET_S)
+                await self.store.footings(queue, waiters, stand_again=True, budget_s=STORE_BUDGET_S)
                 still = set(self.lines.waiters_on(queue))
                 for one, waiter in zip(part, waiters, strict=True):
                     if one not in still:  # it may have had its turn meanwhile: what that brought is its own
-                        await self.store.stop_standing(queue, waiter.name, keeps_leases=True, budget_s=_BUDGET_S)
+                        await self.store.stop_standing(queue, waiter.name, keeps_leases=True, budget_s=STORE_BUDGET_S)
         except HeadwayError as error:  # whoever is first tells of it again
             log.info("line.not_restored", queue=queue, reason=error.reason.name)
         finally:
@@ -390,7 +390,7 @@ class Consumers:
     async def _leave_late(self, consumer: Consumer) -> None:
         queue, name = consumer.order.queue, consumer.waiter.name
         await asyncio.sleep(ON_ITS_WAY_S)
-        await surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=_BUDGET_S))
+        await surely(queue, lambda: self.store.stop_standing(queue, name, budget_s=STORE_BUDGET_S))
 
     def give_up_all(self, consumer: Consumer, *, has_left: bool) -> asyncio.Event:
         """The same, with whatever it was given last."""
@@ -430,7 +430,7 @@ class Consumers:
         await self._releases.release(queue, leases, owned=waiter.owns_leases, claim=claim)
         await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:
-            await surely(queue, lambda: self.keep_place(consumer, place, budget_s=_BUDGET_S, is_away=True))
+            await surely(queue, lambda: self.keep_place(consumer, place, budget_s=STORE_BUDGET_S, is_away=True))
         elif not has_left:
-            await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=_BUDGET_S))
+            await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=STORE_BUDGET_S))
         is_done.set()

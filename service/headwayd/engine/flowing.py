@@ -6,12 +6,13 @@ Where a queue has slots, each asks alone: a holder that settles and asks for the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDrained
 from headwayd.engine.coalescing import Coalescer
 from headwayd.engine.consumers import MOST_TOGETHER, Consumer, Consumers, Kind
 from headwayd.engine.ports import GetStep
+from headwayd.engine.tasks import Spawn
 
 _MOST_QUEUES = 10_000  # that are known to have no slots
 
@@ -22,7 +23,7 @@ class FlowingGets:
     def __init__(
         self,
         consumers: Consumers,
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         goes_together: bool,
         on_step: Callable[[int], None] | None = None,

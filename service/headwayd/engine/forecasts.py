@@ -5,20 +5,20 @@ that was asked about is watched for a while.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.watching import ToldQueue
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimates
 from headwayd.engine.watching.watching import Watching
 
 WATCHED_FOR_S = 120.0  # after the last question; autoscalers ask every 15 to 30 s
 _LOOK_EVERY_S = 1.0
-_LOOK_BUDGET_S = 2.0
 _MOST_WATCHED = 1_000  # as many as estimators are kept
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Forecasts:
         store: Store,
         watching: Watching,
         estimates: Estimates,
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
     ) -> None:
         self._store = store
         self._watching = watching
@@ -70,7 +70,7 @@ class Forecasts:
             self._seen.pop(queue, None)
 
     async def _follow_until(self, until: float, queue: str) -> None:
-        looks = self._watching.queue(queue, _LOOK_EVERY_S, budget_s=_LOOK_BUDGET_S)
+        looks = self._watching.queue(queue, _LOOK_EVERY_S, budget_s=STORE_BUDGET_S)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(until), aclosing(looks) as told:
                 async for one in told:  # whoever reads it teaches the queue's estimator

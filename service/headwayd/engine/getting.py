@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueNotFound, QueuePaused, RoleInUse, StoreUnavailable
@@ -16,6 +16,7 @@ from headwayd.engine.budgets import Budget
 from headwayd.engine.consumers import Consumer, Consumers
 from headwayd.engine.flowing import FlowingGets
 from headwayd.engine.ports import GetStep, Wait
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimates
 
 _NOTHING = GetStep(deliveries=(), settled=())
@@ -33,7 +34,7 @@ class Getting:
         self,
         consumers: Consumers,
         estimates: Estimates,
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         goes_together: bool = True,
         on_step: Callable[[int], None] | None = None,

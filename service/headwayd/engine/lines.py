@@ -19,6 +19,7 @@ from typing import Protocol
 
 from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
 from headwayd.engine.rounds import LOOKS_A_ROUND, FindQuiet, Rounds, none_quiet
+from headwayd.engine.tasks import Spawn
 
 _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
@@ -257,7 +258,7 @@ class Lines:
     def __init__(
         self,
         arm: Callable[[str], Awaitable[bool]],
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         kind: str,
         most_at_once: int = _MOST_AT_ONCE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -21,6 +21,7 @@ from headwayd.domain.errors import (
     StoreUnavailable,
 )
 from headwayd.domain.joined import errors_of
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.model import NO_ROOM, NewMessage, OnDuplicate, PutCode, PutOrder, PutOutcome, refused
 from headwayd.domain.waiting import wait_for
 from headwayd.engine.budgets import Budget
@@ -28,14 +29,12 @@ from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import PutStep, Store, Wait
+from headwayd.engine.tasks import Spawn
 
-_BUDGET_S = 2.0
 _MOST_AT_ONCE = 500
 _MOST_TOGETHER = 1_000  # messages of several Puts in one step
 _ACCEPTED = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.KEPT, PutCode.REPLACED})
 log = structlog.get_logger(__name__)
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class _Waiter:
@@ -363,7 +362,7 @@ class Putting:
 
     async def _leave_line(self, queue: str, name: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
-        await surely(queue, lambda: self._store.leave_line(queue, name, budget_s=_BUDGET_S))
+        await surely(queue, lambda: self._store.leave_line(queue, name, budget_s=STORE_BUDGET_S))
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
@@ -378,7 +377,7 @@ class Putting:
         for start in range(0, len(waiting), _MOST_AT_ONCE):
             part = waiting[start : start + _MOST_AT_ONCE]
             try:
-                await self._store.blocked(queue, (), again=[one.blocked for one in part], budget_s=_BUDGET_S)
+                await self._store.blocked(queue, (), again=[one.blocked for one in part], budget_s=STORE_BUDGET_S)
             except HeadwayError as error:  # whoever comes to be tried takes its place by that
                 log.info("line.not_restored", queue=queue, reason=error.reason.name)
                 return

@@ -13,12 +13,10 @@ from collections.abc import Callable
 import structlog
 
 from headwayd.domain.errors import HeadwayError
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.engine.ports import Store
 
 _EVERY_S = 1.0
-# As long as one answer may take at most (`--store-timeout`). What needs a new connection, and so several answers, may
-# find it made only at the next question.
-_BUDGET_S = 2.0
 # Failures in a row until not ready, answers in a row until ready again.
 FAILURES = 3
 ANSWERS = 2
@@ -60,10 +58,12 @@ class Readiness:
                 await self._ask()
 
     async def _ask(self) -> None:
-        # A store that was away may have come back as another one: it is asked anew what it is.
+        # A store that was away may have come back as another one: it is asked anew what it is. It has as long as one
+        # answer may take at most (`--store-timeout`): what needs a new connection, and so several answers, may find it
+        # made only at the next question.
         ask = self._store.ping if self._did_answer else self._store.probe
         try:
-            await ask(budget_s=_BUDGET_S)
+            await ask(budget_s=STORE_BUDGET_S)
             self._did_answer = True
         except HeadwayError as error:
             self._did_answer, self._why = False, error

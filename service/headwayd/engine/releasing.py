@@ -13,14 +13,15 @@ import asyncio
 import heapq
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.engine.leaving import surely
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 
-_BUDGET_S = 2.0
 MOST_AT_ONCE = 200  # leases in one step: some milliseconds of the store
 STEP = 10  # leases in whose place a step counts by itself, however few it has
 
@@ -73,7 +74,7 @@ class _Room:
 class Releases:
     """Those of this process. `spawn` runs what works in the background."""
 
-    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+    def __init__(self, store: Store, spawn: Spawn) -> None:
         self._store = store
         self._spawn = spawn
         self._waiting: dict[_Group, list[_Entry]] = {}
@@ -119,7 +120,7 @@ class Releases:
 
         async def release() -> None:
             async with self._room.of(len(leases)):
-                await self._store.release(queue, leases, owned=owned, owner=owner, claim=claim, budget_s=_BUDGET_S)
+                await self._store.release(queue, leases, owned=owned, owner=owner, claim=claim, budget_s=STORE_BUDGET_S)
 
         await surely(queue, release)
         for *_, part in taken:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Protocol
 
+from headwayd.engine.tasks import Spawn
+
 ROUND_S = 1.0
 CHECK_S = 5.0  # who has slept for so long is checked
 LOOKS_A_ROUND = 5
@@ -44,7 +46,7 @@ class Rounds:
         self,
         sleepers: Mapping[str, Sleeper],
         find_quiet: FindQuiet,
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         kind: str,
         most: int,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from headwayd.domain.model import Settlement
 from headwayd.engine.coalescing import Coalescer, shared_out
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 
 _MOST_TOGETHER = 1_000  # leases of several Acks in one step
 
@@ -18,7 +19,7 @@ class Settling:
     def __init__(
         self,
         store: Store,
-        spawn: Callable[[Awaitable[None], str], None],
+        spawn: Spawn,
         *,
         goes_together: bool = True,
         on_step: Callable[[int], None] | None = None,

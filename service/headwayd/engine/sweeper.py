@@ -9,16 +9,16 @@ after each connect, and, for safety, rarely.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, NewerLayout
+from headwayd.domain.limits import STORE_BUDGET_S
+from headwayd.engine.budgets import LIST_BUDGET_S
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.alarms import Alarms
 
-_BUDGET_S = 2.0
-_LIST_BUDGET_S = 20.0  # goes through all keys of the store, a thousand at a time
 _RETRY_S = 0.25
 _LONGEST_RETRY_S = 60.0  # of the list
 _VISITS_AT_ONCE = 16
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 class Sweeper:
     """One task that knows when which queue needs a visit."""
 
-    def __init__(self, store: Store, spawn: Callable[[Awaitable[None], str], None]) -> None:
+    def __init__(self, store: Store, spawn: Spawn) -> None:
         self._store = store
         self._spawn = spawn
         self._due: Alarms[str] = Alarms()
@@ -104,7 +104,7 @@ class Sweeper:
 
     async def _list(self) -> None:
         """Beside the visits: it may take long where the store has very many keys, also of others."""
-        names, missing = await self._store.names_with_own_keys(budget_s=_LIST_BUDGET_S)
+        names, missing = await self._store.names_with_own_keys(budget_s=LIST_BUDGET_S)
         # Of queues that are no more a visit finds nothing, and they are known no longer.
         for queue in names if missing is not None else {*names, *self._due}:
             self.note(queue, 0.0)
@@ -121,7 +121,7 @@ class Sweeper:
         retry_s: float | None = None
         try:
             async with self._places:
-                if await self._store.sweep(queue, budget_s=_BUDGET_S):
+                if await self._store.sweep(queue, budget_s=STORE_BUDGET_S):
                     retry_s = 0.0
         except NewerLayout:  # looked at again with the next list
             log.warning("a newer version has changed how this queue is kept; it is left alone", queue=queue)

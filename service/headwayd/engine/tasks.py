@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
 log = structlog.get_logger(__name__)
+
+Spawn = Callable[[Awaitable[None], str], None]  # `Tasks.spawn`, for those who only begin tasks
 
 
 class Tasks:

@@ -6,7 +6,8 @@ from typing import Any
 
 from grpc.aio import ServicerContext
 
-_STORE_BUDGET_S = 2.0  # every call answers within this when the store is down
+from headwayd.domain.limits import STORE_BUDGET_S
+
 _SMALLEST_BUDGET_S = 0.02  # a call whose time is nearly over still gets one honest try
 
 # gRPC sends a timeout in three digits and rounds it up: an hour may arrive as 3,610 s.
@@ -18,16 +19,16 @@ _SMALLEST_ANSWER_MARGIN_S = 0.05
 _SMALLEST_WAIT_MARGIN_S = 0.1  # an answer with nothing in it looks at the store once more
 _SMALLEST_LOOK_S = 0.09  # and has a little less time for that
 _LOOK_SHARE = 0.8
-_LARGEST_WAIT_MARGIN_S = _STORE_BUDGET_S  # more cannot be needed after a wait
+_LARGEST_WAIT_MARGIN_S = STORE_BUDGET_S  # more cannot be needed after a wait
 
 
 def store_budget_s(context: ServicerContext[Any, Any]) -> float:
     """The seconds that the store calls of this RPC may take in all."""
     remaining = _remaining_s(context)
     if remaining is None:
-        return _STORE_BUDGET_S
+        return STORE_BUDGET_S
     margin = _margin_s(remaining, _SMALLEST_ANSWER_MARGIN_S)
-    return max(min(remaining - margin, _STORE_BUDGET_S), _SMALLEST_BUDGET_S)
+    return max(min(remaining - margin, STORE_BUDGET_S), _SMALLEST_BUDGET_S)
 
 
 def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) -> int:
@@ -42,7 +43,7 @@ def wait_within_deadline_ms(wait_ms: int, context: ServicerContext[Any, Any]) ->
 def look_after_wait_ms(wait_ms: int, context: ServicerContext[Any, Any]) -> int:
     """What one look at the store may take after a wait of `wait_ms` that brought nothing."""
     remaining = _remaining_s(context)
-    budget_s = _STORE_BUDGET_S
+    budget_s = STORE_BUDGET_S
     if remaining is not None:
         budget_s = min((remaining - wait_ms / 1_000) * _LOOK_SHARE, budget_s)
     return int(max(budget_s, _SMALLEST_LOOK_S) * 1_000)

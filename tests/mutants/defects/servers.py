@@ -53,8 +53,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="impatient-readiness",
         defect="A process is not ready while its store takes longer for an answer than a second, which is set.",
         file="engine/readiness.py",
-        old="_BUDGET_S = 2.0",
-        new="_BUDGET_S = 1.0",
+        old="ask(budget_s=STORE_BUDGET_S)",
+        new="ask(budget_s=STORE_BUDGET_S / 2)",
         test="tests/unit/test_readiness.py::test_an_answer_may_take_as_long_as_any_setting_lets_it",
     ),
     Mutant(

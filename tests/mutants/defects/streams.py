@@ -343,8 +343,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="unattended-of-the-next-queue",
         defect="Who is attended no more is withdrawn from whichever queue has the name by then.",
         file="engine/watching/attended.py",
-        old=", generation=generation, budget_s=_BUDGET_S",
-        new=", budget_s=_BUDGET_S",
+        old=", generation=generation, budget_s=STORE_BUDGET_S",
+        new=", budget_s=STORE_BUDGET_S",
         test="tests/integration/test_unattended.py::test_what_was_put_into_the_next_queue_is_not_withdrawn",
     ),
     Mutant(

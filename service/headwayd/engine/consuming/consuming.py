@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ from headwayd.engine.roles import until_free
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
+from headwayd.engine.tasks import Spawn
 
 # A place is told when the stream has stood there for so long: on a busy queue it would be nothing but noise.
 _TELL_AFTER_S = 0.05
@@ -50,7 +51,6 @@ _SHARES, _LEAST_SHARE = 2, 100
 _ROLES_S = 0.1  # for so long a step waits for foreign clients; all that come behind it wait, too
 
 Answer = TypeVar("Answer")
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class Consuming:

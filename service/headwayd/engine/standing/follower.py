@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, QueueDeleted, QueueNotFound
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.places import NEAR
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.standing.stance import Stance
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.alarms import Alarms
 from headwayd.engine.watching.estimates import Estimator
 
@@ -26,10 +28,7 @@ LOOK_EVERY_S = 0.08
 _MOST_AT_ONCE = 500
 _LATER = 8  # who is far back is looked at later than at poll_min by such a part of it, at most
 _TROUBLE_PAUSE_S = 0.25
-_BUDGET_S = 2.0
 log = structlog.get_logger(__name__)
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class Follower:
@@ -223,7 +222,7 @@ class Follower:
     async def _look_at(self, stances: list[Stance]) -> None:
         asked_at = self._loop.time()
         waiters = [stance.consumer.waiter for stance in stances]
-        found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=_BUDGET_S)
+        found = await self._store.footings(self._queue, waiters, stand_again=False, budget_s=STORE_BUDGET_S)
         self._estimator.observe(found.numbers)
         come = self._far.pop(float("inf") if found.near_number is None else found.near_number)
         self._close.update(come)

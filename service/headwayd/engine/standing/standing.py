@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
 from headwayd.domain.hints import poll_hints
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.model import GetOrder
 from headwayd.domain.places import NEAR
 from headwayd.domain.standing import Standing as Place
@@ -19,16 +20,14 @@ from headwayd.engine.getting import new_place
 from headwayd.engine.ports import GetStep
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimates
 
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
-_TRY_S = 2.0
 _FIRST_LOOK_S = 0.5  # the first place waits for it, and is true for a second
 _SHORTEST_CHECK_S = 5.0
 _CHECKS_PER_S = 5  # of all queues
 _LEAVING_S = 2.0  # the end of a stream waits so long for the store to know of it, no longer
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 class Standing:
@@ -70,7 +69,7 @@ class Standing:
         """Tells places, then the turn; and so on, if it keeps standing. Ends when the turn is over, or when there will
         never be one. Raises what else the first try does; PlaceLost if the place to come back to is no more."""
         consumer = self._consumers.enter(
-            self._order(order), budget_s=_TRY_S, waits=True, owns=True, keeps=order.keeps_standing
+            self._order(order), budget_s=STORE_BUDGET_S, waits=True, owns=True, keeps=order.keeps_standing
         )
         consumer.place = order.place or new_place()
         try:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import structlog
 
 from headwayd.domain.errors import HeadwayError, NotThere
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.engine.ports import Store
 
 MOST_IDS = 500  # withdrawn in one step
 KEEP_TRYING_S = 60.0  # as long as the store gives no answer
-_BUDGET_S = 2.0
 _PAUSE_S = 0.25
 log = structlog.get_logger(__name__)
 
@@ -26,7 +26,9 @@ async def withdraw_unattended(store: Store, queue: str, generation: str, message
     done = 0
     while done < len(message_ids):
         try:
-            await store.withdraw(queue, message_ids[done : done + MOST_IDS], generation=generation, budget_s=_BUDGET_S)
+            await store.withdraw(
+                queue, message_ids[done : done + MOST_IDS], generation=generation, budget_s=STORE_BUDGET_S
+            )
         except NotThere:
             return
         except HeadwayError as error:

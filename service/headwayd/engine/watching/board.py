@@ -7,29 +7,28 @@ end, and whoever was told nothing yet begins with the new one."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere, QueueDeleted
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.model import Queue
 from headwayd.domain.watching import ToldQueue
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 
 READ_EVERY_S = 0.1
 READ_AT_LEAST_EVERY_S = 9.0  # what time alone changes (rates, the age of the oldest) is news so often
 CHECK_EVERY_S = 1.0  # at most, whether there is still a queue, while nobody is ready
-_BUDGET_S = 2.0
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
 _LEAST_BUDGET_S = 0.02
 _SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 10, 0.005
 log = structlog.get_logger(__name__)
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -213,7 +212,7 @@ class Board:
     async def _read(self) -> None:
         came = tuple(self._newcomers)  # before it: what it tells is true for them
         untils = [watch.until - self._loop.time() for watch in self._ready if watch.until is not None]
-        budget_s = max(min([_BUDGET_S, *untils]), _LEAST_BUDGET_S)
+        budget_s = max(min([STORE_BUDGET_S, *untils]), _LEAST_BUDGET_S)
         try:
             await self._arm()
             # First what books: before that a queue that a foreign client made has no generation.

@@ -23,9 +23,11 @@ from headwayd.domain.errors import (
     QueueDeleted,
     QueueNotFound,
 )
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.places import LineNumbers
 from headwayd.domain.watching import Told, ToldWaiting
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.known import Known
 from headwayd.engine.watching.line import Glance
@@ -37,13 +39,11 @@ READ_AT_LEAST_EVERY_S = 9.0  # the store logs for 15 s after a look
 MOST_IDS = 1_000  # asked for in one step
 _COLLECT_S = 0.005  # newcomers of the same moment are asked about together
 _ASK_EVERY_S = 0.1  # about the others
-_BUDGET_S = 2.0
 _LEAST_BUDGET_S = 0.02
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
 log = structlog.get_logger(__name__)
 
-Spawn = Callable[[Awaitable[None], str], None]
 NoteLag = Callable[[float], None]  # how many seconds old a position is when it is told
 
 
@@ -199,7 +199,7 @@ class Feed:
         asked_at, was_armed = self._loop.time(), self._is_armed
         try:
             read = await self._store.feed(
-                self._queue, generation=base.generation, logged=base.logged, budget_s=_BUDGET_S
+                self._queue, generation=base.generation, logged=base.logged, budget_s=STORE_BUDGET_S
             )
         except (QueueNotFound, QueueDeleted):
             self._known.end_all()
@@ -252,7 +252,7 @@ class Feed:
         asked_at = self._asked_at = self._loop.time()
         losses = self._known.losses
         untils = [self._newcomers[watch] for watches in batch.values() for watch in watches if watch in self._newcomers]
-        budget_s = max(min([_BUDGET_S, *(until - asked_at for until in untils)]), _LEAST_BUDGET_S)
+        budget_s = max(min([STORE_BUDGET_S, *(until - asked_at for until in untils)]), _LEAST_BUDGET_S)
         try:
             places = await self._store.places(
                 self._queue, list(batch), with_shape=self._known.wants_shape, budget_s=budget_s

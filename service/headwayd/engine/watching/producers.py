@@ -7,7 +7,7 @@ What is told when is the same as of messages (`roll.py`), but that a producer of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 import structlog
@@ -15,24 +15,23 @@ import structlog
 from headwayd.domain.blocked import BlockedPlaces, ToldBlocked, ToldProducer
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere
 from headwayd.domain.hints import PollHints, poll_hints
+from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.places import NEAR
 from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.roll import step_above, step_below
 from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
 
 LOOK_EVERY_S = 0.08
 TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _CHECK_EVERY_S = 5.0  # hints may be lost
-_BUDGET_S = 2.0
 _LEAST_BUDGET_S = 0.02
 _TROUBLE_PAUSE_S = 0.25
 _SHORT_PAUSE_S = 0.05
 _NOW, _NEVER = float("-inf"), float("inf")
 _NO_HINTS = PollHints(poll_min_ms=0, poll_max_ms=0)
 log = structlog.get_logger(__name__)
-
-Spawn = Callable[[Awaitable[None], str], None]
 
 
 @dataclass(eq=False, slots=True)
@@ -187,7 +186,7 @@ class ProducerLine:
             await self._store.arm_blocked(self._queue)
         watches = tuple(self._watches)
         untils = [watch.until - asked_at for watch in watches if watch.until is not None]
-        budget_s = max(min([_BUDGET_S, *untils]), _LEAST_BUDGET_S)
+        budget_s = max(min([STORE_BUDGET_S, *untils]), _LEAST_BUDGET_S)
         producers = list({watch.producer for watch in watches})
         try:
             found = await self._store.blocked(self._queue, producers, budget_s=budget_s)

@@ -3,7 +3,7 @@ watches."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ from headwayd.domain.blocked import ToldProducer
 from headwayd.domain.errors import HeadwayError
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.ports import Store
+from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.attended import withdraw_unattended
 from headwayd.engine.watching.board import Board
 from headwayd.engine.watching.estimates import Estimates
@@ -18,7 +19,6 @@ from headwayd.engine.watching.feed import Feed, NoteLag
 from headwayd.engine.watching.producers import ProducerLine
 from headwayd.engine.watching.watch import Watcher
 
-Spawn = Callable[[Awaitable[None], str], None]
 Held = TypeVar("Held", Board, ProducerLine)
 
 
