@@ -34,7 +34,7 @@ from headway.v1.message_pb2 import Message
 from headwayd.domain.hints import poll_hints
 from headwayd.domain.model import Policy
 from headwayd.domain.places import NEAR
-from headwayd.engine.watching.roll import step_below
+from headwayd.engine.watching.telling import step_below
 
 RUNS = 3
 MOVES_PER_S, MOVING_S = 100, 12.0

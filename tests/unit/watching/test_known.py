@@ -7,8 +7,9 @@ import pytest
 from headwayd.domain.places import Feed
 from headwayd.domain.watching import End, ToldFinished, ToldLeased, ToldWaiting
 from headwayd.engine.watching.estimates import NoEstimator
-from headwayd.engine.watching.known import TRUE_FOR_S, Known
+from headwayd.engine.watching.known import Known
 from headwayd.engine.watching.line import Glance
+from headwayd.engine.watching.telling import TRUE_FOR_S
 from headwayd.engine.watching.watch import Watch, Watcher
 from unit.watching.fake_queue import FakeQueue
 

@@ -19,6 +19,7 @@ from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Tasks
 from headwayd.engine.watching import producers
 from headwayd.engine.watching.producers import ProducerLine
+from headwayd.engine.watching.telling import TRUE_FOR_S
 from unit.watching.fake_queue import FakeQueue
 
 
@@ -184,7 +185,7 @@ def test_what_was_true_too_long_ago_is_not_told() -> None:
         rig = Rig()
         stream = rig.watch()
         assert await position(stream) == 0
-        rig.store.look_s = producers.TRUE_FOR_S + 0.1
+        rig.store.look_s = TRUE_FOR_S + 0.1
         rig.change("a", "me")
         reading = asyncio.create_task(position(stream))
         await asyncio.sleep(0.5)

@@ -40,8 +40,9 @@ from headwayd.engine.ports import GetStep, Wait
 from headwayd.engine.roles import until_free
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
-from headwayd.engine.standing.standing import TRUE_FOR_S, Standing
+from headwayd.engine.standing.standing import Standing
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.watching.telling import TRUE_FOR_S
 
 # A place is told when the stream has stood there for so long: on a busy queue it would be nothing but noise.
 _TELL_AFTER_S = 0.05

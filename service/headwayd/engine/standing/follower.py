@@ -23,11 +23,11 @@ from headwayd.engine.standing.stance import Stance
 from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.alarms import Alarms
 from headwayd.engine.watching.estimates import Estimator
+from headwayd.engine.watching.trouble import TROUBLE_PAUSE_S
 
 LOOK_EVERY_S = 0.08
 _MOST_AT_ONCE = 500
 _LATER = 8  # who is far back is looked at later than at poll_min by such a part of it, at most
-_TROUBLE_PAUSE_S = 0.25
 log = structlog.get_logger(__name__)
 
 
@@ -217,7 +217,7 @@ class Follower:
             log.debug("standing.look_failed", queue=self._queue, reason=error.reason.name)
             self.kick()
             self._asked |= whom & self._stances
-            await asyncio.sleep(_TROUBLE_PAUSE_S)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
 
     async def _look_at(self, stances: list[Stance]) -> None:
         asked_at = self._loop.time()

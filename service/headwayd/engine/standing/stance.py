@@ -9,8 +9,7 @@ from headwayd.domain.model import Policy
 from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.consumers import Consumer
-
-_STEPS = 10  # farther back a place is told when it has changed by this part
+from headwayd.engine.watching.telling import is_a_step
 
 
 class Stance:
@@ -57,7 +56,7 @@ class Stance:
             return now >= self.must_tell_at and not self.is_quiet
         if min(told, position) <= NEAR or now >= self.must_tell_at:
             return True
-        return now >= self.may_tell_at and abs(position - told) * _STEPS >= told
+        return now >= self.may_tell_at and is_a_step(told, position)
 
     def learn(self, footing: Footing, found: Footings, asked_at: float) -> None:
         """How it stood at an instant not before `asked_at`."""

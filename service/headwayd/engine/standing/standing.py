@@ -22,8 +22,8 @@ from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimates
+from headwayd.engine.watching.telling import TRUE_FOR_S
 
-TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _FIRST_LOOK_S = 0.5  # the first place waits for it, and is true for a second
 _SHORTEST_CHECK_S = 5.0
 _CHECKS_PER_S = 5  # of all queues

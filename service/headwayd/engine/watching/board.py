@@ -13,20 +13,16 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere, QueueDeleted
-from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.model import Queue
 from headwayd.domain.watching import ToldQueue
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimator
-from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
+from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
 
 READ_EVERY_S = 0.1
 READ_AT_LEAST_EVERY_S = 9.0  # what time alone changes (rates, the age of the oldest) is news so often
 CHECK_EVERY_S = 1.0  # at most, whether there is still a queue, while nobody is ready
-_TROUBLE_PAUSE_S = 0.25
-_SHORT_PAUSE_S = 0.05
-_LEAST_BUDGET_S = 0.02
 _SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 10, 0.005
 log = structlog.get_logger(__name__)
 
@@ -211,8 +207,8 @@ class Board:
 
     async def _read(self) -> None:
         came = tuple(self._newcomers)  # before it: what it tells is true for them
-        untils = [watch.until - self._loop.time() for watch in self._ready if watch.until is not None]
-        budget_s = max(min([STORE_BUDGET_S, *untils]), _LEAST_BUDGET_S)
+        untils = (watch.until for watch in self._ready if watch.until is not None)
+        budget_s = look_budget_s(untils, self._loop.time())
         try:
             await self._arm()
             # First what books: before that a queue that a foreign client made has no generation.
@@ -272,12 +268,12 @@ class Board:
             return
         if may_pass(error):
             self._trouble = of_a_look(error)
-            await asyncio.sleep(_SHORT_PAUSE_S)
+            await asyncio.sleep(SHORT_PAUSE_S)
             return
         for watch in tuple(self._ready):
             if watch.until is not None:
                 self._end(watch, error)
-        await asyncio.sleep(_TROUBLE_PAUSE_S)
+        await asyncio.sleep(TROUBLE_PAUSE_S)
 
 
 def _timeless(queue: Queue) -> Queue:

@@ -31,7 +31,7 @@ from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.known import Known
 from headwayd.engine.watching.line import Glance
-from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
+from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
 from headwayd.engine.watching.watch import Watch, Watcher
 
 READ_EVERY_S = 0.08
@@ -39,9 +39,6 @@ READ_AT_LEAST_EVERY_S = 9.0  # the store logs for 15 s after a look
 MOST_IDS = 1_000  # asked for in one step
 _COLLECT_S = 0.005  # newcomers of the same moment are asked about together
 _ASK_EVERY_S = 0.1  # about the others
-_LEAST_BUDGET_S = 0.02
-_TROUBLE_PAUSE_S = 0.25
-_SHORT_PAUSE_S = 0.05
 log = structlog.get_logger(__name__)
 
 NoteLag = Callable[[float], None]  # how many seconds old a position is when it is told
@@ -207,7 +204,7 @@ class Feed:
         except HeadwayError as error:
             log.debug("watch.read_failed", queue=self._queue, reason=error.reason.name)
             self._is_calm = False
-            await asyncio.sleep(_TROUBLE_PAUSE_S)
+            await asyncio.sleep(TROUBLE_PAUSE_S)
             return
         finally:
             self._read_at = self._loop.time()
@@ -252,7 +249,7 @@ class Feed:
         asked_at = self._asked_at = self._loop.time()
         losses = self._known.losses
         untils = [self._newcomers[watch] for watches in batch.values() for watch in watches if watch in self._newcomers]
-        budget_s = max(min([STORE_BUDGET_S, *(until - asked_at for until in untils)]), _LEAST_BUDGET_S)
+        budget_s = look_budget_s(untils, asked_at)
         try:
             places = await self._store.places(
                 self._queue, list(batch), with_shape=self._known.wants_shape, budget_s=budget_s
@@ -288,7 +285,7 @@ class Feed:
                 for watch in watches:
                     if self._newcomers.pop(watch, None) is not None:
                         watch.watcher.fail(error)
-        await asyncio.sleep(_SHORT_PAUSE_S if self._newcomers else _TROUBLE_PAUSE_S)
+        await asyncio.sleep(SHORT_PAUSE_S if self._newcomers else TROUBLE_PAUSE_S)
 
 
 def _has_changed(before: LineNumbers, after: LineNumbers) -> bool:

@@ -16,9 +16,8 @@ from headwayd.domain.watching import End, Told, ToldDelayed, ToldFinished, ToldL
 from headwayd.engine.watching.estimates import Estimator
 from headwayd.engine.watching.line import Glance, Line
 from headwayd.engine.watching.roll import Roll
+from headwayd.engine.watching.telling import TRUE_FOR_S
 from headwayd.engine.watching.watch import Ending, Watch, ending_of, unknown
-
-TRUE_FOR_S = 0.7  # a position is told within a second of its instant; the rest is for its way
 
 
 class Known:

@@ -15,20 +15,15 @@ import structlog
 from headwayd.domain.blocked import BlockedPlaces, ToldBlocked, ToldProducer
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere
 from headwayd.domain.hints import PollHints, poll_hints
-from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.domain.places import NEAR
 from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
-from headwayd.engine.watching.roll import step_above, step_below
-from headwayd.engine.watching.trouble import may_pass, of_a_look, silent
+from headwayd.engine.watching.telling import TRUE_FOR_S, is_a_step
+from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
 
 LOOK_EVERY_S = 0.08
-TRUE_FOR_S = 0.7  # a place is told within a second of its instant; the rest is for its way
 _CHECK_EVERY_S = 5.0  # hints may be lost
-_LEAST_BUDGET_S = 0.02
-_TROUBLE_PAUSE_S = 0.25
-_SHORT_PAUSE_S = 0.05
 _NOW, _NEVER = float("-inf"), float("inf")
 _NO_HINTS = PollHints(poll_min_ms=0, poll_max_ms=0)
 log = structlog.get_logger(__name__)
@@ -75,7 +70,7 @@ class _Watch:
             return at
         if min(position, told) <= NEAR:
             return _NOW
-        if position <= step_below(told) or position >= step_above(told):
+        if is_a_step(told, position):
             return min(at, self.told_at + self.hints.poll_min_ms / 1000)
         return at
 
@@ -185,8 +180,7 @@ class ProducerLine:
             self._is_armed = True  # before: a hint may come while it is asked for
             await self._store.arm_blocked(self._queue)
         watches = tuple(self._watches)
-        untils = [watch.until - asked_at for watch in watches if watch.until is not None]
-        budget_s = max(min([STORE_BUDGET_S, *untils]), _LEAST_BUDGET_S)
+        budget_s = look_budget_s((watch.until for watch in watches if watch.until is not None), asked_at)
         producers = list({watch.producer for watch in watches})
         try:
             found = await self._store.blocked(self._queue, producers, budget_s=budget_s)
@@ -230,4 +224,4 @@ class ProducerLine:
                 watch.end(ToldOver(is_deleted=True))
             elif watch.told_position is None and not may_pass(error):
                 watch.end(error)
-        await asyncio.sleep(_SHORT_PAUSE_S if may_pass(error) else _TROUBLE_PAUSE_S)
+        await asyncio.sleep(SHORT_PAUSE_S if may_pass(error) else TROUBLE_PAUSE_S)

@@ -17,19 +17,8 @@ from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import Policy
 from headwayd.domain.places import NEAR, Whereabouts
 from headwayd.engine.watching.alarms import Alarms
+from headwayd.engine.watching.telling import is_a_step, step_above, step_below
 from headwayd.engine.watching.watch import Watch
-
-_STEPS = 10  # a step is this part of a position
-
-
-def step_below(position: int) -> int:
-    """The next position on the way to the head that is told."""
-    return max(position - -(-position // _STEPS), NEAR)
-
-
-def step_above(position: int) -> int:
-    """The next position away from the head that is told."""
-    return position + -(-position // _STEPS)
 
 
 class Roll:
@@ -128,7 +117,7 @@ class Roll:
             return position != told
         if now < watch.told_at + hints.poll_min_ms / 1000:
             return False
-        return position <= step_below(told) or position >= step_above(told)
+        return is_a_step(told, position)
 
     def put_off(self, watch: Watch, now: float) -> None:
         """A waiting message is not due now: it is looked at when it may be."""

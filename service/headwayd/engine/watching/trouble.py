@@ -1,8 +1,21 @@
-"""What trouble with the store means for somebody who only looks: nobody cares whether a look happened."""
+"""How long somebody who only looks waits for the store, and what trouble with it means then: nobody cares whether a
+look happened."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
+from headwayd.domain.limits import STORE_BUDGET_S
+
+SHORT_PAUSE_S = 0.05  # before the next look, where that may go better
+TROUBLE_PAUSE_S = 0.25
+_LEAST_BUDGET_S = 0.02  # a look for somebody whose time is nearly over is still made
+
+
+def look_budget_s(untils: Iterable[float], now: float) -> float:
+    """What a look may take: it is for those who must be answered until then, and for others."""
+    return max(min(STORE_BUDGET_S, min(untils, default=float("inf")) - now), _LEAST_BUDGET_S)
 
 
 def may_pass(error: HeadwayError) -> bool:
