@@ -142,6 +142,10 @@ class Engine:
             lines.fail_all(ShuttingDown("this process is going down"))
         self._watching.fail_all(ShuttingDown("this process is going down"))
 
+    def _check_serves(self) -> None:
+        if self._is_draining:
+            raise ShuttingDown("this process is going down")
+
     async def stop(self) -> None:
         """Ends all that runs in the background; late leases are given back first."""
         self._sweeper.stop()
@@ -276,8 +280,7 @@ class Engine:
 
     async def put(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """One outcome per message. Raises QueueFull or DuplicateMessage if that befell every message."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         outcomes = await self._putting.put(order, budget_s=budget_s)
         self._getters.kick(order.queue)
         return outcomes
@@ -285,8 +288,7 @@ class Engine:
     async def put_each(self, order: PutOrder, *, budget_s: float) -> Sequence[PutOutcome]:
         """The same for a batch on a stream: what befell every message is told of each. Raises what ended it before
         anything was accepted."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         outcomes = await self._putting.put_each(order, budget_s=budget_s)
         self._getters.kick(order.queue)
         return outcomes
@@ -298,8 +300,7 @@ class Engine:
     async def get(self, order: GetOrder, *, budget_s: float) -> GetOutcome:
         """Leases what there is, waiting up to `wait_ms` for the first. If the caller is cancelled, its leases are given
         back."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         if order.max_bytes != self.limits.max_response_bytes:
             order = order._replace(max_bytes=self.limits.max_response_bytes)
         return await self._getting.get(order, budget_s=budget_s)
@@ -307,8 +308,7 @@ class Engine:
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         """Stands in the consumer line and tells how; what its turns bring is its own until the generator is closed, and
         then given back."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         async with aclosing(self._standing.stand(order, budget_s=budget_s)) as told:
             async for one in told:
                 yield one
@@ -318,8 +318,7 @@ class Engine:
     ) -> AsyncGenerator[ToldConsumer, None]:
         """Leases within the credit and does the steps, until these end; what is leased and not settled is given back
         when the generator is closed."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         stream = Consuming(
             order,
             steps,
@@ -371,31 +370,27 @@ class Engine:
 
     async def watch_messages(self, order: WatchOrder, *, budget_s: float) -> AsyncGenerator[Told, None]:
         """What becomes of messages, until all have ended: of each the latest, whenever the caller is ready for more."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         async with aclosing(self._watching.messages(order, budget_s=budget_s)) as stream:
             async for told in stream:
                 yield told
 
     async def watch_queue(self, queue: str, interval_s: float, *, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The queue's numbers, at once and then whenever they have changed, once in `interval_s` at most."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         async with aclosing(self._watching.queue(queue, interval_s, budget_s=budget_s)) as shown:
             async for told in shown:
                 yield told
 
     async def forecast(self, queue: str, *, budget_s: float) -> ToldQueue:
         """The queue's numbers now, for whoever asks again and again: the expected wait has a basis only then."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         return await self._forecasts.of(queue, budget_s=budget_s)
 
     async def watch_blocked(self, queue: str, producer: str, *, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
         """Where the blocked Put of this producer that has waited longest stands, on whatever process, until the queue
         is closed or deleted."""
-        if self._is_draining:
-            raise ShuttingDown("this process is going down")
+        self._check_serves()
         async with aclosing(self._watching.producer(queue, producer, budget_s=budget_s)) as places:
             async for told in places:
                 yield told
