@@ -17,7 +17,6 @@ class Tasks:
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
 
     def spawn(self, work: Awaitable[None], name: str) -> None:
         """Runs `work` until it ends or `close`."""
