@@ -186,6 +186,8 @@ async def test_the_further_away_the_store_is_the_more_long_calls_are_under_way(
     await settled()
     assert list(store.under_way) == ["5", "6"]
     link.drop_connections()  # to whatever is there by now
+    store.answer("5")  # by who was there before
+    await settled()
     await answer_short(1.0)
     calls += [call(link, f"more {number}", is_long=True) for number in range(20)]
     await settled()

@@ -299,10 +299,11 @@ async def test_who_watches_many_messages_counts_as_many_streams(lines: Open) -> 
         await call.read()
         return call
 
+    streams = [await watching(line)]
     with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
-        await watching_messages(line, ids)  # as 10
+        await watching_messages(line, ids[:128])  # as 9
     assert said.metadata == {"limit": "max_streams_per_connection"}
-    streams = [await watching_messages(line, ids[:-1])]  # as 9
+    streams += [await watching_messages(line, ids[:127])]  # as 8
     with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
         await watching(line)
     assert said.metadata == {"limit": "max_streams_per_connection"}
@@ -321,6 +322,20 @@ async def test_who_watches_many_messages_counts_as_many_streams(lines: Open) -> 
         return True
 
     await eventually(taken_again)
+
+
+async def test_who_watches_more_messages_than_there_are_streams_is_served_alone(lines: Open) -> None:
+    line = await lines()
+    await line.update(bound=0)
+    ids = [f"m{number}" for number in range(160)]  # as 11, of 9
+    await line.put(*(Message(id=one) for one in ids))
+    call: Any = line.stub.WatchPosition(
+        pb.WatchPositionRequest(queue=line.name, messages=pb.MessageIds(ids=ids)), timeout=60
+    )
+    await call.read()
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED):
+        await watching(line)
+    call.cancel()
 
 
 @both_ways

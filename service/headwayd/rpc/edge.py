@@ -91,6 +91,11 @@ class Gate:
         """How many more calls and streams may run; below 0 if more do than may."""
         return self._limits.max_running_calls - self._more_count - self.running_count - self.beside.count
 
+    @property
+    def most_of_one(self) -> int:
+        """As how many streams one may count: alone it may take all, else it would be told for ever to come again."""
+        return min(self._limits.max_streams, self._limits.max_streams_per_connection)
+
     def start_draining(self) -> None:
         """From now on new work is refused, and streams end, with SHUTTING_DOWN. Idempotent."""
         if self._is_draining:
@@ -332,7 +337,9 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
                 raise request.error
             large = request if type(request) is Large else None
             request = large.request if large else request
-            connection, count = context.peer(), stream_count(request) if name == _WATCHING_METHOD else 1
+            connection, count = context.peer(), 1
+            if name == _WATCHING_METHOD:
+                count = min(stream_count(request), gate.most_of_one)
             gate.admit_stream(connection, count)
             if large:  # it is there as long as the stream
                 gate.room.take(large.size)

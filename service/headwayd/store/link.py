@@ -223,7 +223,7 @@ class Link:
     def ended(self, pipeline: Pipeline, wire: Wire) -> None:
         """The connection is free."""
         self._busy.discard(wire)
-        if wire.took_s < self._way_s:
+        if wire.generation == self._generation and wire.took_s < self._way_s:  # else it led to who was there before
             self._way_s = wire.took_s
             self._most_long = min(_LEAST_LONG + int(self._way_s / _WAY_OF_ONE_S), _MOST_LONG)
         if wire.is_fit and wire.generation == self._generation:

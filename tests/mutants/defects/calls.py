@@ -46,7 +46,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="watched-messages-for-nothing",
         defect="However many messages one stream watches, it counts as one: many such take more than there is.",
         file="rpc/edge.py",
-        old="stream_count(request) if name == _WATCHING_METHOD else 1",
+        old="min(stream_count(request), gate.most_of_one)",
         new="1",
         test=WIRE + "test_limits.py::test_who_watches_many_messages_counts_as_many_streams",
     ),
