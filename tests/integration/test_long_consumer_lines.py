@@ -18,17 +18,19 @@ FIRST_PLACES = 10  # by the store's own steps
 GRACE_MS = 600_000
 # Of a step that passes over all places that are near: two for every 32 of them, in each of two walks; and what it does.
 MOST_COMMANDS = 4 * (KEPT_NEAR // 32 + 1) + 100
-HERE, GONE = "headway/here/1", "headway/gone/1"
+HERE, HUNG, GONE = "headway/here/1", "headway/hung/1", "headway/gone/1"
+OFFER_MS = 2_000  # as lua/include/queue.lua has it
 ONE, TWO, LAST, BACK, SECOND = (f"{HERE}#{MANY + n}" for n in range(5))
 
 
 @pytest.fixture(autouse=True)
 def here(desk: Desk) -> Iterator[None]:
-    """One process listens."""
+    """Two processes are heard, of which one does nothing."""
     with desk.raw.pubsub() as ear:  # type: ignore[no-untyped-call]
-        ear.subscribe(f"{PREFIX}{keys.WAKE_CHANNEL}{HERE}")
-        while (message := ear.get_message(timeout=5)) is not None and message["type"] != "subscribe":
-            pass
+        for process in (HERE, HUNG):
+            ear.subscribe(f"{PREFIX}{keys.WAKE_CHANNEL}{process}")
+            while (message := ear.get_message(timeout=5)) is not None and message["type"] != "subscribe":
+                pass
         yield
 
 
@@ -128,6 +130,19 @@ async def test_those_of_a_killed_process_are_dropped_in_steps_that_follow_each_o
     await desk.sweep()
     assert turn_to(desk) == ONE
     assert int(desk.raw.zcard(desk.key("consumers"))) == 1
+    assert await desk.is_sound()
+
+
+async def test_a_process_that_hangs_is_waited_for_once_however_many_of_it_wait(desk: Desk) -> None:
+    await desk.create()
+    stand(desk, [f"{HUNG}#{n}" for n in range(MANY)])
+    await ask(desk, ONE)
+    await desk.put(b"1")
+    assert turn_to(desk) == f"{HUNG}#0"
+    desk.at(OFFER_MS)
+    await desk.sweep()
+    assert turn_to(desk) == ONE
+    assert (await ask(desk, ONE)).deliveries
     assert await desk.is_sound()
 
 

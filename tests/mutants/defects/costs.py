@@ -611,6 +611,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=LONG_LINE + "test_those_of_a_killed_process_are_dropped_in_steps_that_follow_each_other",
     ),
     Mutant(
+        name="hung-waited-for-again",
+        defect="A process that hangs is waited for again for each thousand of its waiters.",
+        file=INCLUDE + "consumers.lua",
+        old="most = math.huge",
+        new="most = CHANGED_AT_ONCE",
+        test=LONG_LINE + "test_a_process_that_hangs_is_waited_for_once_however_many_of_it_wait",
+    ),
+    Mutant(
         name="not-looked-to-the-end-and-served",
         defect="Who asks while many that are gone stand before it is served before others who wait behind those.",
         file=INCLUDE + "consumers.lua",

@@ -120,17 +120,19 @@ end
 
 -- Calls those whose turn it is in the consumer line: as many as there are messages that can be leased. When the first
 -- of them lets its turn pass for OFFER_MS its process is taken for dead here, and its waiters are dropped; should it
--- live, they come back with their numbers. O(called), and what walk_consumers takes besides.
+-- live, they come back with their numbers. O(called), and what walk_consumers takes besides; if it hangs, O(dropped).
 local CALLED_AT_ONCE = 16
 local function call_consumers(S)
   local units = math.min(units_of(S), CALLED_AT_ONCE)
   local first = ''
   if units > 0 then
     if S.turn_at > S.now then set(S, 'turn_at', S.now) end   -- the clock has gone back: its time begins anew
+    local most = CHANGED_AT_ONCE
     if S.turn_to ~= '' and S.now - S.turn_at >= OFFER_MS and redis.call('ZREM', K.consumers, S.turn_to) == 1 then
       S.called = { [process_of(S.turn_to)] = false }
+      most = math.huge   -- the next step would hear of it again, and wait for it anew
     end
-    walk_consumers(S, nil, true, CHANGED_AT_ONCE, function(waiter)
+    walk_consumers(S, nil, true, most, function(waiter)
       if first == '' and not is_kept_place(waiter) then first = waiter end
       units = units - 1
       return units == 0
