@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from headwayd.domain.model import GetOrder
+from headwayd.domain.errors import PollTooSoon
+from headwayd.domain.hints import poll_hints
+from headwayd.domain.model import GetOrder, Policy
 from headwayd.domain.standing import Waiter
 from headwayd.engine.ports import GetStep, Wait
 from headwayd.store import keys
@@ -130,6 +132,50 @@ async def test_those_of_a_killed_process_are_dropped_in_steps_that_follow_each_o
     await desk.sweep()
     assert turn_to(desk) == ONE
     assert int(desk.raw.zcard(desk.key("consumers"))) == 1
+    assert await desk.is_sound()
+
+
+async def test_a_call_that_does_not_wait_is_told_to_go_on_until_they_are_dropped(desk: Desk) -> None:
+    await desk.create()
+    stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
+    await desk.put(b"1")
+    order = GetOrder(desk.name, lease_ms=HOUR_MS)
+    step = await desk.store.get(order, budget_s=BUDGET_S)
+    assert (len(step.deliveries), step.wait, step.left) == (0, Wait.LINE, 1)
+    while step.left and not step.deliveries:
+        step = await desk.store.get(order, budget_s=BUDGET_S)
+    assert [one.payload for one in step.deliveries] == [b"1"]
+    assert await desk.is_sound()
+
+
+async def test_whoever_is_there_ends_that(desk: Desk) -> None:
+    await desk.create()
+    stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
+    await ask(desk, ONE)
+    await desk.put(b"1")
+    order = GetOrder(desk.name, lease_ms=HOUR_MS)
+    steps = [await desk.store.get(order, budget_s=BUDGET_S)]
+    while steps[-1].left:
+        steps.append(await desk.store.get(order, budget_s=BUDGET_S))
+        assert len(steps) <= MANY // AT_ONCE
+    assert not any(step.deliveries for step in steps)
+
+
+async def test_a_poll_is_not_too_soon_while_they_are_dropped(desk: Desk) -> None:
+    policy = Policy(poll_base_ms=60_000, poll_max_ms=HOUR_MS)
+    await desk.create(poll_base_ms=policy.poll_base_ms, poll_max_ms=policy.poll_max_ms)
+    stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
+    order = GetOrder(desk.name, lease_ms=HOUR_MS, stands=True)
+    first = await desk.store.get(order, waiter=Waiter(ONE), budget_s=BUDGET_S)
+    waiter, hints = Waiter(ONE, first.number), poll_hints(policy, first.position)
+    await desk.store.keep_place(desk.name, waiter, "@1", hints, budget_s=BUDGET_S)
+    with pytest.raises(PollTooSoon):
+        await desk.store.get(order, waiter=Waiter(ONE, place="@1"), budget_s=BUDGET_S)
+    await desk.put(b"1")
+    step = await desk.store.get(order, waiter=Waiter(ONE, place="@1"), budget_s=BUDGET_S)
+    while step.left and not step.deliveries:
+        step = await desk.store.get(order, waiter=Waiter(ONE, step.number), budget_s=BUDGET_S)
+    assert [one.payload for one in step.deliveries] == [b"1"]
     assert await desk.is_sound()
 
 

@@ -619,6 +619,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test=LONG_LINE + "test_a_process_that_hangs_is_waited_for_once_however_many_of_it_wait",
     ),
     Mutant(
+        name="not-looked-to-the-end-and-empty",
+        defect="A Get without wait answers empty where many that are gone stand before it, and nobody else.",
+        file=LUA + "get.lua",
+        old="'line', S.is_walk_cut end",
+        new="'line', false end",
+        test=LONG_LINE + "test_a_call_that_does_not_wait_is_told_to_go_on_until_they_are_dropped",
+    ),
+    Mutant(
+        name="not-looked-to-the-end-and-too-soon",
+        defect="Who polls while many that are gone stand before it has a strike, though it could be served.",
+        file=INCLUDE + "stands.lua",
+        old=" and not S.is_walk_cut) then",
+        new=") then",
+        test=LONG_LINE + "test_a_poll_is_not_too_soon_while_they_are_dropped",
+    ),
+    Mutant(
         name="not-looked-to-the-end-and-served",
         defect="Who asks while many that are gone stand before it is served before others who wait behind those.",
         file=INCLUDE + "consumers.lua",

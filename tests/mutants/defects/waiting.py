@@ -279,7 +279,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="newcomer-overtakes",
         defect="Whoever asks first is served first, whoever stands in line.",
         file=LUA + "get.lua",
-        old="if ahead >= units then wait = 'line' end",
+        old="if ahead >= units then wait, stands_more = 'line', S.is_walk_cut end",
         new="ahead = 0",
         test=LINE_MODEL,
     ),

@@ -24,10 +24,10 @@
 --        holder, random part of the nonces, next due, number in line, position in line, length of the line, limit,
 --        poll_base, poll_per_position and poll_max of the policy, '1' if a waiter stood no longer there, how many more
 --        could be leased after what was given (1 if that was given before, and if nothing was because many that had
---        expired stood before), how many messages are for the first who asks, then number and position in line of each
---        of the others and how many are for it ('count number position count …'; 'wait' is then that of those who got
---        nothing), how many leases have ended, how many were not acked at their first attempt, then number (from 1 on),
---        status and failures of each of those, then '0' and for each message:
+--        expired, or many waiters that are gone, stood before), how many messages are for the first who asks, then
+--        number and position in line of each of the others and how many are for it ('count number position count …';
+--        'wait' is then that of those who got nothing), how many leases have ended, how many were not acked at their
+--        first attempt, then number (from 1 on), status and failures of each of those, then '0' and for each message:
 --        ticket, attempt, put at, made id, deadline, element; or, if all are leased for the first time and their tickets
 --        follow each other: the first ticket, deadline, how many were put when ('count ms count ms …'), and elements. If
 --        these are told in one piece the ticket is below 0, and behind the times are how many they are, how many bytes
@@ -143,6 +143,7 @@ for i, ask in ipairs(me.number ~= 0 and asks or {}) do
   local is_new = ask.waiter ~= '' and redis.call('ZADD', K.consumers, 'NX', ask.number, ask.waiter) == 1
   if is_new and (i > 1 or ARGV[10] ~= '0') then was_dropped = true end
 end
+local stands_more = false   -- behind as many as had expired, or been withdrawn, or were gone, and one step takes away
 if L.given > 0 then
   wait = ''
 elseif is_over then
@@ -163,7 +164,7 @@ elseif redis.call('EXISTS', K.consumers) == 1 then
   if ahead > 0 and ended > 0 then
     ahead = math.min(ahead, units - (OTHERS > 0 and deal(units, ahead) or math.min(ended, units)))
   end
-  if ahead >= units then wait = 'line' end
+  if ahead >= units then wait, stands_more = 'line', S.is_walk_cut end
 else
   S.is_line_empty = true
 end
@@ -182,7 +183,6 @@ local function asked_for()
   return most
 end
 
-local stands_more = false   -- behind as many as had expired, or been withdrawn, and one step takes away
 if status == T.OK and wait == '' and L.given == 0 then
   local lease_ms = tonumber(ARGV[5])
   if lease_ms == 0 then lease_ms = math.min(policy_of(S, 'lease_ms'), MAX_LEASE_MS) end

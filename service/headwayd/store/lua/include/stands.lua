@@ -85,13 +85,14 @@ local function kept_place(place)
 end
 
 -- Somebody comes back to its place, of which that is `kept`. Returns nil; or why it cannot, and how many ms it is too
--- early. Whoever comes when something can be leased for it (`units` in all; nil: in any case) is never too early, nor is
--- who does not poll. O(log n).
+-- early. Whoever comes when something can be leased for it (`units` in all; nil: in any case), or when more are gone of
+-- those before it than one step takes away, is never too early, nor is who does not poll. O(log n), and what
+-- walk_consumers takes.
 local function come_back(S, place, kept, units)
   local min_at, max_at, strikes = times_of(S, place, kept)
   max_at = text_of(max_at)
   local early = min_at - policy_of(S, 'poll_tolerance_ms') - S.now
-  if early > 0 and units and (units == 0 or count_ahead(S, place, units) >= units) then
+  if early > 0 and units and (units == 0 or count_ahead(S, place, units) >= units and not S.is_walk_cut) then
     strikes = strikes + 1
     if strikes >= policy_of(S, 'poll_strikes') then
       forget_place(place)
