@@ -11,8 +11,16 @@ import pytest
 
 from harness import eventually
 from headwayd.domain.bare import BareMessages
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, QueueDeleted, QueueFull, RoleInUse, ShuttingDown
-from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome
+from headwayd.domain.errors import (
+    HeadwayError,
+    OutcomeUnknown,
+    QueueDeleted,
+    QueueFull,
+    RoleInUse,
+    ShuttingDown,
+    StoreUnavailable,
+)
+from headwayd.domain.model import NewMessage, PutCode, PutOrder, PutOutcome, refused
 from headwayd.engine.leaving import ON_ITS_WAY_S
 from headwayd.engine.lines import Lines
 from headwayd.engine.ports import PutStep, Store, Wait
@@ -39,6 +47,7 @@ class FullStore:
         self.wait = Wait.ROOM
         self.room = 0
         self.trouble: HeadwayError | None = None
+        self.cut_by: HeadwayError | None = None  # of what is put in several steps, when the first is done
         self.goes_on = asyncio.Event()
         self.goes_on_with: dict[bytes, asyncio.Event] = {}  # by its first payload
 
@@ -60,6 +69,9 @@ class FullStore:
         if self.trouble is not None:
             raise self.trouble
         outcomes: list[PutOutcome] = []
+        if self.cut_by is not None:
+            outcomes = [PutOutcome(PutCode.KEPT, messages[0].id), *refused(messages[1:], self.cut_by)]
+            return PutStep(outcomes, Wait.MORE, line_ticket)
         for message in messages:
             if self.room:
                 self.room -= 1
@@ -274,6 +286,37 @@ async def test_nor_by_a_try_of_which_nothing_is_known(putting: Putting, lines: L
     call = await tried(putting, lines, store)
     store.trouble = OutcomeUnknown("silent")
     await gone(call, store)
+    await eventually(lambda: store.left_at >= store.answered_at + ON_ITS_WAY_S)
+
+
+async def test_who_is_cut_off_between_two_steps_does_not_stand_in_line_any_more(
+    putting: Putting, lines: Lines, store: FullStore
+) -> None:
+    call = await tried(putting, lines, store)
+    assert "here#1" in store.standing
+    store.cut_by = StoreUnavailable("nobody answers", metadata={"cause": "SILENT"})
+    store.goes_on.set()
+    assert codes(await call) == [PutCode.KEPT, PutCode.REFUSED]
+    await eventually(lambda: "here#1" not in store.standing)
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["later", "first"])
+@pytest.mark.parametrize("goes_away", [False, True], ids=["", "goes away"])
+async def test_nor_by_a_step_of_which_nothing_is_known(
+    putting: Putting, lines: Lines, store: FullStore, *, is_first: bool, goes_away: bool
+) -> None:
+    if is_first:
+        order = KNOWN._replace(messages=[*KNOWN.messages, *KNOWN.messages], all_or_nothing=True, wait_ms=60_000)
+        call = asyncio.create_task(putting.put(order, budget_s=BUDGET_S))
+        await eventually(lambda: store.steps)
+    else:
+        call = await tried(putting, lines, store)
+    store.cut_by = OutcomeUnknown("silent")
+    if goes_away:
+        await gone(call, store)
+    else:
+        store.goes_on.set()
+        assert codes(await call) == [PutCode.KEPT, PutCode.REFUSED]
     await eventually(lambda: store.left_at >= store.answered_at + ON_ITS_WAY_S)
 
 

@@ -45,7 +45,7 @@ class Wait(Enum):
     ROOM = "room"  # the line is full, or other producers wait before
     ROLE = "role"  # a foreign client holds the role
     PAUSED = "paused"  # an administrator paused the queue
-    MORE = "more"  # the rest is for another step, which the store takes by itself
+    MORE = "more"  # the rest is for another step, which the store takes by itself; told where that failed
 
 
 class PutStep(NamedTuple):

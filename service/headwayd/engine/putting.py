@@ -65,6 +65,11 @@ class _Waiter:
         return any(outcome.code in _ACCEPTED for outcome in self.outcomes)
 
     @property
+    def cut_by(self) -> HeadwayError | None:
+        """What ended its last try between two steps of the store: then it may stand in line, with nothing left."""
+        return self.outcomes[-1].error if self.last is not None and self.last.wait is Wait.MORE else None
+
+    @property
     def blocked(self) -> BlockedPut:
         """As it stands in that line."""
         return BlockedPut(
@@ -259,6 +264,8 @@ class Putting:
         is_all_done = await self._first_try(order, waiter) if share is None else waiter.note(*share[:2])
         if not is_all_done and order.wait_ms:
             await self._wait(order, waiter)
+        if waiter.cut_by is not None:
+            self._leave(order.queue, waiter)
         if waiter.rest:
             waiter.cut_off(_why_it_waits(order.queue, waiter))
         return waiter.outcomes
@@ -346,7 +353,7 @@ class Putting:
         if ended.cancelled():
             return
         error = ended.exception()
-        if isinstance(error, OutcomeUnknown) or (error is None and not ended.result()):
+        if isinstance(error, OutcomeUnknown) or (error is None and (waiter.cut_by or not ended.result())):
             self._leave(queue, waiter, error)
 
     async def _leave_behind(self, line: Line, queue: str, waiter: _Waiter) -> None:
@@ -357,7 +364,7 @@ class Putting:
     def _leave(self, queue: str, waiter: _Waiter, error: BaseException | None = None) -> None:
         """Sees to it that it stands there no more, though its last try, if nothing is known of that, may come late."""
         if waiter.name:
-            is_on_its_way = isinstance(error, OutcomeUnknown)
+            is_on_its_way = isinstance(error or waiter.cut_by, OutcomeUnknown)
             self._spawn(self._leave_line(queue, waiter.name, ON_ITS_WAY_S if is_on_its_way else 0), f"leave:{queue}")
 
     async def _leave_line(self, queue: str, name: str, after_s: float) -> None:

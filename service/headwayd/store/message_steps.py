@@ -105,7 +105,8 @@ class MessageSteps(Asking):
     async def _put_rest(
         self, queue: str, messages: Sequence[NewMessage], heading: Sequence[Argument], step: PutStep, *, until: float
     ) -> PutStep:
-        """Goes on behind the first step. Whatever ends it is what befell those that were left."""
+        """Goes on behind the first step. Whatever ends it is what befell those that were left, and then the step says
+        MORE: who had a place in line may have it yet."""
         loop, outcomes = asyncio.get_running_loop(), list(step.outcomes)
         while step.wait is Wait.MORE:
             rest = messages[len(outcomes) :]
@@ -114,7 +115,7 @@ class MessageSteps(Asking):
             except NotThere:
                 raise QueueDeleted.of(queue) from None
             except HeadwayError as error:
-                step = step._replace(outcomes=refused(rest, error), wait=Wait.NOTHING)
+                return step._replace(outcomes=[*outcomes, *refused(rest, error)])
             outcomes += step.outcomes
         return step._replace(outcomes=outcomes)
 

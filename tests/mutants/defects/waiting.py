@@ -510,6 +510,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_putting.py::test_who_goes_away_while_it_is_tried_does_not_stand_in_line_by_that",
     ),
     Mutant(
+        name="cut-off-between-two-steps-and-stands-on",
+        defect="A Put in several steps that ends between two of them stands on in the producer line.",
+        file="engine/putting.py",
+        old="if waiter.cut_by is not None:",
+        new="if False:",
+        test="tests/unit/test_putting.py::test_who_is_cut_off_between_two_steps_does_not_stand_in_line_any_more",
+    ),
+    Mutant(
         name="drained-before-is-an-error",
         defect="A stream that comes to stand when the queue is drained already ends with an error.",
         file="engine/standing/standing.py",
