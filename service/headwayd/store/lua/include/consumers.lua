@@ -66,8 +66,8 @@ end
 
 -- Goes over the consumer line from its head on; those who are gone are dropped, those who are absent passed over or put
 -- away. Calls visit(waiter) for each that is present, and for `me`; true ends the walk. `calls`: whom it comes to is
--- called. When it has dropped and put away `most` it leaves the rest to a step that comes at once, and returns true.
--- O(visited + KEPT_NEAR + most).
+-- called. When it has dropped and put away `most` (CHANGED_AT_ONCE, or all) it leaves the rest to a step that comes at
+-- once, and returns true. O(visited + KEPT_NEAR + most).
 local LOOK_AT, CHANGED_AT_ONCE = 32, 1000
 local function walk_consumers(S, me, calls, most, visit)
   local has_places = S.standing > 0 and has_extra(S, K.place_at)
