@@ -87,6 +87,32 @@ async def test_an_id_names_what_headway_put_under_it(
     assert b"ours" not in [delivery.payload for delivery in left]
 
 
+async def test_an_id_names_what_headway_put_under_it_where_both_are_acked_at_once(desk: Desk) -> None:
+    frame = await frame_of(desk, b"theirs")
+    await desk.create()
+    put_by_another(desk, frame)
+    await desk.put(b"ours", ids=[NAME])
+    twins = await desk.take(2)
+    assert [twin.payload for twin in twins] == [b"theirs", b"ours"]
+    assert await desk.ack(*(twin.lease for twin in twins)) == ["ACKED", "ACKED"]
+    [same] = (await desk.put(b"ours", ids=[NAME], on_duplicate=OnDuplicate.KEEP)).outcomes
+    [other] = (await desk.put(b"theirs", ids=[NAME], on_duplicate=OnDuplicate.KEEP)).outcomes
+    assert (same.code, same.body_differs) == (PutCode.KEPT, False)
+    assert (other.code, other.body_differs) == (PutCode.KEPT, True)
+    assert await desk.is_sound()
+
+
+async def test_an_id_that_came_with_two_frames_names_the_first_where_both_are_acked_at_once(desk: Desk) -> None:
+    frames = [await frame_of(desk, b"first"), await frame_of(desk, b"second")]
+    await desk.create()
+    for frame in frames:
+        put_by_another(desk, frame)
+    assert await desk.ack(*(twin.lease for twin in await desk.take(2))) == ["ACKED", "ACKED"]
+    [outcome] = (await desk.put(b"first", ids=[NAME], on_duplicate=OnDuplicate.KEEP)).outcomes
+    assert (outcome.code, outcome.body_differs) == (PutCode.KEPT, False)
+    assert await desk.is_sound()
+
+
 async def acked_with_a_result(desk: Desk, twin: Delivery) -> None:
     [result] = await desk.store.ack(desk.name, [twin.lease], result=b"42", budget_s=BUDGET_S)
     assert result.settled.name == "ACKED"

@@ -115,6 +115,18 @@ async def test_no_more_ids_are_remembered_than_there_is_room_for(
         assert await desk.is_sound()
 
 
+async def test_no_more_ids_are_remembered_than_there_is_room_for_where_many_end_at_once(
+    store_server: StoreServer, request: pytest.FixtureRequest
+) -> None:
+    limits = "local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 1000, 10\n"
+    async with desk_at(store_server, queue_of(request), limits=limits) as desk:
+        await desk.create(dedupe_window_ms=HOUR_MS)
+        await desk.put(*(b"%d" % n for n in range(40)), ids=[f"id-{n}" for n in range(40)])
+        assert await desk.ack(*(delivery.lease for delivery in await desk.take(40))) == ["ACKED"] * 40
+        assert desk.raw.hlen(desk.key("ids")) == desk.raw.zcard(desk.key("forget")) == 10
+        assert await desk.is_sound()
+
+
 async def test_an_id_that_lives_again_is_not_forgotten_by_its_old_end(desk: Desk) -> None:
     await desk.create(dedupe_window_ms=2_000, remember_ms=0)
     await desk.put(b"x", ids=["a"])

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from operator import mul
 
 MAGIC = b"\xf5HW\x01"
 _HEADER = struct.Struct(">4sQHIIH")
+_WEIGHTS = range(1, 23)  # of the bytes before the check
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Element:
 
 
 def _check(header: bytes) -> int:
-    return sum(i * byte for i, byte in enumerate(header[:22], start=1)) % 65521
+    return int(sum(map(mul, _WEIGHTS, header)) % 65521)
 
 
 def read(element: bytes) -> Element:

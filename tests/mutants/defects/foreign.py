@@ -191,8 +191,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="id-of-a-foreign-frame-forgotten",
         defect="The id in a frame that a foreign client put is not known when its message was acked.",
         file=INCLUDE + "settle.lua",
-        old="has_ids or has_flag(record.flags, FLAG.NAMED)",
-        new="has_ids",
+        old="if not elements and has_flag(known_record.flags, FLAG.NAMED) then",
+        new="if false then",
         test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
     ),
     Mutant(

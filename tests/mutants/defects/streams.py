@@ -11,8 +11,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="done-without-its-result",
         defect="Where the id is known for longer than the result, a message is told DONE as if it had had none.",
         file=INCLUDE + "names.lua",
-        old="local had_result = result ~= '' and '0' or ''",
-        new="local had_result = ''",
+        old="(ending.result ~= '' and '0' or '')",
+        new="''",
         test=WIRE
         + "test_watch_position.py::test_done_is_told_no_longer_than_its_result_though_the_id_is_known_for_longer",
     ),

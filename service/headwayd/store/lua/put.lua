@@ -47,7 +47,7 @@ if not is_life(S, ARGV[9]) then return refuse(T.QUEUE_DELETED) end
 if S.closed then return refuse(T.QUEUE_CLOSED) end
 for i = 1, IS_PLAIN and 0 or COUNT do
   local when = field(i, 2)
-  local is_instant = string.sub(when, 1, 1) == 'a'
+  local is_instant = string.byte(when) == 97   -- 'a'
   if is_instant and tonumber(string.sub(when, 2)) > S.now + MAX_DELAY_MS then return refuse(T.TOO_FAR, i) end
 end
 
@@ -58,6 +58,8 @@ local function room() return has_turn and room_of(S) or 0 end
 local is_held = not role_is_free('producer')
 if is_held then wait, holder = 'role', holder_of('producer') end
 
+local may_begin = not is_held
+
 local function due_of(when)
   if when == '' then return 0 end
   local at = tonumber(string.sub(when, 2))
@@ -65,9 +67,25 @@ local function due_of(when)
   return at > S.now and at or 0
 end
 
+-- Ids that nothing is known of: mostly all, so they are looked for together. Not made ones, which are found otherwise.
+local unknown = {}
+if not IS_PLAIN and may_begin then
+  local ids = {}
+  for i = 1, COUNT do
+    local id = field(i, 1)
+    if id ~= '' and is_given(id) then ids[#ids + 1] = id end
+  end
+  for i, at in ipairs(fields_of(K.ids, ids)) do
+    if not at then unknown[ids[i]] = true end
+  end
+end
+local function take(id)
+  if unknown[id] then unknown[id] = nil else take_name(id) end
+end
+
 -- What is known of an id: as find_name says, but nil if it is finished and its window is over.
 local function known(id)
-  if id == '' then return nil end
+  if id == '' or unknown[id] then return nil end
   local state, ref, mark, finished_at, digest = find_name(S, id)
   if state == 'l' then untie_with(S, ref) end
   if state ~= 'f' then return state, ref end
@@ -76,7 +94,6 @@ local function known(id)
   return nil
 end
 
-local may_begin = not is_held
 if ARGV[7] == '1' and may_begin then
   local needed, in_batch = IS_PLAIN and COUNT or 0, {}
   for i = 1, IS_PLAIN and 0 or COUNT do
@@ -148,21 +165,21 @@ local function remove_old(state, ref)
   add(S, 'n_withdrawn', 1)
 end
 
-local default_ttl
+local default_expiry
 local function expiry_of(ttl)
-  ttl = tonumber(ttl)
-  if ttl == 0 then
-    default_ttl = default_ttl or policy_of(S, 'time_to_live_ms')
-    ttl = default_ttl
+  if ttl ~= '0' then return S.now + tonumber(ttl) end
+  if not default_expiry then
+    local default_ms = policy_of(S, 'time_to_live_ms')
+    default_expiry = default_ms > 0 and S.now + default_ms or 0
   end
-  return ttl > 0 and S.now + ttl or 0
+  return default_expiry
 end
 
 if HAVE_JOINED then
   accepted, done, bytes = COUNT, COUNT, tonumber(ARGV[11])
   join_bare(S, COUNT, 0)
 elseif may_begin and IS_PLAIN then
-  local expires_at, byte = expiry_of(0), string.byte
+  local expires_at, byte = expiry_of('0'), string.byte
   done = math.min(COUNT, room())
   for i = 11, 10 + done do
     if byte(ARGV[i]) == MAGIC_BYTE then ARGV[i] = make_element('', '', ARGV[i], S.now) end
@@ -174,8 +191,8 @@ elseif may_begin and IS_PLAIN then
 end
 
 for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
-  local id, due = field(i, 1), due_of(field(i, 2))
-  local headers, payload = field(i, 4), field(i, 5)
+  local at = 10 + FIELDS * (i - 1)
+  local id, due, headers, payload = ARGV[at + 1], due_of(ARGV[at + 2]), ARGV[at + 4], ARGV[at + 5]
   local element, state, ref, digest
   if id ~= '' then
     if joining_names[id] then flush() end
@@ -197,7 +214,7 @@ for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
     except(i, code, state == 'w' and ref or '0', state == 'w' and position_of(S, ref) or 0)
   else
     element = make_element(id, headers, payload, S.now)
-    local expires_at = expiry_of(field(i, 3))
+    local expires_at = expiry_of(ARGV[at + 3])
     if replaces and state == 'w' and due == 0 then
       local record = new_record(S.now)
       record.expires_at = expires_at
@@ -210,7 +227,7 @@ for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
         is_explicit = true
         remove_old(state, ref)
       end
-      if id ~= '' then take_name(id) end
+      if id ~= '' then take(id) end
       local record = new_record(S.now)
       record.expires_at = expires_at
       if id == '' then record.id = '~' .. S.gen .. '-d' .. text_of(S.seq + 1) end
@@ -225,7 +242,7 @@ for i = 1, may_begin and not IS_PLAIN and COUNT or 0 do
         remove_old(state, ref)
       end
       if id ~= '' then
-        take_name(id)
+        take(id)
         joining_names[id] = true
       end
       joining[#joining + 1] = { element = element, name = id, expires_at = expires_at,

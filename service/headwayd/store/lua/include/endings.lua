@@ -30,6 +30,8 @@ end
 -- the rest of an ack.
 local function page_prefixes() return { [MARK.DONE] = 'p', [MARK.WITHDRAWN] = 'w', [MARK.EXPIRED] = 'x' } end
 
+local function has_pages(mark) return mark == MARK.DONE or mark == MARK.WITHDRAWN or mark == MARK.EXPIRED end
+
 -- The pages of a mark that this call has looked at, and which it looked at last.
 local function bits_of(S, mark)
   S.bits = S.bits or {}

@@ -31,8 +31,11 @@ end
 local function set_fields(key, pairs_list)
   each_chunk(pairs_list, 2 * CHUNK, function(part) redis.call('HSET', key, unpack(part)) end)
 end
+-- Returns how many of the members are new.
 local function add_members(key, pairs_list)
-  each_chunk(pairs_list, 2 * CHUNK, function(part) redis.call('ZADD', key, unpack(part)) end)
+  local added = 0
+  each_chunk(pairs_list, 2 * CHUNK, function(part) added = added + redis.call('ZADD', key, unpack(part)) end)
+  return added
 end
 local function push_tail(elements)
   if #elements > 0 and #elements <= CHUNK then return redis.call('LPUSH', K.q, unpack(elements)) end

@@ -39,7 +39,7 @@ local function padded(seq) return string.format('%015.0f', seq) end
 
 -- Remembers how the message with this reference ended, or that its last lease has no say any more. O(log n).
 local function remember(S, ref, record, mark, result)
-  local is_plain = result == '' and page_prefixes()[mark] and string.byte(ref) ~= 100
+  local is_plain = result == '' and has_pages(mark) and string.byte(ref) ~= 100
   if is_plain and mark == MARK.DONE then
     is_plain = record.failures == 0 and not has_flag(record.flags, FLAG.RELEASED)
   elseif is_plain then
@@ -66,49 +66,91 @@ end
 
 -- Whether the name stands for the message with this reference, or for none. It is another's where a foreign client put a
 -- frame, whose id nobody has asked for. O(1).
-local function is_name_of(name, ref)
-  local at = redis.call('HGET', K.ids, name)
+local function is_of(at, ref)
   return not at or at == ref or string.sub(at, 2) == ref   -- of what is delayed the reference begins with 'd', too
 end
+local function is_name_of(name, ref) return is_of(redis.call('HGET', K.ids, name), ref) end
 
--- The message with this name is finished, with this result: the name still counts as known for the dedupe window, and
--- tells the outcome for `remember_ms`, or for as long as it is known if there was no result. O(log n).
-local function finish_name(S, name, ref, mark, element, result)
-  if name == '' or not is_name_of(name, ref) then return end
-  local keep_ms = policy_of(S, 'remember_ms')
-  local digest = ''
-  if is_given(name) then
-    keep_ms = math.max(keep_ms, policy_of(S, 'dedupe_window_ms'))
-    digest = element and digest_of(element) or ''
+-- Messages that end in the same way, with the same result, and whose names are finished together: finish_names.
+local function new_ending(mark, result)
+  return { mark = mark, result = result, names = {}, refs = {}, digests = {}, made_ms = 0, given_ms = 0 }
+end
+-- One of them, with its element if that is known. Where it was read just now it is not read again for its digest.
+local function note_ended(S, ending, name, ref, element)
+  if name == '' then return end
+  local names = ending.names
+  local at = #names + 1
+  if at == 1 then
+    ending.made_ms = policy_of(S, 'remember_ms')
+    ending.given_ms = math.max(ending.made_ms, policy_of(S, 'dedupe_window_ms'))
   end
-  if keep_ms == 0 then
-    redis.call('HDEL', K.ids, name)
-    return
+  local is_kept = element and element ~= '' and ending.given_ms > 0 and is_given(name)
+  names[at], ending.refs[at], ending.digests[at] = name, ref, is_kept and digest_of(element) or ''
+end
+
+-- More names are remembered than may be: those of the oldest go, but not more than four for each that was added: some
+-- may have been taken anew since this step counted them. O(k log n).
+local function forget_oldest(S, added)
+  S.n_finished = redis.call('ZCARD', K.forget)
+  local over = math.max(0, S.n_finished - MAX_REMEMBERED_IDS)
+  local oldest = over > 0 and redis.call('ZRANGE', K.forget, 0, math.min(over, 4 * added) - 1) or {}
+  remove_fields(K.ids, oldest)
+  remove_members(K.forget, oldest)
+  S.n_finished = S.n_finished - #oldest
+end
+
+-- Messages with these names are finished: the names still count as known for the dedupe window, and tell the outcome
+-- for `remember_ms`, or for as long as they are known if there was no result. O(k log n).
+local function finish_names(S, ending)
+  local names, refs = ending.names, ending.refs
+  if not names[1] then return end
+  local start = 'f' .. ending.mark .. (ending.result ~= '' and '0' or '') .. text_of(S.now) .. ':'
+  local told, untils, gone, finished, n = {}, {}, {}, {}, 0
+  for i, at in ipairs(fields_of(K.ids, names)) do
+    local name, ref = names[i], refs[i]
+    if is_of(at, ref) and not finished[name] then   -- a foreign client may have put it twice
+      finished[name] = true
+      local keep_ms = is_given(name) and ending.given_ms or ending.made_ms
+      if keep_ms == 0 then
+        gone[#gone + 1] = name
+      else
+        told[n + 1], told[n + 2] = name, start .. ref .. ':' .. ending.digests[i]
+        untils[n + 1], untils[n + 2] = S.now + keep_ms, name
+        n = n + 2
+        tidy_by(S, S.now + keep_ms)
+      end
+    end
   end
-  local had_result = result ~= '' and '0' or ''
-  redis.call('HSET', K.ids, name, 'f' .. mark .. had_result .. text_of(S.now) .. ':' .. ref .. ':' .. digest)
-  local added = redis.call('ZADD', K.forget, S.now + keep_ms, name)
-  tidy_by(S, S.now + keep_ms)
-  -- At most so many: some may have been taken anew since this step counted them.
+  remove_fields(K.ids, gone)
+  if n == 0 then return end
+  set_fields(K.ids, told)
+  local added = add_members(K.forget, untils)
   S.n_finished = S.n_finished and S.n_finished + added or redis.call('ZCARD', K.forget)
-  if S.n_finished > MAX_REMEMBERED_IDS then
-    S.n_finished = redis.call('ZCARD', K.forget)
-    local over = math.max(0, S.n_finished - MAX_REMEMBERED_IDS)
-    local oldest = over > 0 and redis.call('ZRANGE', K.forget, 0, math.min(over, 4) - 1) or {}
-    remove_fields(K.ids, oldest)
-    remove_members(K.forget, oldest)
-    S.n_finished = S.n_finished - #oldest
+  if S.n_finished > MAX_REMEMBERED_IDS then forget_oldest(S, n / 2) end
+end
+
+-- The same for one message. O(log n).
+local function finish_name(S, name, ref, mark, element, result)
+  local ending = new_ending(mark, result)
+  note_ended(S, ending, name, ref, element)
+  finish_names(S, ending)
+end
+
+-- The message is at an end; its name is finished with those of its ending, whose caller does that. O(log n).
+local function end_message(S, ref, record, element, ending)
+  local name, mark, result = name_of(element, record), ending.mark, ending.result
+  if S.watched_until > S.now then tell(S, 'E', ref, mark .. ' ' .. result) end
+  note_ended(S, ending, name, ref, element)
+  if name == '' or mark == MARK.DONE or (record and record.nonce ~= NO_NONCE) then
+    remember(S, ref, record, mark, result)
   end
 end
 
 -- The message is at an end. O(log n).
 local function finish(S, ref, record, element, mark, result)
-  local name = name_of(element, record)
-  tell(S, 'E', ref, mark .. ' ' .. result)
-  finish_name(S, name, ref, mark, element, result)
-  if name == '' or mark == MARK.DONE or (record and record.nonce ~= NO_NONCE) then
-    remember(S, ref, record, mark, result)
-  end
+  local ending = new_ending(mark, result)
+  end_message(S, ref, record, element, ending)
+  finish_names(S, ending)
 end
 
 -- How the message with this reference ended, as far as x:acked knows: mark and result; nil.

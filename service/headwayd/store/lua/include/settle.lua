@@ -102,8 +102,9 @@ local function ack_leases(S, from, count, result, reply)
     reply[at + 1], reply[at + 2], reply[at + 3] = i, status, failures
     exceptions = exceptions + 1
   end
+  local ending = new_ending(MARK.DONE, result)
   local function end_of(i, ticket, record, element)
-    finish(S, ticket, record, element, MARK.DONE, result)
+    end_message(S, ticket, record, element, ending)
     if record.failures > 0 then except(i, T.ACKED, record.failures) end
   end
   local function end_late(i, ticket, nonce)
@@ -119,6 +120,14 @@ local function ack_leases(S, from, count, result, reply)
   local done = bits_of(S, MARK.DONE)
   local has_holders, has_ids = holders_and_ids()
   local ends = has_holders and {} or nil   -- only then it matters whose they were
+  local function note_end(number, step, count)
+    local last = ends[#ends]
+    if last and last.step == step then
+      last.at, last.count = number, last.count + count
+    else
+      ends[#ends + 1] = { at = number, step = step, count = count }
+    end
+  end
   -- What is in a bundle has no id, and no attempt of it failed.
   local function ack_bundled(bundle, nonce, before, run, first, at)
     local settled, changed, left, last = bundle.settled, {}, bundle.left, before + run
@@ -147,19 +156,20 @@ local function ack_leases(S, from, count, result, reply)
     if left > 0 then bundle.settled = with_bytes(settled, changed) end
     shrink(S, bundle, left)
     if left > 0 then untie_if_sparse(S, bundle) end
-    if ends then ends[#ends + 1] = { at = last, step = bundle.step, count = acked } end
+    if ends then note_end(last, bundle.step, acked) end
     ended = ended + acked
   end
 
   local tickets, generations, nonces, numbers = named_leases(S, from, count, result == '' and ack_bundled or nil)
   local records = fields_of(K.lease, tickets)
   local is_plain = result == '' and not has_ids   -- with ids the elements are looked at
+  local elements = has_ids and fields_of(K.body, tickets)
   -- Messages that were put together and leased together have the same record, so it is looked at but once.
-  local known, known_nonce, is_known_fresh
+  local known, known_nonce, is_known_fresh, known_record, known_step
   for i = 1, #tickets do
     local ticket, packed, nonce = tickets[i], records[i], nonces[i]
     if packed and packed ~= known then
-      known, known_nonce, is_known_fresh = packed, nonce_of(packed), is_fresh(packed)
+      known, known_nonce, is_known_fresh, known_record, known_step = packed, nonce_of(packed), is_fresh(packed), nil, nil
     end
     if generations[i] ~= S.gen then
       except(numbers[i], T.GONE, 0)
@@ -168,14 +178,21 @@ local function ack_leases(S, from, count, result, reply)
         if is_watched then tell(S, 'E', ticket, MARK.DONE .. ' ') end
         set_bit(S, done, ticket)
       else
-        local record = unpack_record(packed)
-        local is_named = has_ids or has_flag(record.flags, FLAG.NAMED)   -- x:ids lacks what foreign clients put
-        end_of(numbers[i], ticket, record, is_named and redis.call('HGET', K.body, ticket) or '')
+        known_record = known_record or unpack_record(packed)
+        local element = elements and elements[i] or ''
+        if not elements and has_flag(known_record.flags, FLAG.NAMED) then   -- x:ids lacks what foreign clients put
+          element = redis.call('HGET', K.body, ticket)
+        end
+        end_of(numbers[i], ticket, known_record, element)
       end
       seen[ticket] = true
       ended, dropped = ended + 1, dropped + 1
       tickets[dropped] = ticket
-      if ends then ends[#ends + 1] = { at = numbers[i], step = owned_as(packed, ticket), count = 1 } end
+      if ends then
+        known_step = known_step or owned_as(packed, ticket)
+        note_end(numbers[i], known_step, 1)
+        if #known_step > 16 then known_step = nil end   -- it has the ticket in it
+      end
     elseif packed and not seen[ticket] then
       except(numbers[i], T.STALE, 0)
     else
@@ -183,6 +200,7 @@ local function ack_leases(S, from, count, result, reply)
     end
   end
   for i = #tickets, dropped + 1, -1 do tickets[i] = nil end
+  finish_names(S, ending)
   if ends and #ends > 0 then end_turns(S, ends, true) end
   forget_leases(S, tickets)
   local acked = ended + late_count
