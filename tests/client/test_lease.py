@@ -218,7 +218,7 @@ async def test_block_whose_lease_was_lost_raises_stale(
     await queue.put(b"x")
     lost = asyncio.Event()
     response = await queue.get()
-    lease = Lease(queue, response.deliveries[0], span=timedelta(milliseconds=90), on_end=lost.set)
+    lease = Lease(queue, response.deliveries[0], span=timedelta(milliseconds=90), on_end=lambda _: lost.set())
 
     async def work_on_it() -> None:
         async with lease:

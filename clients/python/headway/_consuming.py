@@ -43,7 +43,7 @@ class Consumer:
         lease: timedelta | None,
         consumer: str,
         keeps: bool,
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[Lease], object] | None = None,
     ) -> None:
         self._queue = queue
         self._credit = credit
@@ -244,9 +244,6 @@ class Consumer:
         self._wake(len(leases))
 
     def _leased(self, stream: ConsumingStream, link: StreamLink, delivery: Delivery) -> Lease:
-        def ended() -> None:
-            self._ended(lease)
-
         # What was given in one step, and so lapses at one time, lasts equally long: it is not read off each.
         until = (delivery.lease_expires_at.seconds, delivery.lease_expires_at.nanos)
         lease = Lease(
@@ -256,7 +253,7 @@ class Consumer:
             by_policy=self._lease is None and until != self._until,
             link=link,
             keeping=self._keeping,
-            on_end=ended,
+            on_end=self._ended,
         )
         self._span = lease.span
         if not lease.is_old:
@@ -269,7 +266,7 @@ class Consumer:
             self._tell_credit()
         self._has_ended.set()
         if self._on_end is not None:
-            self._on_end()
+            self._on_end(lease)
 
     def _wake(self, count: int) -> None:
         while count and self._getters:

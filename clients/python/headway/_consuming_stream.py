@@ -25,6 +25,10 @@ _MOST_NOTE_BYTES = 1024
 _NOW = timedelta(0)
 
 
+# What is told of a lease: what the service said; or None, the stream is over, and whether it may have been done.
+Answered = Callable[[SettleResult | None, bool], object]
+
+
 class NotTold(Exception):
     """The stream is over, and what was asked for on it has no answer."""
 
@@ -39,7 +43,7 @@ class _Step:
 
     request: pb.ConsumeRequest | None = None
     tokens: list[str] = field(default_factory=list)
-    answers: "list[asyncio.Future[SettleResult]]" = field(default_factory=list)
+    answers: list[Answered] = field(default_factory=list)
 
 
 class ConsumingStream:
@@ -50,35 +54,33 @@ class ConsumingStream:
         self._most = most  # leases in one step
         self._loop = asyncio.get_running_loop()
         self._steps: deque[_Step] = deque([_Step(pb.ConsumeRequest(start=start))])
-        self._asked: deque[tuple[str, asyncio.Future[SettleResult]]] = deque()  # sent, in the order of the results
+        self._asked: deque[tuple[str, Answered]] = deque()  # sent, in the order of the results
         self._has_news = asyncio.Event()
         self._is_finishing = False
         self.is_over = False
 
-    def ack(self, token: str) -> "asyncio.Future[SettleResult]":
-        """Settles for good, together with what else is acked before it is sent. The future raises NotTold."""
+    def ack(self, token: str, answered: Answered) -> None:
+        """Settles for good, together with what else is acked before it is sent."""
         last = self._steps[-1] if self._steps else None
         if last is None or last.request is not None or len(last.tokens) >= self._most:
             last = self._send(_Step())
         last.tokens.append(token)
-        answer: asyncio.Future[SettleResult] = self._loop.create_future()
-        last.answers.append(answer)
+        last.answers.append(answered)
         if self.is_over:
-            answer.set_exception(NotTold(is_sent=False))
-        return answer
+            answered(None, False)
 
     def ask(self, request: pb.ConsumeRequest, tokens: Sequence[str] = ()) -> "list[asyncio.Future[SettleResult]]":
         """Sends a step that has a result for each of these leases. The futures raise NotTold."""
         answers: list[asyncio.Future[SettleResult]] = [self._loop.create_future() for _ in tokens]
-        self._send(_Step(request, list(tokens), answers))
+        step = self._send(_Step(request, list(tokens), [_into(answer) for answer in answers]))
         if self.is_over:
-            self._leave(answers, is_sent=False)
+            _leave(step.answers, is_sent=False)
         return answers
 
     def forget(self, token: str) -> None:
         """Names a lease that was settled by a call, so that it counts no more against the credit."""
         if not self.is_over:
-            self.ack(token).add_done_callback(_ignore)
+            self.ack(token, _ignore)
 
     def finish(self) -> None:
         """Sends no more than was asked for until now; the stream ends when that is answered."""
@@ -106,24 +108,17 @@ class ConsumingStream:
             duplex.cancel()
             writing.cancel()
             await asyncio.wait([writing])
-            self._leave([answer for _, answer in self._asked], is_sent=True)
+            _leave([answered for _, answered in self._asked], is_sent=True)
             for step in self._steps:
-                self._leave(step.answers, is_sent=False)
+                _leave(step.answers, is_sent=False)
             self._steps.clear()
 
     def _take(self, result: SettleResult) -> None:
-        token, answer = self._asked[0] if self._asked else ("", None)
-        if answer is None or result.lease != token:
+        token, answered = self._asked[0] if self._asked else ("", None)
+        if answered is None or result.lease != token:
             raise Internal("a result for what was not asked")
         self._asked.popleft()
-        if not answer.done():
-            answer.set_result(result)
-
-    def _leave(self, answers: "Sequence[asyncio.Future[SettleResult]]", *, is_sent: bool) -> None:
-        for answer in answers:
-            if not answer.done():
-                answer.set_exception(NotTold(is_sent=is_sent))
-                answer.exception()  # not everybody who asked waits for the answer
+        answered(result, True)
 
     def _send(self, step: _Step) -> _Step:
         if not self.is_over:
@@ -157,6 +152,10 @@ class StreamLink:
         self._longest_lease = longest_lease
         self._longest_delay = longest_delay
 
+    def ack(self, token: str, answered: Answered) -> None:
+        """See `Link.ack`."""
+        self._stream.ack(token, answered)
+
     async def ask(self, request: Any, on_lost: Callable[[], object] | None) -> SettleResult | None:
         """See `Link.ask`."""
         if not self._is_sound(request):
@@ -165,7 +164,9 @@ class StreamLink:
         try:
             match request:
                 case pb.AckRequest(result=b""):
-                    return await self._stream.ack(token)
+                    answer: asyncio.Future[SettleResult] = asyncio.get_running_loop().create_future()
+                    self._stream.ack(token, _into(answer))
+                    return await answer
                 case pb.AckRequest():
                     step = pb.ConsumeRequest(ack=request)
                 case pb.DelayRequest():
@@ -197,6 +198,25 @@ class StreamLink:
                 return bool(is_told and SHORTEST <= request.lease.ToTimedelta() <= self._longest_lease)
 
 
-def _ignore(answer: "asyncio.Future[SettleResult]") -> None:
-    if not answer.cancelled():
+def _leave(answers: Sequence[Answered], *, is_sent: bool) -> None:
+    for answered in answers:
+        answered(None, is_sent)
+
+
+def _into(answer: "asyncio.Future[SettleResult]") -> Answered:
+    """Tells it to a future, which raises NotTold. Not everybody who asked waits for it."""
+
+    def answered(result: SettleResult | None, is_sent: bool) -> None:
+        if answer.done():
+            return
+        if result is not None:
+            answer.set_result(result)
+            return
+        answer.set_exception(NotTold(is_sent=is_sent))
         answer.exception()
+
+    return answered
+
+
+def _ignore(_result: SettleResult | None, _is_sent: bool) -> None:
+    pass

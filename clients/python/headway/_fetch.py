@@ -64,7 +64,7 @@ class Attempt:
         wait: timedelta | None = None,
         consumer: str = "",
         ack: Sequence[str] = (),
-        on_end: Callable[[], None] | None = None,
+        on_end: Callable[[Lease], object] | None = None,
     ) -> Fetched:
         """Gets one message as a lease; see `Queue.get`. If it is cancelled what it may have leased is given back."""
         held_for = await self._queue.policy_lease() if lease is None else lease

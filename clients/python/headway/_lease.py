@@ -31,6 +31,9 @@ _CONFIRM_SECONDS = 0.1  # what an extension may take at least
 class Link(Protocol):
     """Another way to the service than by calls, on which one lease is settled and kept alive."""
 
+    def ack(self, token: str, answered: Callable[[SettleResult | None, bool], object]) -> None:
+        """Makes an Ack without a result, and tells later what was said; None if that is to be done by a call."""
+
     async def ask(self, request: Any, on_lost: Callable[[], object] | None) -> SettleResult | None:
         """Makes an Ack, a Delay or an Extend; None if that is to be done by a call. `on_lost`: it may be done."""
 
@@ -57,7 +60,7 @@ class Lease(leasing.Lease):
         span: timedelta,
         by_policy: bool = False,  # it was asked to last as the policy says; `span` is for what does not tell how long
         is_old: bool = False,  # given to an earlier try of the call that brought it: it may lapse sooner
-        on_end: Callable[[], None] | None = None,
+        on_end: "Callable[[Lease], object] | None" = None,
         link: Link | None = None,  # default: by calls
         keeping: "Keeping | None" = None,  # who keeps it alive if it is to be; default: it does itself
     ) -> None:
@@ -74,7 +77,7 @@ class Lease(leasing.Lease):
         self._holding: AbstractAsyncContextManager[Lease] | None = None
         self._is_kept_alive = False
         self._progress = 0.0  # as last told
-        self._is_over = asyncio.Event()
+        self._over: asyncio.Event | None = None
 
     @property
     def message(self) -> Message:
@@ -185,25 +188,49 @@ class Lease(leasing.Lease):
             self._note_end(asked_at, request.lease.ToTimedelta(), result.available_at)
         return result
 
+    def ack_soon(self, answered: "Callable[[Self, SettleResult | None], object]") -> bool:
+        """Asks that it be acked, on the stream that brought it, and waits for nothing; False if there is none.
+
+        What was said is told later and goes to `note_acked`; None: the stream is over, and it is to be done by a call.
+        """
+        if self._link is None:
+            return False
+
+        def told(result: SettleResult | None, _is_sent: bool) -> None:
+            self.is_ending = self.is_settled
+            answered(self, result)
+
+        self.is_ending = True
+        self._link.ack(self.token, told)
+        return True
+
+    def note_acked(self, result: SettleResult) -> None:
+        """Notes the answer to `ack_soon`, unless it is settled otherwise. Raises LeaseStale or LeaseGone."""
+        if self.settled is None:
+            self.book(result, leasing.ACK_NO_SAY)
+
     async def until_over(self) -> None:
         """Returns when the lease is settled or lost, or its time has run out with nothing extending it."""
-        while not self._is_over.is_set() and self._lapses_at > _clock():
+        while not self.is_settled and self._lapses_at > _clock():
             try:
                 async with asyncio.timeout_at(self._lapses_at):
-                    await self._is_over.wait()
+                    await self.until_ended()
             except TimeoutError:
                 continue  # unless it was extended meanwhile
 
     async def until_ended(self) -> None:
         """Returns when the lease is settled or lost, however late: until then an ack may count."""
-        await self._is_over.wait()
+        if not self.is_settled:
+            self._over = self._over or asyncio.Event()  # most leases are waited for by nobody
+            await self._over.wait()
 
     def end(self) -> None:
         """Notes that it is settled."""
         super().end()
-        self._is_over.set()
+        if self._over is not None:
+            self._over.set()
         if self._on_end is not None:
-            self._on_end()
+            self._on_end(self)
 
     def hear(self, result: SettleResult, asked_at: float, span: timedelta | None, longest: timedelta) -> None:
         """Notes what the service said when it was asked, at that time, to extend it by that span: its own from now.
@@ -240,7 +267,7 @@ class Lease(leasing.Lease):
         """Extends the lease until it is settled or found lost, unless somebody who holds it longer does so already."""
         if self._keeping is not None:
             with self._keeping.while_held(self):
-                await self._is_over.wait()
+                await self.until_ended()
         elif not self._is_kept_alive:
             self._is_kept_alive = True
             try:

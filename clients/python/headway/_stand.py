@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
 from datetime import timedelta
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -224,7 +223,7 @@ class Stand:
                 delivery,
                 span=self._span,
                 by_policy=self._lease is None,
-                on_end=partial(self._note_end, token),
+                on_end=self._note_end,
             )
             self._held[token] = lease
             self._keepers[token] = keeper = asyncio.create_task(lease.keep_alive())
@@ -237,10 +236,10 @@ class Stand:
         self._newest = Newest()
         self._unseen_turns.append(Granted(as_of=read_instant(answer.as_of), leases=leases))
 
-    def _note_end(self, token: str) -> None:
-        """A lease was settled, or found lost."""
-        self._held.pop(token, None)
-        keeper = self._keepers.pop(token, None)
+    def _note_end(self, lease: Lease) -> None:
+        """It was settled, or found lost."""
+        self._held.pop(lease.token, None)
+        keeper = self._keepers.pop(lease.token, None)
         if keeper is not None and keeper is not asyncio.current_task():
             keeper.cancel()
         if not self._held:

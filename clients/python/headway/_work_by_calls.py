@@ -28,10 +28,14 @@ async def work(
     changed = asyncio.Event()
     outage = Outage(queue.name)
     attempt = Attempt(queue)
+
+    def note_end(_: Lease) -> None:
+        changed.set()
+
     while True:
         await until_room(held, concurrency, changed)
         try:
-            fetched = await attempt.fetch(wait=_IDLE_WAIT, lease=lease, consumer=consumer, on_end=changed.set)
+            fetched = await attempt.fetch(wait=_IDLE_WAIT, lease=lease, consumer=consumer, on_end=note_end)
         except QueueDrained:
             return
         except HeadwayError as error:

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from itertools import count
 from typing import TYPE_CHECKING, Unpack
 
 from headway._consuming import Consumer
 from headway._lease import Lease
-from headway._runner import Handler, Runner, RunOptions
+from headway._runner import Handler, Runner, RunOptions, say_too_late
 from headway._work_by_calls import until_room
 from headway.core.error import HeadwayError
+from headway.core.errors import LeaseGone, LeaseStale
+from headway.v1.message_pb2 import SettleResult
 
 if TYPE_CHECKING:
     from headway._queue import Queue
 
+_MOST_AT_A_TIME = 100  # messages that handlers which wait for nothing work on before the stream has its turn
 _DRAIN_SECONDS = 0.25  # how often a worker that drains looks whether anything is left
 
 
@@ -26,7 +30,7 @@ async def work(
     held: set[Lease] = set()
     credit = 1 + prefetch
     source = Consumer(
-        queue, credit=credit, max_bytes=0, lease=lease, consumer=consumer, keeps=False, on_end=changed.set
+        queue, credit=credit, max_bytes=0, lease=lease, consumer=consumer, keeps=False, on_end=lambda _: changed.set()
     )
     source.start()
     try:
@@ -55,7 +59,10 @@ class StreamRunner(Runner):
     def __init__(self, queue: "Queue", handler: Handler, *, prefetch: int, **options: Unpack[RunOptions]) -> None:
         super().__init__(queue, handler, **options)
         self._is_ahead = prefetch > 0
-        self._acking: set[asyncio.Task[None]] = set()
+        self._unanswered = 0  # acks on the stream that nobody waits for
+        self._acking: set[asyncio.Task[None]] = set()  # and those by whoever goes on trying
+        self._is_acked = asyncio.Event()
+        self._is_closing = False
         self._source = Consumer(
             queue,
             credit=options["concurrency"] + prefetch,
@@ -71,9 +78,11 @@ class StreamRunner(Runner):
         watcher = asyncio.create_task(self._drained()) if self.is_draining else None
         try:
             await super().run()
-            while self._acking:
-                await asyncio.wait(self._acking)
+            while self._unanswered or self._acking:
+                self._is_acked.clear()
+                await self._is_acked.wait()
         finally:
+            self._is_closing = True
             for task in (*self._acking, *([watcher] if watcher is not None else [])):
                 task.cancel()
             await self._source.close()
@@ -110,14 +119,45 @@ class StreamRunner(Runner):
     async def slot(self) -> None:
         """See `Worker.slot`."""
         self.stopping.add_done_callback(self._stop_source)
-        while (lease := await self._source.next()) is not None:
+        for taken in count(1):
+            if (lease := await self._source.next()) is None:
+                return
             result = await self.work_on(lease)  # its lease is kept alive by where it comes from
             if result is not None and self._is_ahead:
-                acking = asyncio.create_task(self.ack(lease, result))
-                self._acking.add(acking)
-                acking.add_done_callback(self._acking.discard)
+                self._ack_soon(lease, result)
             elif result is not None:
                 await self.ack(lease, result)
+            if not taken % _MOST_AT_A_TIME:
+                await asyncio.sleep(0)
+
+    def _ack_soon(self, lease: Lease, result: bytes) -> None:
+        """Acks without anybody waiting for that: most acks are answered on the stream, and need no task."""
+        self._unanswered += 1
+        if result or not lease.ack_soon(self._acked):
+            self._go_on_acking(lease, result)
+
+    def _acked(self, lease: Lease, answer: SettleResult | None) -> None:
+        if answer is None:
+            self._go_on_acking(lease, b"")
+            return
+        self._unanswered -= 1
+        self._is_acked.set()
+        try:
+            lease.note_acked(answer)
+        except (LeaseStale, LeaseGone) as error:
+            say_too_late(lease, error)
+
+    def _go_on_acking(self, lease: Lease, result: bytes) -> None:
+        self._unanswered -= 1
+        if self._is_closing:  # it was cancelled: the lease is given back with its stream
+            return
+        acking = asyncio.create_task(self.ack(lease, result))
+        self._acking.add(acking)
+        acking.add_done_callback(self._acked_by_task)
+
+    def _acked_by_task(self, acking: asyncio.Task[None]) -> None:
+        self._acking.discard(acking)
+        self._is_acked.set()
 
     def _stop_source(self, _: object) -> None:
         self._source.stop()

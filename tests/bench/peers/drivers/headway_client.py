@@ -36,10 +36,10 @@ class Client:
             answer.result()
 
     async def take(self, tally: Tally) -> None:
-        """A handler for each message, which counts it when its ack is answered."""
+        """A handler for each message, which counts it and returns, as those of the frameworks do: `run` acks it then,
+        together with what else is done. One whose ack failed would be delivered, and counted, once more."""
 
         async def handle(lease: headway.Lease) -> None:
-            await lease.ack()
             tally.mark([number_of(lease.payload)])
 
         at_once = min(self.task.batch, self.task.unconfirmed)
