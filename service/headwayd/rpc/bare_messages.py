@@ -29,14 +29,14 @@ _AROUND_PAYLOAD = ((0x80, 2), (0x4000, 3), (0x20_0000, 4), (0x1000_0000, 5))
 _FROM_HERE_ON_MORE = (1, 1, 0x80 - 2, 0x80, 0x4000 - 3, 0x4000, 0x20_0000 - 4, 0x20_0000, 0x1000_0000 - 5, 0x1000_0000)
 
 
-def is_bare(message: message_pb2.Message, payload_bytes: int) -> bool:
-    """Whether it has nothing but its payload, by its size alone: what is there takes at least two bytes more."""
+def beside_payload(message: message_pb2.Message, payload_bytes: int) -> int:
+    """How many bytes it has besides its payload: none, or at least two."""
     if not payload_bytes:
-        return message.ByteSize() == 0
+        return message.ByteSize()
     for below, around in _AROUND_PAYLOAD:
         if payload_bytes < below:
-            return message.ByteSize() == payload_bytes + around
-    return False
+            return message.ByteSize() - payload_bytes - around
+    return message.ByteSize() - payload_bytes
 
 
 def bare_payloads(
@@ -48,6 +48,9 @@ def bare_payloads(
     With nothing else each takes as few bytes as it can with its payload. So whatever else is in one of them, and were
     it unknown to the schema, makes the request larger.
     """
+    first = request.messages[0]
+    if beside_payload(first, len(first.payload)):  # mostly all are alike
+        return None
     payloads = [message.payload for message in request.messages]
     sizes = [*map(len, payloads)]
     if max(sizes) > max_bytes:

@@ -31,7 +31,7 @@ from headwayd.domain.limits import (
 from headwayd.domain.model import OWN_ID_MARK, DelayOrder, GetOrder, NewMessage, OnDuplicate, Policy, PutOrder
 from headwayd.domain.places import Progress
 from headwayd.domain.standing import PLACE_MARK
-from headwayd.rpc.bare_messages import MANY, BareRequest, bare_payloads, is_bare
+from headwayd.rpc.bare_messages import MANY, BareRequest, bare_payloads, beside_payload
 from headwayd.rpc.policies import masked_names, policy_of
 from headwayd.rpc.validation import Checks
 from headwayd.rpc.watch_requests import checked_progress
@@ -40,6 +40,8 @@ _CLOSE_WAIT_MS = 1 * SECOND_MS
 _DELETE_WAIT_MS = 5 * SECOND_MS
 # No line is longer, and Lua's numbers are exact up to here: a position beyond shows the same, nothing.
 _LAST_POSITION = 2**52
+# An id of fewer bytes than this has so many around it in a message: a tag, and its length.
+_SHORT_ID, _AROUND_ID = 128, 2
 
 _ON_DUPLICATE: Mapping[int, OnDuplicate] = {
     message_pb2.ON_DUPLICATE_UNSPECIFIED: OnDuplicate.REJECT,
@@ -243,9 +245,12 @@ def _new_messages(
 def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> NewMessage:
     payload = message.payload
     size = len(payload)
-    if size <= checks.limits.max_message_bytes and is_bare(message, size):
-        return NewMessage(payload)
     message_id = message.id
+    besides = beside_payload(message, size)
+    if size + besides <= checks.limits.max_message_bytes and (
+        not besides or (besides == _AROUND_ID + len(message_id) and _is_plain_id(message_id))
+    ):
+        return NewMessage(payload, message_id)  # it has nothing else
     if message_id:
         size += _checked_id(message_id, index, checks)
     headers = b""
@@ -278,6 +283,16 @@ def _new_message(message: message_pb2.Message, index: int, checks: Checks) -> Ne
         delay_ms=delay_ms,
         not_before_at_ms=not_before_at_ms,
         time_to_live_ms=time_to_live_ms,
+    )
+
+
+def _is_plain_id(message_id: str) -> bool:
+    """Whether nothing can be wrong with it. What is not ASCII, or long, has to be looked at more closely."""
+    return (
+        0 < len(message_id) < _SHORT_ID
+        and message_id.isascii()
+        and message_id.isprintable()
+        and message_id[0] != OWN_ID_MARK
     )
 
 

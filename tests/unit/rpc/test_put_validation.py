@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headway.v1.message_pb2 import Message
 from headway.v1.queue_service_pb2 import DelayRequest, PutRequest
-from headwayd.domain.errors import FieldInvalid, TooLarge
+from headwayd.domain.errors import FieldInvalid, InvalidInput, TooLarge
 from headwayd.domain.limits import DAY_MS, Limits
 from headwayd.domain.model import NewMessage, OnDuplicate
 from headwayd.rpc import requests
@@ -180,3 +183,31 @@ def test_the_first_violation_decides_the_reason() -> None:
     big, bad = Message(payload=b"x" * 1_001), Message(id="~")
     assert list(refused(put, big, bad, error_class=TooLarge)) == ["messages[0]", "messages[1].id"]
     assert list(refused(put, bad, big)) == ["messages[0].id", "messages[1]"]
+
+
+_IDS = st.one_of(
+    st.text(max_size=3),
+    st.text("ab~\t\x7f é\u2028", max_size=8),
+    st.sampled_from([0, 1, 127, 128, 200, 201]).map("i".__mul__),
+)
+_BESIDES = st.sampled_from(
+    [{}, {"headers": {"": ""}}, {"delay": Duration()}, {"not_before": Timestamp()}, {"time_to_live": Duration(nanos=1)}]
+)
+_SIZES = st.sampled_from([0, 1, 127, 128, 800, 871, 872, 873, 995, 996, 997, 998, 999, 1_000, 1_001])
+
+
+@given(message_id=_IDS, size=_SIZES, besides=_BESIDES)
+def test_what_has_but_a_plain_id_is_put_as_if_it_were_looked_at_closely(
+    message_id: str, size: int, besides: dict[str, Any]
+) -> None:
+    message = Message(id=message_id, payload=b"x" * size, **besides)
+
+    def outcome() -> object:
+        try:
+            return put(message).messages[0]
+        except InvalidInput as error:
+            return type(error), error.metadata, error.violations
+
+    with patch.object(requests, "_is_plain_id", return_value=False):
+        closely = outcome()
+    assert outcome() == closely
