@@ -14,7 +14,10 @@ import headway
 from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
 from harness import eventually
+from headway._consuming_stream import ConsumingStream
+from headway._duplex import Duplex
 from headway.core import Worker
+from headway.v1 import queue_service_pb2 as pb
 from headway.v1.message_pb2 import Delivery
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
@@ -316,6 +319,31 @@ async def test_worker_is_cancelled_though_its_acks_are_not_answered(
     assert not client_tasks()
     assert not [request for request in service.requests("Ack") if not request.leases]
     assert len(service.requests("Ack")) == 1
+
+
+async def test_what_is_acked_while_a_stream_ends_is_answered_once(
+    queue: headway.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    stream = ConsumingStream(queue, pb.ConsumeStart(queue="q"), most=10)
+
+    class Ending:
+        """A call whose other side reads nothing and ends; then whoever acks comes before those left are told."""
+
+        async def write(self, _: object) -> bool:
+            await asyncio.Event().wait()
+            return True
+
+        async def read(self) -> None:
+            await asyncio.sleep(0)  # the start is taken, and the first ack left
+
+        def cancel(self) -> None:
+            stream.ack("2", lambda *_: told.append("2"))
+
+    monkeypatch.setattr(Duplex, "begin", lambda *_: Ending())
+    stream.ack("1", lambda *_: told.append("1"))
+    await stream.run(lambda _: None)
+    assert sorted(told) == ["1", "2"]
 
 
 async def test_handlers_that_wait_for_nothing_leave_others_their_turn(queue: headway.Queue) -> None:

@@ -124,6 +124,11 @@ async def test_no_more_ids_are_remembered_than_there_is_room_for_where_many_end_
         await desk.put(*(b"%d" % n for n in range(40)), ids=[f"id-{n}" for n in range(40)])
         assert await desk.ack(*(delivery.lease for delivery in await desk.take(40))) == ["ACKED"] * 40
         assert desk.raw.hlen(desk.key("ids")) == desk.raw.zcard(desk.key("forget")) == 10
+        outcomes = (
+            await desk.put(b"9", b"38", b"38", ids=["id-9", "id-38", "id-39"], on_duplicate=OnDuplicate.KEEP)
+        ).outcomes
+        assert [outcome.code for outcome in outcomes] == [PutCode.KEPT] * 3
+        assert [outcome.body_differs for outcome in outcomes] == [False, False, True]
         assert await desk.is_sound()
 
 

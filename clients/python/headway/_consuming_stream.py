@@ -61,13 +61,14 @@ class ConsumingStream:
 
     def ack(self, token: str, answered: Answered) -> None:
         """Settles for good, together with what else is acked before it is sent."""
+        if self.is_over:  # no step is to grow that is left: `run` is about to tell those
+            answered(None, False)
+            return
         last = self._steps[-1] if self._steps else None
         if last is None or last.request is not None or len(last.tokens) >= self._most:
             last = self._send(_Step())
         last.tokens.append(token)
         last.answers.append(answered)
-        if self.is_over:
-            answered(None, False)
 
     def ask(self, request: pb.ConsumeRequest, tokens: Sequence[str] = ()) -> "list[asyncio.Future[SettleResult]]":
         """Sends a step that has a result for each of these leases. The futures raise NotTold."""

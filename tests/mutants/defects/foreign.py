@@ -188,11 +188,19 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/integration/test_foreign_frames.py::test_an_id_names_what_headway_put_under_it",
     ),
     Mutant(
+        name="id-of-two-frames-taken-by-the-second",
+        defect="Of two foreign frames with one id that are acked at once the second is known by it.",
+        file=INCLUDE + "names.lua",
+        old="if is_of(at, ref) and not finished[name] then",
+        new="if is_of(at, ref) then",
+        test=FRAMES + "test_an_id_that_came_with_two_frames_names_the_first_where_both_are_acked_at_once",
+    ),
+    Mutant(
         name="id-of-a-foreign-frame-forgotten",
         defect="The id in a frame that a foreign client put is not known when its message was acked.",
         file=INCLUDE + "settle.lua",
-        old="if not elements and has_flag(known_record.flags, FLAG.NAMED) then",
-        new="if false then",
+        old="has_ids or has_flag(known_record.flags, FLAG.NAMED)",
+        new="has_ids",
         test=FRAMES + "test_an_id_that_came_with_a_frame_is_known_once_its_message_is_acked",
     ),
     Mutant(

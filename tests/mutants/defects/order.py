@@ -347,4 +347,21 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if False:",
         test=WIRE + "test_list_dead.py::test_a_token_of_an_earlier_life_is_refused",
     ),
+    Mutant(
+        name="id-twice-in-a-batch",
+        defect="An id that nobody knew, given twice in one batch, is accepted twice.",
+        file=LUA + "put.lua",
+        old="if unknown[id] then unknown[id] = nil else take_name(id) end",
+        new="if not unknown[id] then take_name(id) end",
+        test=WIRE + "test_put_ids.py::test_an_id_given_twice_in_one_batch_is_accepted_once",
+    ),
+    Mutant(
+        name="ended-with-another-s-body",
+        defect="Of many with ids that are acked at once the later ones are known by the bodies of others.",
+        file=INCLUDE + "settle.lua",
+        old="fields_of(K.body, some), i - 1, i - 1 + #some",
+        new="fields_of(K.body, some), i, i - 1 + #some",
+        test="tests/integration/test_memory.py::"
+        "test_no_more_ids_are_remembered_than_there_is_room_for_where_many_end_at_once",
+    ),
 )

@@ -71,7 +71,7 @@ end
 local unknown = {}
 if not IS_PLAIN and may_begin then
   local ids = {}
-  for i = 1, COUNT do
+  for i = 1, ARGV[7] == '1' and COUNT or math.min(COUNT, room() + 1) do   -- the others mostly have to wait
     local id = field(i, 1)
     if id ~= '' and is_given(id) then ids[#ids + 1] = id end
   end

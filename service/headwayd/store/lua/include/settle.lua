@@ -90,6 +90,8 @@ local function holders_and_ids()
   return not has_ids, has_ids
 end
 
+local BODIES_AT_ONCE = 32   -- each may be large, and nothing but its digest is wanted
+
 -- Acks the `count` leases named by ARGV from `from` on. Appends to `reply` how many of them were not acked at their first
 -- attempt, then number (from 1 on), status and failures of each of those. Returns how many leases it ended, how many
 -- messages are done, and the numbers (as keys) of those that came late: they were no leases any more. O(k log n).
@@ -163,7 +165,15 @@ local function ack_leases(S, from, count, result, reply)
   local tickets, generations, nonces, numbers = named_leases(S, from, count, result == '' and ack_bundled or nil)
   local records = fields_of(K.lease, tickets)
   local is_plain = result == '' and not has_ids   -- with ids the elements are looked at
-  local elements = has_ids and fields_of(K.body, tickets)
+  local elements, passed, read_to = {}, 0, 0
+  local function element_of(i)
+    if i > read_to then
+      local some = {}
+      for at = i, math.min(i + BODIES_AT_ONCE - 1, #tickets) do some[#some + 1] = tickets[at] end
+      elements, passed, read_to = fields_of(K.body, some), i - 1, i - 1 + #some
+    end
+    return elements[i - passed] or ''
+  end
   -- Messages that were put together and leased together have the same record, so it is looked at but once.
   local known, known_nonce, is_known_fresh, known_record, known_step
   for i = 1, #tickets do
@@ -179,11 +189,8 @@ local function ack_leases(S, from, count, result, reply)
         set_bit(S, done, ticket)
       else
         known_record = known_record or unpack_record(packed)
-        local element = elements and elements[i] or ''
-        if not elements and has_flag(known_record.flags, FLAG.NAMED) then   -- x:ids lacks what foreign clients put
-          element = redis.call('HGET', K.body, ticket)
-        end
-        end_of(numbers[i], ticket, known_record, element)
+        local is_named = has_ids or has_flag(known_record.flags, FLAG.NAMED)   -- x:ids lacks what foreign clients put
+        end_of(numbers[i], ticket, known_record, is_named and element_of(i) or '')
       end
       seen[ticket] = true
       ended, dropped = ended + 1, dropped + 1
