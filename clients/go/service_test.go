@@ -2,6 +2,7 @@ package headway
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -17,6 +18,15 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"headway.dev/go/headwaypb"
+)
+
+const (
+	acked    = headwaypb.Settled_SETTLED_ACKED
+	dead     = headwaypb.Settled_SETTLED_DEAD
+	delayed  = headwaypb.Settled_SETTLED_DELAYED
+	extended = headwaypb.Settled_SETTLED_EXTENDED
+	stale    = headwaypb.Settled_SETTLED_STALE
+	isStale  = headwaypb.ErrorReason_ERROR_REASON_LEASE_STALE
 )
 
 // service answers calls as a test says, in this process, and notes what it was asked.
@@ -149,3 +159,19 @@ func gives(message *headwaypb.Message) func(context.Context, *headwaypb.GetReque
 		return response, nil
 	}
 }
+
+// settles is a service with one message, which answers every settling so.
+func settles(ack, delay, extend headwaypb.Settled) *service {
+	return &service{
+		get:    gives(&headwaypb.Message{Id: "job", Payload: []byte("print")}),
+		ack:    func(*headwaypb.AckRequest) (headwaypb.Settled, error) { return ack, nil },
+		delay:  func(*headwaypb.DelayRequest) (headwaypb.Settled, error) { return delay, nil },
+		extend: func(*headwaypb.ExtendRequest) (headwaypb.Settled, error) { return extend, nil },
+	}
+}
+
+var errHandler = errors.New("no paper")
+
+func nothing(context.Context, *Lease) ([]byte, error) { return nil, nil }
+
+func fails(context.Context, *Lease) ([]byte, error) { return nil, errHandler }
