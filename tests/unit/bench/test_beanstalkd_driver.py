@@ -14,6 +14,7 @@ from bench.peers.drivers import beanstalkd
 from bench.peers.driving import Task
 from bench.peers.tally import Tally
 from harness.conditions import eventually
+from unit.bench.tasks import task
 
 COUNT, FEW = 950, 20
 WITHIN_S = 25  # longer than anything here takes
@@ -91,23 +92,6 @@ class Server:
         return b"RESERVED %d %d\r\n%b" % (number, len(body), body)
 
 
-def task(address: str, count: int) -> Task:
-    return Task(
-        driver="beanstalkd",
-        role="take",
-        address=address,
-        queue="q",
-        count=count,
-        size=64,
-        clients=1,
-        first=0,
-        of=1,
-        fifo="",
-        tally="",
-        options={},
-    )
-
-
 @asynccontextmanager
 async def client(of: Task) -> AsyncIterator[beanstalkd.Client]:
     opened = beanstalkd.Client(of)
@@ -120,7 +104,7 @@ async def client(of: Task) -> AsyncIterator[beanstalkd.Client]:
 async def both(server: Server, count: int) -> AsyncIterator[tuple[Task, beanstalkd.Client, beanstalkd.Client]]:
     """What they are to do, one that puts and one that takes, both connected."""
     async with server.serving() as address, asyncio.timeout(30):
-        one = task(address, count)
+        one = task("beanstalkd", address=address, count=count)
         async with client(one) as producer, client(one) as consumer:
             yield one, producer, consumer
 

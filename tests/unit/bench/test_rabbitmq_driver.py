@@ -12,25 +12,11 @@ from typing import Any
 
 import pytest
 
-from bench.peers.driving import Task
 from bench.peers.tally import Tally, payload
+from unit.bench.tasks import task
 
 COUNT, BATCH = 250, 100
-TASK = Task(
-    driver="rabbitmq",
-    role="take",
-    address="",
-    queue="q",
-    count=COUNT,
-    size=64,
-    clients=1,
-    first=0,
-    of=1,
-    fifo="",
-    tally="",
-    options={"queue_type": "classic"},
-    batch=BATCH,
-)
+TASK = task("rabbitmq", count=COUNT, options={"queue_type": "classic"}, batch=BATCH)
 
 
 class Message:

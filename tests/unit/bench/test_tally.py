@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.peers.driving import Task
 from bench.peers.tally import Tally, number_of, payload
+from unit.bench.tasks import task
 
 COUNT = 250
 
@@ -57,22 +57,7 @@ def test_a_payload_has_its_size_and_its_number(size: int) -> None:
 
 @pytest.mark.parametrize("clients", [1, 3, 50])
 def test_the_shares_of_all_clients_are_all_messages_once(clients: int) -> None:
-    shares = [
-        Task(
-            driver="",
-            role="put",
-            address="",
-            queue="",
-            count=COUNT,
-            size=64,
-            clients=clients,
-            first=0,
-            of=clients,
-            fifo="",
-            tally="",
-            options={},
-        ).batches(client)
-        for client in range(clients)
-    ]
+    one = task(count=COUNT, clients=clients)
+    shares = [one.batches(client) for client in range(clients)]
     numbers = [number_of(body) for share in shares for batch in share for body in batch]
     assert sorted(numbers) == list(range(COUNT))
