@@ -84,6 +84,19 @@ async def watching(line: Line) -> Any:
     return call
 
 
+async def eventually_watching(line: Line) -> None:
+    """Waits until a stream is taken again."""
+
+    async def is_taken() -> bool:
+        try:
+            await watching(line)
+        except grpc.aio.AioRpcError:
+            return False
+        return True
+
+    await eventually(is_taken)
+
+
 async def test_the_limits_in_force_are_published(lines: Open) -> None:
     told = (await info(await lines())).limits
     assert (told.max_running_calls, told.max_streams, told.max_streams_per_connection) == (20, 18, 9)
@@ -107,15 +120,7 @@ async def test_streams_of_one_connection_and_of_all_have_their_bounds(lines: Ope
     assert said.metadata == {"limit": "max_streams"}
     await third.describe()  # calls have room still
     streams[0].cancel()
-
-    async def taken_again() -> bool:
-        try:
-            await watching(first)
-        except grpc.aio.AioRpcError:
-            return False
-        return True
-
-    await eventually(taken_again)
+    await eventually_watching(first)
 
 
 async def test_calls_have_a_bound(lines: Open) -> None:
@@ -313,15 +318,7 @@ async def test_who_watches_many_messages_counts_as_many_streams(lines: Open) -> 
     assert said.metadata == {"limit": "max_streams"}
     await beside.describe()  # calls have room still
     streams[0].cancel()
-
-    async def taken_again() -> bool:
-        try:
-            await watching(line)
-        except grpc.aio.AioRpcError:
-            return False
-        return True
-
-    await eventually(taken_again)
+    await eventually_watching(line)
 
 
 async def test_who_watches_more_messages_than_there_are_streams_is_served_alone(lines: Open) -> None:
