@@ -69,6 +69,16 @@ async def keep_places(desk: Desk, count: int) -> None:
     assert await desk.is_sound()
 
 
+async def steps_of(desk: Desk, order: GetOrder, waiter: Waiter | None = None) -> list[GetStep]:
+    """Those of a call that is made until it is given something or is told to go on no more."""
+    steps = [await desk.store.get(order, waiter=waiter, budget_s=BUDGET_S)]
+    while steps[-1].left and not steps[-1].deliveries:
+        waiter = waiter and Waiter(waiter.name, steps[-1].number)
+        steps.append(await desk.store.get(order, waiter=waiter, budget_s=BUDGET_S))
+        assert len(steps) <= MANY // AT_ONCE
+    return steps
+
+
 def turn_to(desk: Desk) -> str:
     told = desk.raw.hget(desk.key("meta"), "turn_to") or b""
     assert isinstance(told, bytes)
@@ -139,12 +149,9 @@ async def test_a_call_that_does_not_wait_is_told_to_go_on_until_they_are_dropped
     await desk.create()
     stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
     await desk.put(b"1")
-    order = GetOrder(desk.name, lease_ms=HOUR_MS)
-    step = await desk.store.get(order, budget_s=BUDGET_S)
-    assert (len(step.deliveries), step.wait, step.left) == (0, Wait.LINE, 1)
-    while step.left and not step.deliveries:
-        step = await desk.store.get(order, budget_s=BUDGET_S)
-    assert [one.payload for one in step.deliveries] == [b"1"]
+    steps = await steps_of(desk, GetOrder(desk.name, lease_ms=HOUR_MS))
+    assert (len(steps[0].deliveries), steps[0].wait, steps[0].left) == (0, Wait.LINE, 1)
+    assert [one.payload for one in steps[-1].deliveries] == [b"1"]
     assert await desk.is_sound()
 
 
@@ -153,12 +160,8 @@ async def test_whoever_is_there_ends_that(desk: Desk) -> None:
     stand(desk, [f"{GONE}#{n}" for n in range(MANY)])
     await ask(desk, ONE)
     await desk.put(b"1")
-    order = GetOrder(desk.name, lease_ms=HOUR_MS)
-    steps = [await desk.store.get(order, budget_s=BUDGET_S)]
-    while steps[-1].left:
-        steps.append(await desk.store.get(order, budget_s=BUDGET_S))
-        assert len(steps) <= MANY // AT_ONCE
-    assert not any(step.deliveries for step in steps)
+    *_, last = await steps_of(desk, GetOrder(desk.name, lease_ms=HOUR_MS))
+    assert not last.deliveries
 
 
 async def test_a_poll_is_not_too_soon_while_they_are_dropped(desk: Desk) -> None:
@@ -172,10 +175,8 @@ async def test_a_poll_is_not_too_soon_while_they_are_dropped(desk: Desk) -> None
     with pytest.raises(PollTooSoon):
         await desk.store.get(order, waiter=Waiter(ONE, place="@1"), budget_s=BUDGET_S)
     await desk.put(b"1")
-    step = await desk.store.get(order, waiter=Waiter(ONE, place="@1"), budget_s=BUDGET_S)
-    while step.left and not step.deliveries:
-        step = await desk.store.get(order, waiter=Waiter(ONE, step.number), budget_s=BUDGET_S)
-    assert [one.payload for one in step.deliveries] == [b"1"]
+    *_, last = await steps_of(desk, order, Waiter(ONE, place="@1"))
+    assert [one.payload for one in last.deliveries] == [b"1"]
     assert await desk.is_sound()
 
 
