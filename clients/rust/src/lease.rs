@@ -8,8 +8,6 @@ use {tokio_util::sync::CancellationToken, tonic::Code, tonic::Status, tracing::w
 use crate::{client::PATIENCE, client::span, error::Error, queue::Queue, v1::delay_request::Available, v1::*};
 
 const SHORTEST_POLICY: Duration = Duration::from_millis(100); // no queue's leases last shorter
-const STALE: (Code, ErrorReason) = (Code::FailedPrecondition, ErrorReason::LeaseStale);
-const GONE: (Code, ErrorReason) = (Code::NotFound, ErrorReason::LeaseGone);
 
 /// The right to work on one message until a deadline, and the message. Once it is settled, calls on it do nothing.
 ///
@@ -123,13 +121,13 @@ impl Held {
         let _turn = if settling.is_some() { settling } else { Some(self.settling.lock().await) };
         // Dead before this call: a Delay may have done it itself, if the lease was not known to be lost.
         let was_dead = said == Some(Settled::Dead) && (R::NAME == "Ack" || self.lost.is_cancelled());
-        let (is_gone, is_stale) = (said == Some(Settled::Gone), was_dead || said == Some(Settled::Stale));
-        if self.settled.is_cancelled() || !(is_gone || is_stale) {
-            (said != Some(Settled::Extended)).then(|| self.settled.cancel());
-            return Ok(());
-        }
+        let (code, reason) = match said {
+            _ if self.settled.is_cancelled() || said == Some(Settled::Extended) => return Ok(()),
+            _ if was_dead || said == Some(Settled::Stale) => (Code::FailedPrecondition, ErrorReason::LeaseStale),
+            Some(Settled::Gone) => (Code::NotFound, ErrorReason::LeaseGone),
+            _ => return Ok(()).inspect(|()| self.settled.cancel()),
+        };
         self.lost.cancel();
-        let (code, reason) = if is_gone { GONE } else { STALE };
         let metadata = [("queue".to_owned(), self.queue.name.clone())].into();
         Err(Error { reason, metadata, ..Status::new(code, "too late").into() })
     }
