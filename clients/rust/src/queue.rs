@@ -59,7 +59,9 @@ impl Queue {
         let (queue, client, now) = (self.clone(), &self.client, GetRequest { wait: None, ..request.clone() });
         let again = async move { drop(queue.get(now, lasts, false).await) };
         let asked = scopeguard::guard(again, |it| drop(client.left_behind.spawn_on(it, &client.runtime)));
-        select! { () = sleep(pause), if !pause.is_zero() => {}, else => {} }
+        if !pause.is_zero() {
+            sleep(pause).await; // one of zero lasts until the next tick of the timer
+        }
         (self.get(request, lasts, is_old).await.inspect(|_| *name = None), ScopeGuard::into_inner(asked)).0
     }
 
