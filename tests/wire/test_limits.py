@@ -291,6 +291,44 @@ async def test_large_requests_of_streams_count_as_long_as_these_last(lines: Open
 
 
 @both_ways
+async def test_long_ids_that_are_watched_leave_large_batches_their_room(lines: Open) -> None:
+    """They are kept for as long as somebody watches; a batch that waited for their room could do so for hours."""
+    line, beside, third = [await lines() for _ in range(3)]
+    await line.update(bound=0)
+    ids = [f"{number:0200}" for number in range(440)]
+    for first in range(0, 440, 110):
+        await line.put(*(Message(id=one) for one in ids[first : first + 110]))
+
+    async def watching_long_ids(line: Line, count: int) -> Any:
+        call: Any = line.stub.WatchPosition(
+            pb.WatchPositionRequest(queue=line.name, messages=pb.MessageIds(ids=ids[:count])), timeout=60
+        )
+        await call.read()
+        return call
+
+    kept = await watching_long_ids(line, 127)  # 25 KiB, and 8 streams
+    # Of those for which it cannot count as more streams the bytes count: of all but 128.
+    watch = await watching_long_ids(third, 440)
+    with refused("OVERLOADED", RESOURCE_EXHAUSTED) as said:
+        await beside.put(*large(2))
+    assert said.metadata == {"limit": "max_running_bytes"}
+    watch.cancel()
+
+    async def has_room() -> bool:
+        try:
+            return len((await beside.put(*large(2))).results) == 2
+        except grpc.aio.AioRpcError:
+            return False
+
+    await eventually(has_room)
+    stream: Any = beside.stub.Produce(timeout=60)
+    await stream.write(pb.ProduceRequest(queue="jobs", messages=large(2)))
+    async with asyncio.timeout(SLACK_S):
+        assert len((await stream.read()).results) == 2
+    assert not kept.done()
+
+
+@both_ways
 async def test_who_watches_many_messages_counts_as_many_streams(lines: Open) -> None:
     line, beside, third = [await lines() for _ in range(3)]
     await line.update(bound=0)

@@ -71,8 +71,8 @@ class CapacitySettings(BaseSettings):
         None,
         "The most bytes of large requests (16 KiB and more, with 170 for each message in them) that one process holds "
         "at a time: of Puts until they end, those that wait for room among them, of streams that watch as long as they "
-        "last, and of batches of Produce, whatever their size, until their reply is taken. Calls beyond it are refused "
-        "with OVERLOADED, Produce streams are held back.",
+        "last, but for the ids for which one counts as several, and of batches of Produce, whatever their size, until "
+        "their reply is taken. Calls beyond it are refused with OVERLOADED, Produce streams are held back.",
         unit="bytes",
         shown=f"{_FULL.max_running_bytes}{_OR_FEWER}",
         ge=64 * KIB,

@@ -16,7 +16,8 @@ _MIB = 1024 * _KIB
 # The interpreter, gRPC, the connections to the store, and what is remembered of queues.
 BASE_BYTES = 128 * _MIB
 RUNNING_CALL_BYTES = 32 * _KIB  # a stream that watches; a call that waits takes less
-WATCHED_ID_BYTES = 2 * _KIB  # of a stream that watches many messages, each: 1.6, and more where ids are long
+# Of a stream that watches many messages, each: 1.1 to 1.6, its id included; 2.3 if that is long and of wide characters.
+WATCHED_ID_BYTES = 2 * _KIB
 PENDING_CALL_BYTES = 20 * _KIB
 CONNECTION_BYTES = 28 * _KIB
 HTTP_CONNECTION_BYTES = 32 * _KIB  # idle 9; with most of a head 19; and its share of what comes in at a time

@@ -31,7 +31,7 @@ from headwayd.rpc.refusing import Refusing
 from headwayd.rpc.room import Large, Room
 from headwayd.rpc.status import Refusal, abort
 from headwayd.rpc.streams import Requests, Stream
-from headwayd.rpc.watch_requests import stream_count
+from headwayd.rpc.watch_requests import kept_bytes, stream_count
 
 Context = ServicerContext[Any, Any]
 Handlers = Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
@@ -341,9 +341,10 @@ def _stream(way: _Way, *, takes_stream: bool = False) -> Callable[[Any, Context]
             if name == _WATCHING_METHOD:
                 count = min(stream_count(request), gate.most_of_one)
             gate.admit_stream(connection, count)
-            if large:  # it is there as long as the stream
-                gate.room.take(large.size)
-                size = large.size
+            kept = kept_bytes(large.size, count) if large else 0
+            if kept:  # it is there as long as the stream
+                gate.room.take(kept)
+                size = kept
             if takes_stream:
                 requests = Requests(request, room=gate.room if name in ANSWERING_METHODS else None)
             serve = way.behaviour if caller is None else caller.behaviours[way.path]

@@ -7,17 +7,29 @@ from headwayd.domain.footprint import RUNNING_CALL_BYTES, WATCHED_ID_BYTES
 from headwayd.domain.limits import HOUR_MS, MAX_ID_BYTES, MAX_NOTE_BYTES, MAX_WATCHED_IDS, SECOND_MS, Limits
 from headwayd.domain.places import Progress
 from headwayd.domain.watching import WatchOrder
+from headwayd.rpc.room import LARGE_BYTES
 from headwayd.rpc.validation import Checks
 
 _SHORTEST_INTERVAL_MS = 100
 _INTERVAL_MS = 1 * SECOND_MS
 _LONGEST_INTERVAL_MS = 1 * HOUR_MS
 _IDS_OF_A_STREAM = RUNNING_CALL_BYTES // WATCHED_ID_BYTES
+_MOST_OF_AN_ID = 3 + MAX_ID_BYTES  # bytes of a request: its field and its length, and itself
 
 
 def stream_count(request: queue_service_pb2.WatchPositionRequest) -> int:
     """As how many streams one counts that watches these messages: each takes memory of its own."""
     return 1 + min(len(request.messages.ids), MAX_WATCHED_IDS) // _IDS_OF_A_STREAM
+
+
+def kept_bytes(size: int, count: int) -> int:
+    """What a request of a stream that counts as so many takes of the room for large ones, as long as the stream lasts.
+
+    The ids for which it counts as more than one take none: their memory is that of streams, and batches would wait for
+    that room as long as somebody watches.
+    """
+    kept = size - (count - 1) * _IDS_OF_A_STREAM * _MOST_OF_AN_ID
+    return kept if kept >= LARGE_BYTES else 0
 
 
 def watch_order(request: queue_service_pb2.WatchPositionRequest, limits: Limits) -> WatchOrder:

@@ -38,7 +38,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="large-streams-for-nothing",
         defect="Streams may begin with requests of any size, of which any number is held as long as they last.",
         file="rpc/edge.py",
-        old="            if large:",
+        old="            if kept:",
         new="            if False:",
         test=WIRE + "test_limits.py::test_large_requests_of_streams_count_as_long_as_these_last",
     ),
@@ -49,6 +49,14 @@ MUTANTS: tuple[Mutant, ...] = (
         old="min(stream_count(request), gate.most_of_one)",
         new="1",
         test=WIRE + "test_limits.py::test_who_watches_many_messages_counts_as_many_streams",
+    ),
+    Mutant(
+        name="batches-wait-for-watched-ids",
+        defect="Ids that are watched take the room of large batches, which wait as long as somebody watches.",
+        file="rpc/watch_requests.py",
+        old="size - (count - 1) * _IDS_OF_A_STREAM * _MOST_OF_AN_ID",
+        new="size",
+        test=WIRE + "test_limits.py::test_long_ids_that_are_watched_leave_large_batches_their_room",
     ),
     Mutant(
         name="request-kept-as-it-came",

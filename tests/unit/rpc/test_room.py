@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from headway.v1.queue_service_pb2 import MessageIds, WatchPositionRequest
 from headwayd.domain.errors import Overloaded
-from headwayd.rpc.room import Room
+from headwayd.domain.limits import MAX_ID_BYTES, MAX_WATCHED_IDS
+from headwayd.rpc.room import LARGE_BYTES, Room
+from headwayd.rpc.watch_requests import kept_bytes, stream_count
 
 
 async def soon(*tasks: asyncio.Task[None]) -> list[bool]:
@@ -62,3 +65,18 @@ async def test_who_leaves_as_its_turn_comes_gives_it_back() -> None:
     leaving.cancel()
     assert await soon(leaving, staying) == [True, True]
     assert (leaving.cancelled(), room.taken) == (True, 60)
+
+
+@pytest.mark.parametrize("count", [90, 1_000, 1_007, MAX_WATCHED_IDS])
+def test_watched_ids_take_no_room_however_long_unless_they_count_as_no_more_streams(count: int) -> None:
+    ids = [f"{number:0{MAX_ID_BYTES}}" for number in range(count)]
+    request = WatchPositionRequest(queue="q", messages=MessageIds(ids=ids))
+    size = request.ByteSize()
+    assert size >= LARGE_BYTES
+    assert kept_bytes(size, stream_count(request)) == 0
+    assert kept_bytes(size, 1) == size
+
+
+def test_what_a_stream_keeps_beside_watched_ids_takes_room_from_16_kib_on() -> None:
+    ids = 32 * (MAX_ID_BYTES + 3)  # as two more streams
+    assert [kept_bytes(ids + beside, 3) for beside in (LARGE_BYTES - 1, LARGE_BYTES)] == [0, LARGE_BYTES]
