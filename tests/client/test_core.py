@@ -274,6 +274,35 @@ async def test_worker_that_is_stopped_behind_a_lost_answer_gives_back_what_that_
     assert [each.keep_attempt for each in service.requests("Delay")] == [True]
 
 
+async def test_worker_that_is_cancelled_in_the_pause_behind_a_lost_answer_gives_back_what_that_leased(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = asyncio.Event()
+
+    def pause_seconds(*_: object) -> float:
+        paused.set()
+        return 60.0
+
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    monkeypatch.setattr(working, "pause_seconds", pause_seconds)
+    await _put(connection, Message(payload=b"1"))
+    service.fail_next("Get", LOST, times=5)
+
+    async def handle(_: Lease) -> None:
+        raise AssertionError
+
+    async with asyncio.timeout(30):
+        at_work = asyncio.create_task(Worker(connection, "q", handle).run())
+        await paused.wait()
+        at_work.cancel()
+        await asyncio.wait([at_work])
+    assert at_work.cancelled()
+    *lost, last = service.requests("Get")
+    assert [each.attempt_id for each in lost] == [last.attempt_id] * len(lost)
+    assert not last.HasField("wait")
+    assert [each.keep_attempt for each in service.requests("Delay")] == [True]
+
+
 async def test_watch_yields_the_generated_messages_until_the_last_word(
     service: FakeService, connection: Connection, made: FakeQueue
 ) -> None:

@@ -35,8 +35,9 @@ class Worker:
     async def run(self) -> None:
         """Works until the queue is drained or `stop` is set; while the service is away or busy it waits and goes on.
 
-        If it is cancelled the handlers are, and their messages are given back for free. Raises QueueNotFound,
-        QueueDeleted and whatever else no waiting mends, after finishing what it holds.
+        If it is cancelled the handlers are, and their messages are given back for free, as is what a Get that failed
+        may have leased. Raises QueueNotFound, QueueDeleted and whatever else no waiting mends, after finishing what it
+        holds.
         """
         if self.concurrency < 1:
             raise ValueError("concurrency is at least 1")
@@ -50,7 +51,8 @@ class Worker:
     async def slot(self) -> None:
         """Handles one message after the other."""
         tries, name = 0, uuid4().hex  # that failed in a row, and the name of them all
-        while not self.stopping.done() or tries:  # stopped behind one that failed it asks once more, and gives back
+        # Stopped, or cancelled in the pause, behind one that failed it asks once more, and gives back.
+        while not self.stopping.done() or tries:
             try:
                 # A longer wait saves calls, a shorter one notices a lost service sooner. The name stays until a Get is
                 # answered: one that failed may have leased something.
@@ -68,15 +70,13 @@ class Worker:
                 await self.unless_stopped(asyncio.sleep(pause_seconds(self.queue_name, tries := tries + 1, error)))
 
     async def unless_stopped(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """What it answers; None if the stop came first, and then it was cancelled."""
+        """What it answers; None if the stop came first, or the group's end, which is one: then it was cancelled."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.wait((task, self.stopping), return_when=asyncio.FIRST_COMPLETED)
             return await task if task.done() else None
-        except asyncio.CancelledError:
-            if task.done() and not task.exception() and task.result():  # a lease that nobody is going to work on
-                await task.result().give_back(failed_with=None)
-            raise
+        except asyncio.CancelledError:  # if there is a lease, nobody is going to work on it
+            return await task.result().give_back(failed_with=None) if task.done() and task.result() else None
         finally:
             if task.cancel():
                 await asyncio.wait([task])  # it may have something to give back
