@@ -51,9 +51,11 @@ class Books:
 
 @dataclass(slots=True)
 class Patience:
-    """What a caller met who uses the Python client: its longest Put, and the errors of those that failed for good."""
+    """What a caller met who uses the Python client: its longest Put, how many were not confirmed because too few
+    replicas followed for longer than the client tries, and the errors of those that failed for good otherwise."""
 
     longest_s: float = 0.0
+    unconfirmed_count: int = 0
     failures: list[headway.HeadwayError] = field(default_factory=list)
 
 
@@ -84,6 +86,8 @@ async def patient(queue: headway.Queue) -> AsyncIterator[Patience]:
             began = time.monotonic()
             try:
                 await queue.put(b"", id=f"patient-{number}")
+            except headway.NotDurable:  # nothing happened, and nothing else can be said until a replica follows
+                patience.unconfirmed_count += 1
             except headway.HeadwayError as error:
                 patience.failures.append(error)
             patience.longest_s = max(patience.longest_s, time.monotonic() - began)
