@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from harness import eventually
+from harness.clocks import run
 from headwayd.domain.errors import HeadwayError, ShuttingDown
 from headwayd.engine.lines import Line
 
@@ -182,29 +183,32 @@ async def test_a_line_that_is_told_to_looks_once_though_arming_said_that_it_is_i
     assert (waiter.served.is_set(), waiter.tries) == (True, 2)
 
 
-async def test_a_line_that_is_called_arms_now_and_then_only() -> None:
-    hints, messages = Hints(), list[str]()
-    hints.finds = False
-    line = Line(hints.arm, most_at_once=16, rest_s=0.2)
-    hints.line = line
-    waiter = Waiter(messages)
-    line.join(waiter, has_tried=True)
-    serving = asyncio.create_task(line.serve())
-    async with asyncio.timeout(5):
-        await turns()
-        assert hints.is_armed
-        hints.change()
-        await turns()
-        assert (hints.is_armed, waiter.tries) == (True, 1)  # nobody called
-        for tries in (2, 3):
-            hints.change(is_call=True)
+def test_a_line_that_is_called_arms_now_and_then_only() -> None:
+    async def scene() -> None:
+        hints, messages = Hints(), list[str]()
+        hints.finds = False
+        line = Line(hints.arm, most_at_once=16, rest_s=0.2)
+        hints.line = line
+        waiter = Waiter(messages)
+        line.join(waiter, has_tried=True)
+        serving = asyncio.create_task(line.serve())
+        async with asyncio.timeout(5):
             await turns()
-            assert (hints.is_armed, waiter.tries) == (False, tries)
-        await eventually(lambda: hints.is_armed)
-        messages.append("put by a foreign client")
-        hints.change()
-        await waiter.served.wait()
-        await serving
+            assert hints.is_armed
+            hints.change()
+            await turns()
+            assert (hints.is_armed, waiter.tries) == (True, 1)  # nobody called
+            for tries in (2, 3):
+                hints.change(is_call=True)
+                await turns()
+                assert (hints.is_armed, waiter.tries) == (False, tries)
+            await eventually(lambda: hints.is_armed)
+            messages.append("put by a foreign client")
+            hints.change()
+            await waiter.served.wait()
+            await serving
+
+    run(scene)
 
 
 @asynccontextmanager
@@ -227,17 +231,21 @@ async def first_served(*, rest_s: float) -> AsyncIterator[tuple[Hints, Line, Wai
         await serving
 
 
-async def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
+def test_a_line_that_was_empty_for_a_moment_goes_on() -> None:
     """Neither armed nor tried again: whoever comes has tried, and since then nothing was heard."""
-    async with first_served(rest_s=0.2) as (hints, line, first, second):
-        line.forget(first)  # as a stream does that has its turn
-        await turns()
-        line.join(second, has_tried=True)
-        await turns()
-        assert (hints.is_armed, second.tries) == (False, 0)
-        second.messages.append("for the second")
-        hints.change(is_call=True)
-    assert second.tries == 1
+
+    async def scene() -> None:
+        async with first_served(rest_s=0.2) as (hints, line, first, second):
+            line.forget(first)  # as a stream does that has its turn
+            await turns()
+            line.join(second, has_tried=True)
+            await turns()
+            assert (hints.is_armed, second.tries) == (False, 0)
+            second.messages.append("for the second")
+            hints.change(is_call=True)
+        assert second.tries == 1
+
+    run(scene)
 
 
 @pytest.mark.parametrize("finds", [True, False])
