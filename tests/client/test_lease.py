@@ -152,7 +152,7 @@ async def test_keep_alive_goes_on_after_a_failure(service: FakeService, queue: h
 async def test_lease_is_extended_while_its_last_ack_is_being_tried(service: FakeService, made: FakeQueue) -> None:
     """The first try is never answered, though it did what was asked; Extends find the lease gone then: no loss."""
     service.fail_next("Ack", SILENT)
-    async with headway.connect(service.address, call_timeout=timedelta(seconds=1)) as client:
+    async with headway.connect(service.address, call_timeout=timedelta(seconds=3)) as client:  # half for the first try
         queue = client.queue("q")
         await queue.put(b"x")
         async with queue.lease(lease=timedelta(milliseconds=150)) as lease:

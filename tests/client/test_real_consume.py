@@ -171,13 +171,13 @@ async def test_lease_is_kept_alive_for_longer_than_its_span(line: headway.Queue)
 
     async def handle(lease: headway.Lease) -> None:
         seen.append((lease.payload, lease.attempt))
-        until = lease.lapses_at + 1.0
+        until = lease.lapses_at + 0.6
         await eventually(lambda: _is_past(until), within=PATIENCE_SECONDS)
         assert not lease.is_lost
         if lease.payload == b"5":
             stop.set()
 
-    await line.run(handle, concurrency=3, prefetch=3, lease=timedelta(milliseconds=500), stop=stop)
+    await line.run(handle, concurrency=3, prefetch=3, lease=timedelta(seconds=1.8), stop=stop)
     assert sorted(seen) == [(b"%d" % n, 1) for n in range(6)]
     assert (await line.describe()).counts.acked == 6
 
