@@ -6,6 +6,7 @@ import pty
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,9 +19,23 @@ from headway.v1.queue_pb2 import Policy
 DEADLINE_SECONDS = 30
 
 
+def _tasks_of_clients() -> list[asyncio.Task[Any]]:
+    return [each for each in asyncio.all_tasks() if "/headway/_" in repr(each) or "/headway/core/" in repr(each)]
+
+
 def client_tasks() -> list[str]:
     """The client's own tasks that are not finished."""
-    return [each for each in map(repr, asyncio.all_tasks()) if "/headway/_" in each or "/headway/core/" in each]
+    return [repr(each) for each in _tasks_of_clients()]
+
+
+@pytest_asyncio.fixture(autouse=True)
+async def no_task_left() -> AsyncIterator[None]:
+    """Ends the clients' tasks that a test left when it failed: its second try, and others, would find them."""
+    yield
+    if left := _tasks_of_clients():
+        for each in left:
+            each.cancel()
+        await asyncio.wait(left, timeout=DEADLINE_SECONDS)
 
 
 class Terminal:
