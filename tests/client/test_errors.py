@@ -108,10 +108,12 @@ async def test_a_lost_answer_is_unknown_and_a_refusal_is_not(service: FakeServic
     assert not refused.value.is_outcome_unknown
 
 
-async def test_no_answer_in_time_is_deadline_exceeded(service: FakeService, made: FakeQueue) -> None:
+async def test_no_answer_in_time_is_deadline_exceeded(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
     made.policy.bound = 1
+    await queue.put(b"1")
     async with headway.connect(service.address, call_timeout=timedelta(milliseconds=50)) as client:
-        await client.queue("q").put(b"1")
         with pytest.raises(headway.DeadlineExceeded) as late:
             await client.queue("q").put(b"2", wait=timedelta(milliseconds=1))
     assert late.value.is_outcome_unknown
