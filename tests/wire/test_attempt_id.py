@@ -99,7 +99,7 @@ async def test_when_none_of_its_leases_lives_the_name_gives_new_ones(line: Line,
 
 async def test_extending_keeps_the_attempt_alive(line: Line, keys: Keys) -> None:
     await filled(line)
-    [first] = await attempt(line, "a", lease_ms=300)
+    [first] = await attempt(line, "a", lease_ms=1_500)
     await line.extend(first.lease, lease_ms=60_000)
     await eventually(lambda: now_ms(keys.client) > first.lease_expires_at.ToMilliseconds())
     [again] = await attempt(line, "a")

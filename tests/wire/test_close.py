@@ -124,7 +124,7 @@ async def test_so_does_who_waits_behind_one_that_was_served(line: Line, store_se
 async def test_a_delayed_message_keeps_a_closed_queue_from_being_drained(line: Line) -> None:
     await line.create()
     later = message(b"later")
-    later.delay.CopyFrom(span(300))
+    later.delay.CopyFrom(span(1_500))
     await line.put(later)
     await line.close()
     assert (await line.get()).deliveries == []

@@ -94,10 +94,10 @@ async def test_later_is_the_tail_when_it_is_due(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(b"one", b"two")
     before = now_ms(keys.client)
-    result = await fail_next(line, delay_ms=300)
+    result = await fail_next(line, delay_ms=1_500)
     after = now_ms(keys.client)
     assert (result.settled, result.attempts) == (DELAYED, 1)
-    assert before - 1 <= result.available_at.ToMilliseconds() - 300 <= after
+    assert before - 1 <= result.available_at.ToMilliseconds() - 1_500 <= after
     counts = await line.counts()
     assert (counts.length, counts.delayed) == (1, 1)
     await line.put(b"three")
@@ -110,7 +110,7 @@ async def test_later_is_the_tail_when_it_is_due(line: Line, keys: Keys) -> None:
 async def test_until_a_time_is_that_time(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(b"one")
-    at = int(now_ms(keys.client)) + 300
+    at = int(now_ms(keys.client)) + 1_500
     result = await fail_next(line, until_ms=at)
     assert (result.settled, result.available_at.ToMilliseconds()) == (DELAYED, at)
     delivery = await redelivered(line)
@@ -122,7 +122,7 @@ async def test_messages_fall_due_in_due_order_and_ties_keep_their_order(line: Li
     await line.create()
     await line.put(*(b"%d" % number for number in range(5)))
     taken = await line.take(5)
-    at = int(now_ms(keys.client)) + 400
+    at = int(now_ms(keys.client)) + 1_500
     await line.delay(taken[3].lease, until_ms=at + 100)
     await line.delay(taken[1].lease, taken[0].lease, taken[4].lease, until_ms=at)
     await line.delay(taken[2].lease, delay_ms=50)

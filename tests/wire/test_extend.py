@@ -49,7 +49,7 @@ async def test_without_a_span_the_queues_policy_counts(line: Line, keys: Keys) -
 async def test_an_extended_lease_outlives_its_first_deadline(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(b"marker first", b"two")
-    marker, kept = await line.take_one(lease_ms=300), await line.take_one(lease_ms=300)
+    marker, kept = await line.take_one(lease_ms=1_500), await line.take_one(lease_ms=1_500)
     await line.extend(kept.lease, lease_ms=60_000)
     await eventually(lambda: keys.length == 1)  # the one that was not extended is back
     assert (await line.counts()).leased == 1

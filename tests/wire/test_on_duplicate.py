@@ -384,9 +384,9 @@ async def test_a_replaced_message_that_was_given_back_is_no_ghost(line: Line) ->
 
 async def test_the_time_to_live_is_the_new_ones(line: Line) -> None:
     await line.create()
-    await line.put(one(b"old", time_to_live=span(200)))
+    await line.put(one(b"old", time_to_live=span(1_500)))
     await put(line, one(b"new"), REPLACE)
-    await line.put(Message(id="clock", time_to_live=span(250)))
+    await line.put(Message(id="clock", time_to_live=span(1_600)))
     await eventually(lambda: has_expired(line))
     assert payloads((await line.get(5)).deliveries) == [b"new"]
 

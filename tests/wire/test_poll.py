@@ -231,7 +231,7 @@ async def test_with_grace_a_late_poll_still_has_its_place_but_nobody_waits_for_i
 
 
 async def test_a_holder_that_settles_asks_for_the_next_in_one_call(line: Line) -> None:
-    await line.create(limit=1)
+    await line.create(poll=polls(60_000), limit=1)
     await line.put(b"1", b"2")
     held = await line.take_one()
     other = await poll(line)

@@ -48,9 +48,9 @@ async def test_a_waiting_message_is_postponed_and_joins_the_tail(line: Line, key
     await line.create()
     await line.put(named("a", b"a"), named("b", b"b"), named("c", b"c"))
     before = now_ms(keys.client)
-    [result] = await postpone(line, "b", delay_ms=300)
+    [result] = await postpone(line, "b", delay_ms=1_500)
     assert result.settled == DELAYED
-    assert before - 1 <= result.available_at.ToMilliseconds() - 300 <= now_ms(keys.client)
+    assert before - 1 <= result.available_at.ToMilliseconds() - 1_500 <= now_ms(keys.client)
     assert result.attempts == 0
     counts = await line.counts()
     assert (counts.length, counts.delayed) == (2, 1)
@@ -71,7 +71,7 @@ async def has_delayed(line: Line, count: int) -> bool:
 async def test_a_delayed_message_is_given_another_time(line: Line, keys: Keys) -> None:
     await line.create()
     await line.put(named("sooner", b"sooner", delay=span(LONG_MS)), named("later", b"later", delay=span(100)))
-    at = int(now_ms(keys.client)) + 400
+    at = int(now_ms(keys.client)) + 1_500
     first, second = await postpone(line, "later", "sooner", until_ms=at)
     assert (first.settled, first.available_at.ToMilliseconds()) == (DELAYED, at)
     assert (second.settled, second.available_at.ToMilliseconds()) == (DELAYED, at)
@@ -119,7 +119,7 @@ async def test_a_message_that_came_back_is_postponed(line: Line) -> None:
     await line.put(named("a", b"a"), named("b", b"b"))
     taken = await line.take_one()
     await line.delay(taken.lease, delay_ms=0, reason="why")
-    [result] = await postpone(line, "a", delay_ms=200)
+    [result] = await postpone(line, "a", delay_ms=1_500)
     assert (result.settled, result.attempts) == (DELAYED, 1)
     counts = await line.counts()
     assert (counts.returned, counts.length, counts.delayed) == (0, 1, 1)

@@ -71,7 +71,7 @@ async def test_when_a_message_was_put_is_told_with_its_delivery(line: Line, keys
 
 async def test_a_delayed_message_is_not_in_the_line_until_it_is_due(line: Line, keys: Keys) -> None:
     await line.create()
-    [result] = (await line.put(delayed(300))).results
+    [result] = (await line.put(delayed(1_500))).results
     assert (result.ticket, result.position) == (0, 0)
     assert result.id.startswith("~")
     counts = await line.counts()
@@ -81,16 +81,16 @@ async def test_a_delayed_message_is_not_in_the_line_until_it_is_due(line: Line, 
     await eventually(lambda: keys.length == 1)
     delivery = await line.take_one()
     assert (delivery.message.payload, delivery.message.id, delivery.attempt) == (b"later", result.id, 1)
-    assert delivery.waited.ToMilliseconds() >= 300
+    assert delivery.waited.ToMilliseconds() >= 1_500
 
 
 async def test_messages_fall_due_in_due_order_with_ties_in_put_order(line: Line, keys: Keys) -> None:
     await line.create()
-    at = int(now_ms(keys.client)) + 400
+    at = int(now_ms(keys.client)) + 2_000
     await line.put(
-        delayed(700, b"last"),
+        delayed(2_500, b"last"),
         Message(payload=b"tie 1", not_before=instant(at)),
-        delayed(100, b"first"),
+        delayed(1_000, b"first"),
         Message(payload=b"tie 2", not_before=instant(at)),
         Message(payload=b"tie 3", not_before=instant(at)),
     )

@@ -106,7 +106,7 @@ async def test_an_id_is_known_in_every_state_of_its_message(line: Line, state: s
 
 
 async def test_an_id_is_free_again_after_the_dedupe_window(line: Line) -> None:
-    await line.create(dedupe_window=span(200))
+    await line.create(dedupe_window=span(1_500))
     await line.put(named("one"))
     await line.ack((await line.take_one()).lease)
     with refused("DUPLICATE_MESSAGE"):

@@ -197,7 +197,7 @@ async def test_a_holder_whose_turns_are_used_up_has_its_place_at_the_end_at_once
 async def test_a_holder_whose_lease_lapses_stands_at_the_end(line: Line) -> None:
     await line.create(limit=1)
     await line.put(b"1")
-    async with Standing(line, keep_standing=True, lease=span(300)) as holder, Standing(line) as other:
+    async with Standing(line, keep_standing=True, lease=span(1_500)) as holder, Standing(line) as other:
         await holder.granted()
         await other.position(1)
         assert [one.attempt for one in await other.granted()] == [2]

@@ -185,8 +185,8 @@ async def test_each_message_that_falls_due_moves_once(line: Line, other: Line, k
 async def test_each_lapsed_lease_returns_once(line: Line, other: Line, keys: Keys) -> None:
     await line.create()
     await line.put(*(b"%d" % number for number in range(200)))
-    await line.take(100, lease_ms=200)
-    await other.take(100, lease_ms=200)
+    await line.take(100, lease_ms=1_500)
+    await other.take(100, lease_ms=1_500)
     await eventually(lambda: keys.length == 200)
     deliveries = await other.take(200)
     assert payloads(deliveries) == [b"%d" % number for number in range(200)]

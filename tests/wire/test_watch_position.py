@@ -194,7 +194,7 @@ async def test_a_lapsed_lease_is_told_as_waiting_again(line: Line) -> None:
     await line.put(*named(1))
     async with watching(line, "m0") as watched:
         await watched.position(1)
-        await line.take_one(lease_ms=200)
+        await line.take_one(lease_ms=1_500)
         await watched.leased()
         await watched.position(1)
         await line.take_one()
@@ -203,12 +203,12 @@ async def test_a_lapsed_lease_is_told_as_waiting_again(line: Line) -> None:
 
 async def test_a_delayed_message_is_told_so_and_then_its_place(line: Line) -> None:
     await line.create()
-    await line.put(*named(1), Message(id="later", payload=b"x", delay=span(600)))
+    await line.put(*named(1), Message(id="later", payload=b"x", delay=span(1_500)))
     async with watching(line, "later") as watched:
         told = await watched.next()
         place = told.position
         assert (place.id, place.position, place.state, place.length) == ("later", 0, WAITS_LATER, 1)
-        assert 0 < place.available_at.ToMilliseconds() - told.as_of.ToMilliseconds() <= 600
+        assert 0 < place.available_at.ToMilliseconds() - told.as_of.ToMilliseconds() <= 1_500
         await watched.position(2)
         await line.delay(message_ids=["later"], delay_ms=60_000)
         told = await watched.next()
@@ -234,7 +234,7 @@ async def test_a_replaced_message_that_joins_the_tail_has_not_moved_back(line: L
 
 async def test_every_outcome_is_told_and_then_the_stream_ends(line: Line) -> None:
     await line.create(retry=queue_pb2.Retry(max_attempts=1))
-    await line.put(*named(2), Message(id="short", payload=b"", time_to_live=span(700)), *named(1, 9))
+    await line.put(*named(2), Message(id="short", payload=b"", time_to_live=span(1_500)), *named(1, 9))
     async with watching(line, "m0", "m1", "short", "m9") as watched:
         await watched.position(4, "m9")
         first, second = await line.take(2)
@@ -329,7 +329,7 @@ async def test_a_queue_that_is_not_there_is_not_found(line: Line) -> None:
 async def test_a_stream_ends_at_its_deadline(line: Line) -> None:
     await line.create()
     await line.put(*named(1))
-    async with watching(line, "m0", timeout=0.5) as watched:
+    async with watching(line, "m0", timeout=2) as watched:
         await watched.position(1)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await watched.end()

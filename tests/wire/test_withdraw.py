@@ -98,7 +98,7 @@ async def test_the_head_and_the_tail_can_be_withdrawn_until_nothing_is_left(line
 
 async def test_a_delayed_message_is_cancelled(line: Line) -> None:
     await line.create()
-    await line.put(Message(id="later", payload=b"x", delay=span(300)), Message(id="other", delay=span(300)))
+    await line.put(Message(id="later", payload=b"x", delay=span(1_500)), Message(id="other", delay=span(1_500)))
     assert await withdrawn(line, "later") == [""]
     counts = await line.counts()
     assert (counts.delayed, counts.withdrawn) == (1, 1)
@@ -257,7 +257,7 @@ async def test_what_cannot_be_withdrawn_is_a_result_even_if_it_is_everything(lin
 
 
 async def test_the_id_stays_known_for_the_dedupe_window(line: Line) -> None:
-    await line.create(dedupe_window=span(300))
+    await line.create(dedupe_window=span(1_500))
     await line.put(named("a"))
     await line.withdraw("a")
     with refused("DUPLICATE_MESSAGE"):
