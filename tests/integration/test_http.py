@@ -229,7 +229,7 @@ async def test_beyond_the_most_connections_health_is_still_told_and_nothing_else
 
 
 async def test_spare_connections_are_few_and_not_for_long(server: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "SPARE_S", 0.5)
+    monkeypatch.setattr(protocol, "SPARE_S", 2.0)
     port = await server(most_connections=1)
     held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(1 + protocol.SPARE)]
     await eventually(lambda: connections() == 1 + protocol.SPARE)
