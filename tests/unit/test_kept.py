@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
-from headwayd.domain.kept import kept
+from headwayd.domain import kept as kept_tasks
+from headwayd.domain.kept import end, kept
 
 
 @pytest.fixture
@@ -40,3 +42,18 @@ async def test_the_end_of_one_that_returns_or_is_cancelled_is_not(told: list[dic
     stopped.cancel()
     await asyncio.wait({ended, stopped})
     assert (ended.result(), stopped.cancelled(), told) == (1, True, [])
+
+
+async def test_one_that_forgets_its_cancellation_is_cancelled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_tasks, "_AGAIN_S", 0.01)
+
+    async def forget() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    tasks = [kept(forget(), "forgets"), kept(asyncio.Event().wait(), "ends")]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(30):
+        await end(tasks)
+    assert [task.cancelled() for task in tasks] == [True, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import weakref
 from collections.abc import AsyncIterator, Coroutine
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from redis import exceptions as redis_errors
 
+from headwayd.domain import kept
 from headwayd.domain.errors import StoreUnavailable
 from headwayd.store import cluster, sentinels
 from headwayd.store.address import parse_address
@@ -256,6 +258,20 @@ class SlowToEnd:
             await asyncio.Event().wait()
 
 
+class Forgetful:
+    """Something that waits and keeps its first cancellation to itself, as what is done in that moment may."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def wait(self, *_: object, **__: object) -> None:
+        self._count += 1
+        if self._count == 1:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+
 def wire() -> HintWire:
     source = ConnectionSource(parse_address("redis://127.0.0.1:1"), call_timeout_s=1)
     return HintWire(
@@ -287,6 +303,27 @@ async def test_who_closes_what_hears_can_be_cancelled_meanwhile(monkeypatch: pyt
     heard.start()
     await asyncio.sleep(0)
     assert await is_cancelled(heard.close(), slow)
+
+
+@pytest.mark.parametrize("what", ["cluster", "hints", "switches"])
+async def test_what_listens_is_closed_though_a_library_forgets_that_it_was_cancelled(
+    nodes: Cluster, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(kept, "_AGAIN_S", 0.01)
+    address = parse_address("redis+sentinel://127.0.0.1:1/queues/0")
+    listening: Any = {
+        "cluster": nodes,
+        "hints": wire(),
+        "switches": SwitchListener(address, {}, call_timeout_s=0, on_switch=lambda: None),
+    }[what]
+    monkeypatch.setattr(listening, "_renew_map" if what == "cluster" else "_listen", Forgetful().wait)
+    if what == "cluster":
+        await listening.start(wait_s=0)
+    else:
+        listening.start()
+    await asyncio.sleep(0)
+    async with asyncio.timeout(BUDGET_S):
+        await listening.close()
 
 
 async def test_who_hears_a_silent_sentinel_can_be_cancelled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

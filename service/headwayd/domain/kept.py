@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+_AGAIN_S = 1.0  # what such a task has to clean up takes less
 
 
 def kept(work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
@@ -15,6 +17,24 @@ def kept(work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:
     task = asyncio.get_running_loop().create_task(work, name=name)
     task.add_done_callback(_tell)
     return task
+
+
+async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels tasks and waits until they have ended; whoever is cancelled meanwhile passes that on to them.
+
+    One that goes on is cancelled again after a while: `asyncio.wait_for` of Python 3.11, by which redis-py sends, keeps
+    a cancellation to itself that comes in the turn of the loop in which it is done.
+    """
+    left = {task for task in tasks if not task.done()}
+    try:
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=_AGAIN_S)
+    except asyncio.CancelledError:
+        for task in left:
+            task.cancel()
+        raise
 
 
 def _tell(task: asyncio.Task[Any]) -> None:

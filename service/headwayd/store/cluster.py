@@ -17,7 +17,7 @@ import structlog
 from redis.crc import key_slot
 
 from headwayd.domain.errors import HeadwayError, StoreUnavailable
-from headwayd.domain.kept import kept
+from headwayd.domain.kept import end, kept
 from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource
 from headwayd.store.link import Link, ScriptOrder
@@ -87,8 +87,7 @@ class Cluster:
     async def close(self) -> None:
         """Waits for calls under way, then drops all connections."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end([self._task])
             self._task = None
         await asyncio.gather(*(link.close() for link in self._links.values()), *self._closing)
 

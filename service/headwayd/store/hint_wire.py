@@ -16,7 +16,7 @@ import structlog
 from redis import exceptions as redis_errors
 from redis.asyncio.connection import AbstractConnection
 
-from headwayd.domain.kept import kept
+from headwayd.domain.kept import end, kept
 from headwayd.store.connections import ANSWERS_TO_OPEN, ConnectionSource, ask, send
 from headwayd.store.trouble import word_of
 
@@ -73,8 +73,7 @@ class HintWire:
         """Stops listening."""
         self._is_closed = True  # a group of tasks forgets a cancellation that comes while one of its own fails
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end([self._task])
             self._task = None
 
     def renew(self) -> None:

@@ -19,7 +19,7 @@ from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.sentinel import Sentinel
 from redis.credentials import CredentialProvider
 
-from headwayd.domain.kept import kept
+from headwayd.domain.kept import end, kept
 from headwayd.store.address import Host, StoreAddress
 from headwayd.store.connections import (
     ConnectionSource,
@@ -184,8 +184,7 @@ class Return:
     async def close(self) -> None:
         """Stops looking."""
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+            await end([self._looking])
 
     async def _look(self) -> None:
         """Ends when there is one, or nobody waits any more."""
@@ -242,9 +241,7 @@ class SwitchListener:
 
     async def close(self) -> None:
         """Stops listening."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         self._tasks = []
 
     async def _keep_listening(self, host: Host) -> None:
