@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from faults.conftest import Connect, Serve
 from faults.table import ask, requests
 from faults.wires import ReplyProxy
+from harness import eventually
 from wire.calls import line_at
+from wire.flows import Consuming
 
 pytestmark = pytest.mark.any_store
 
 LATE_S = 0.2
+HOUR_MS = 3_600_000
+LONG_S = 0.5  # a quarter of what a step may take
 CALLS = 600  # of which the store's sixteen connections would carry 80 a second, were each sent by itself
 
 
@@ -32,3 +37,33 @@ async def test_calls_on_many_queues_that_come_one_by_one_go_together(
         answers = Counter(answer.error.reason for answer in await asyncio.gather(*calls))
         proxy.late_s = 0.0
     assert [*answers] == ["QUEUE_NOT_FOUND"], answers
+
+
+async def test_a_stream_asks_for_less_at_a_time_while_its_steps_take_long(
+    proxy: ReplyProxy, serve: Serve, connect: Connect
+) -> None:
+    """As where many streams have the store in turn, and each waits for all the others."""
+    service = await serve(proxy.url)
+    async with line_at(service.address, "jobs", connect) as line:
+        await line.create()
+        for _ in range(4):
+            await line.put(*[b"x"] * 1_000)
+        async with Consuming(line, 0, lease_ms=HOUR_MS) as stream:
+            acked = 0
+
+            def sizes() -> list[int]:
+                return [len(one.deliveries) for one in stream.seen if one.deliveries]
+
+            async def one_has_come(is_looked_for: Callable[[int], bool]) -> bool:
+                nonlocal acked
+                new, acked = stream.deliveries[acked:], len(stream.deliveries)
+                if new:
+                    await stream.ack(*(one.lease for one in new))
+                return any(map(is_looked_for, sizes()[-1:]))
+
+            proxy.late_s = LONG_S
+            await stream.credit(1_000)
+            await eventually(lambda: one_has_come(lambda size: size <= 125), within=60)
+            assert max(sizes()) == 500  # half of the credit
+            proxy.late_s = 0.0
+            await eventually(lambda: one_has_come(lambda size: size >= 250), within=60)

@@ -151,4 +151,21 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return wanted",
         test="tests/integration/test_lifecycle.py::test_calls_are_accepted_by_as_many_as_are_set",
     ),
+    Mutant(
+        name="steps-as-large-though-slow",
+        defect="Streams that wait long for each other ask for as much as ever, until their steps fail.",
+        file="engine/consuming/stride.py",
+        old="            self.messages = max(self.messages // 2, self._least)",
+        new="            pass",
+        test="tests/faults/test_store_far_away.py::test_a_stream_asks_for_less_at_a_time_while_its_steps_take_long",
+    ),
+    Mutant(
+        name="close-waits-for-one-that-goes-on",
+        defect="What listens to the store is not closed where a library kept its cancellation to itself.",
+        file="domain/kept.py",
+        old="            _, left = await asyncio.wait(left, timeout=_AGAIN_S)",
+        new="            _, left = await asyncio.wait(left)",
+        test="tests/unit/test_some_servers.py::"
+        "test_what_listens_is_closed_though_a_library_forgets_that_it_was_cancelled",
+    ),
 )

@@ -33,6 +33,7 @@ from headwayd.engine.ahead import begun
 from headwayd.engine.consumers import Consumers
 from headwayd.engine.consuming.inbox import Inbox
 from headwayd.engine.consuming.outstanding import Outstanding, Room
+from headwayd.engine.consuming.stride import Stride
 from headwayd.engine.eager import eager_task
 from headwayd.engine.leaving import surely
 from headwayd.engine.lines import Line
@@ -79,6 +80,7 @@ class Consuming:
         self._consumer = consumers.enter(asked, budget_s=budget_s, waits=True, owns=True)
         self._stance = Stance(self._consumer, is_quiet=True)
         self._held = Outstanding(order.credit)
+        self._stride = Stride(most=limits.max_batch_messages, budget_s=budget_s)
         self._inbox = Inbox(steps, self._stance.stir)
         self._line: Line | None = None  # where it waits, if it does
         self._follower: Follower | None = None  # who tells its place there
@@ -169,10 +171,9 @@ class Consuming:
     def _most_at_once(self) -> int:
         """Messages and acks of one step. A stream that is alone keeps the store busy with one part of its credit while
         the consumer has the other; of several each has the store while the others do not need it."""
-        most = self._limits.max_batch_messages
         if len(self._consumers.streams_at_work) > 1:
-            return most
-        return min(max(self._held.credit.messages // _SHARES, _LEAST_SHARE), most)
+            return self._stride.messages
+        return min(max(self._held.credit.messages // _SHARES, _LEAST_SHARE), self._stride.messages)
 
     def _asked_for(self, room: Room, ack: Sequence[str], attempt_id: str) -> GetOrder:
         most = self._limits.max_response_bytes
@@ -189,6 +190,7 @@ class Consuming:
         consumer = self._consumer
         consumer.begin_anew(number=0, attempt_id="")
         consumer.order = self._asked_for(room, ack, self._unheard or secrets.token_hex(16))
+        asked_at = self._loop.time()
         try:
             step = await self._call(consumer.step(self._budget_s))
         except (StoreUnavailable, OutcomeUnknown) as error:
@@ -201,6 +203,7 @@ class Consuming:
             if ack:  # that is told first; the next try tells of the queue
                 return await self._settle(self._consumers.store.ack(self._queue, ack, budget_s=self._budget_s))
             raise self._absence(error) from None
+        self._stride.note(self._loop.time() - asked_at)
         self._is_begun = True
         return self._leased(step, ack)
 
