@@ -209,6 +209,17 @@ async def test_drain_ends_when_nothing_waits_is_delayed_or_is_leased(
     assert len(made.acked) == 2
 
 
+async def test_cancelled_worker_that_drains_asks_nothing_more(service: FakeService, queue: headway.Queue) -> None:
+    """It could not be cancelled meanwhile, and the service may be away."""
+    task = asyncio.create_task(queue.run(_nothing, drain=True, by="calls"))
+    await service.wait_for(lambda: service.requests("Get"))
+    asked_count = len(service.requests("Describe"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert len(service.requests("Describe")) == asked_count
+
+
 async def test_lease_is_extended_while_the_handler_runs(service: FakeService, queue: headway.Queue, by: By) -> None:
     await queue.put(b"x")
     await queue.close()

@@ -82,7 +82,7 @@ class CallRunner(Runner):
                 lease = await self._next(attempt)
                 while lease is not None:
                     lease = await self._see_through(lease, attempt)
-                if self.is_draining and not await self.is_anything_left():
+                if self.is_draining and await self._is_drained():
                     self.begin_stop()
             except QueueDrained:
                 return
@@ -103,6 +103,10 @@ class CallRunner(Runner):
 
         lease: Lease | None = await self.unless_stopped(first())
         return lease
+
+    async def _is_drained(self) -> bool:
+        """Whether nothing is left to wait for; who is stopping does not ask."""
+        return not self.is_stopping and not await self.is_anything_left()
 
     async def _see_through(self, lease: Lease, attempt: Attempt) -> Lease | None:
         """Handles a message and acks it; the next one, if the same call brought one.

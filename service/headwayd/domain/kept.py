@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
-_AGAIN_S = 1.0  # what such a task has to clean up takes less
+_AGAIN_S = 2.5  # what such a task has to clean up takes less: at most one answer of the store
 
 
 def kept(work: Coroutine[Any, Any, Result], name: str) -> asyncio.Task[Result]:

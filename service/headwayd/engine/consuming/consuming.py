@@ -194,6 +194,7 @@ class Consuming:
         try:
             step = await self._call(consumer.step(self._budget_s))
         except (StoreUnavailable, OutcomeUnknown) as error:
+            self._stride.note(self._budget_s)
             if ack or not self._is_begun:
                 self._is_unsure = isinstance(error, OutcomeUnknown)
                 raise
