@@ -10,6 +10,7 @@ from headwayd.domain.model import OnDuplicate, PutCode
 from headwayd.store import keys
 from integration.desk import BUDGET_S, HOUR_MS, Desk, desk_at, queue_of
 
+TEN_IDS = "local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 1000, 10\n"  # are remembered at most
 OWN_AT_REST = ("meta",)  # of our keys, those that an empty queue keeps
 
 
@@ -103,8 +104,7 @@ async def test_the_window_of_a_message_that_a_foreign_client_took_begins_soon_af
 async def test_no_more_ids_are_remembered_than_there_is_room_for(
     store_server: StoreServer, request: pytest.FixtureRequest
 ) -> None:
-    limits = "local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 1000, 10\n"
-    async with desk_at(store_server, queue_of(request), limits=limits) as desk:
+    async with desk_at(store_server, queue_of(request), limits=TEN_IDS) as desk:
         await desk.create(dedupe_window_ms=HOUR_MS)
         for n in range(40):
             await desk.put(b"x", ids=[f"id-{n}"])
@@ -118,8 +118,7 @@ async def test_no_more_ids_are_remembered_than_there_is_room_for(
 async def test_no_more_ids_are_remembered_than_there_is_room_for_where_many_end_at_once(
     store_server: StoreServer, request: pytest.FixtureRequest
 ) -> None:
-    limits = "local MAX_LEASE_MS, MAX_DELAY_MS, MAX_REMEMBERED_IDS = 1000, 1000, 10\n"
-    async with desk_at(store_server, queue_of(request), limits=limits) as desk:
+    async with desk_at(store_server, queue_of(request), limits=TEN_IDS) as desk:
         await desk.create(dedupe_window_ms=HOUR_MS)
         await desk.put(*(b"%d" % n for n in range(40)), ids=[f"id-{n}" for n in range(40)])
         assert await desk.ack(*(delivery.lease for delivery in await desk.take(40))) == ["ACKED"] * 40
