@@ -190,7 +190,7 @@ async def test_messages_that_fall_due_overfill_the_line_and_are_not_lost(
     await line.create(bound=1)
     foreign = make_foreign()
     later = message(b"later")
-    later.delay.CopyFrom(span(150))
+    later.delay.CopyFrom(span(1_000))
     await line.put(later)
     await foreign.call("put", b"now")
     assert_token_is_true(keys)

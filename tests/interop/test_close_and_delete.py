@@ -80,7 +80,7 @@ async def test_a_foreign_close_ends_our_waiting_put(line: Line, foreign: Foreign
 async def test_after_a_foreign_close_we_drain_what_waits_is_leased_and_is_delayed(line: Line, foreign: Foreign) -> None:
     await foreign.call("create")
     later = message(b"delayed")
-    later.delay.CopyFrom(span(200))
+    later.delay.CopyFrom(span(1_500))
     await line.put(b"leased", b"waiting", later)
     taken = await line.take_one()
     await foreign.call("close")

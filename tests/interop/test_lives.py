@@ -19,9 +19,9 @@ async def live_a_full_life(line: Line) -> list[message_pb2.Delivery]:
     await line.create(retry=queue_pb2.Retry(max_attempts=2), bound=0)
     named, late = message(b"named"), message(b"late")
     named.id, late.id = "named", "late"
-    late.delay.CopyFrom(span(400))
+    late.delay.CopyFrom(span(1_500))
     await line.put(named, late, *(b"old %d" % number for number in range(8)))
-    taken = await line.take(7, lease_ms=500)
+    taken = await line.take(7, lease_ms=1_500)
     await line.delay(taken[0].lease, delay_ms=0)  # comes back with an attempt spent
     await line.ack(taken[1].lease)
     for _ in range(2):
@@ -87,7 +87,7 @@ async def test_what_was_delayed_or_leased_in_the_old_life_never_appears_in_the_n
     await foreign.call("create")
     # A later message of the new life: when it has come, the old delays and leases are long over.
     marker = message(b"marker")
-    marker.delay.CopyFrom(span(900))
+    marker.delay.CopyFrom(span(2_500))
     await line.put(marker)
     assert payloads(await line.take(wait_ms=10_000)) == [b"marker"]
     counts = await line.counts()
