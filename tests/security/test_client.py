@@ -75,7 +75,7 @@ def test_the_command_line_takes_files_and_variables(service: ServiceProcess, sho
     ca = short_dir / "ca.pem"
     done = run(service, "--ca", ca, "--token-file", token, "create", name)
     assert done.returncode == 0, done.stderr
-    done = run(service, "describe", name, HEADWAY_CA=str(ca), HEADWAY_TOKEN=TEAM["watcher"].token)
+    done = run(service, "describe", name, HEADWAY_CA=str(ca), HEADWAY_TOKEN=TEAM["watcher"].token + "\n")
     assert done.returncode == 0, done.stderr
     done = run(service, "describe", name, HEADWAY_CA=str(ca))
     assert done.returncode != 0

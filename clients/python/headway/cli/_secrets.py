@@ -47,4 +47,4 @@ class Secrets:
                 return last.strip()
 
             return token
-        return os.environ.get(TOKEN_VARIABLE) or None
+        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
