@@ -7,11 +7,12 @@ import signal
 import sys
 from datetime import timedelta
 
+import grpc
 import pytest
 
 import headway
 from client.conftest import CommandLine, Terminal
-from client.fake_service import FakeQueue, FakeService
+from client.fake_service import Failure, FakeQueue, FakeService
 
 HOLD = ("sh", "-c", "echo holding $HEADWAY_SLOT; read line; exit 0")  # until its standard input ends
 DEAF = ("sh", "-c", "trap '' TERM INT; echo holding; while :; do sleep 0.1; done")
@@ -170,6 +171,18 @@ async def test_signal_gives_a_message_back_for_free(
     assert (await command_line.finish(process)).code == 143
     await service.wait_for(lambda: made.line)
     assert made.line[0].attempt == 1
+
+
+async def test_signal_ends_one_that_tries_its_ack(
+    service: FakeService, queue: headway.Queue, command_line: CommandLine
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Ack", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN"), times=10_000)
+    process = await command_line.start("stand", "q", "--lease", "1h", "--", "true")
+    await service.wait_for(lambda: service.requests("Ack"))
+    process.terminate()
+    assert (await command_line.finish(process)).code == 143
+    await service.wait_for(lambda: service.queues["q"].line)
 
 
 async def test_command_that_does_not_end_is_killed_after_the_grace(lock: FakeQueue, command_line: CommandLine) -> None:

@@ -194,7 +194,8 @@ class _Turn:
     async def _settle(self, lease: Lease, failure: str, *, is_done: bool) -> None:
         """Acks a message that is done; gives back a slot, or whoever was interrupted, for free; else to the backoff."""
         if is_done:
-            await lease.ack()
+            with self._interrupts.cancelling():  # it is tried for as long as the lease may live
+                await lease.ack()
             return
         was_free = not failure or self._interrupts.last is not None
         await lease.give_back(failed_with=None if was_free else failure)
