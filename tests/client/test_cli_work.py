@@ -50,6 +50,21 @@ async def test_command_sees_the_message_in_its_environment(queue: headway.Queue,
     assert "HEADWAY_HEADER_NUL" not in seen
 
 
+async def test_failed_job_that_cannot_be_given_back_is_not_acked(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, command_line: CommandLine
+) -> None:
+    await queue.put(b"1")
+    service.fail_next("Delay", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN"), times=5)  # all tries
+    process = await command_line.start("work", "q", "--", "false")
+    await service.wait_for(lambda: len(service.requests("Delay")) == 5)
+    await service.wait_for(lambda: service.requests("Get")[-1].HasField("wait") and made.leased)  # it goes on
+    process.terminate()
+    assert "could not give" in (await command_line.finish(process)).err
+    assert not made.acked
+    assert not service.requests("Ack")
+    assert not any(request.ack for request in service.requests("Get"))
+
+
 @pytest.mark.parametrize("command", [("get", "q"), ("work", "q", "--drain", "--", "true")], ids=["get", "work"])
 async def test_consumer_is_named(
     service: FakeService, made: FakeQueue, command_line: CommandLine, command: tuple[str, ...]

@@ -214,6 +214,27 @@ async def test_failure_that_no_waiting_mends_ends_the_worker(connection: Connect
             await Worker(connection, "q", handle, concurrency=0).run()
 
 
+async def test_what_could_not_be_given_back_is_not_acked(
+    service: FakeService, connection: Connection, made: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await _put(connection, Message(payload=b"1"), Message(payload=b"2"))
+    service.fail_next("Delay", LOST, times=10)  # as often as two calls are made
+    stop = asyncio.Event()
+
+    async def handle(lease: Lease) -> bytes:
+        await lease.give_back(failed_with="no")
+        if lease.delivery.message.payload == b"2":
+            stop.set()
+        return b"done"
+
+    async with asyncio.timeout(30):
+        await Worker(connection, "q", handle, lease=HALF_A_MINUTE, stop=stop).run()
+    assert len(service.requests("Delay")) == 10
+    assert not made.acked
+    assert not service.requests("Ack")
+
+
 async def test_worker_goes_on_when_the_service_is_back(
     service: FakeService, connection: Connection, made: FakeQueue, caplog: pytest.LogCaptureFixture
 ) -> None:

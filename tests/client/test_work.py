@@ -1,6 +1,7 @@
 """Workers: how many messages they hold, how they settle, how they stop, and what they live through."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import timedelta
@@ -13,6 +14,7 @@ import pytest
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.core import connecting
 from headway.v1.message_pb2 import Settled
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
@@ -147,6 +149,33 @@ async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queu
     await queue.run(handle, stop=stop, by=by)
     assert made.reasons == ["ValueError"]
     assert [m.payload for m in made.acked] == [b"good"]
+
+
+async def test_what_could_not_be_given_back_is_neither_acked_nor_kept_alive(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await queue.put_many([b"bad", b"good"])
+    service.keeps_leases = True  # and the end of a stream does not give it back
+    service.fail_next("Delay", AWAY, times=5 if by == "calls" else 6)  # the stream's, and all tries of a call
+    left, is_left, stop, later = list[str](), asyncio.Event(), asyncio.Event(), list[Sequence[str]]()
+
+    async def handle(lease: headway.Lease) -> None:
+        if lease.payload == b"bad":
+            await lease.give_back(failed_with="no")
+            left.append(lease.token)
+            is_left.set()
+            return
+        await is_left.wait()
+        count = len(service.requests("Extend"))
+        await service.wait_for(lambda: len(service.requests("Extend")) >= count + 4)
+        later.extend(request.leases for request in service.requests("Extend")[count + 1 :])
+        stop.set()
+
+    async with asyncio.timeout(30):
+        await queue.run(handle, concurrency=2, lease=timedelta(milliseconds=300), stop=stop, by=by)
+    assert [m.payload for m in made.acked] == [b"good"]
+    assert not any(left[0] in leases for leases in later)
 
 
 async def test_handler_that_cannot_be_awaited_ends_the_worker_at_its_first_message(

@@ -26,7 +26,8 @@ class Lease:
     """The right to work on one message until a deadline. Outside of `held` and `kept_alive` nothing extends it.
 
     delivery: the message, its attempt, its ticket, and the lease's token.
-    is_settled: it was acked or given back through this handle, or found lost. is_ending: or that is under way.
+    is_settled: it was acked or given back through this handle, found lost, or left to lapse because it could not be
+    given back. is_ending: or that is under way.
     is_lost: the service said that somebody else has, or had, the message, or that it is dead: what is done with it now
     has no say. settled: how it was settled; None before, and if it was lost. Later calls answer that and do nothing.
     """
@@ -170,7 +171,8 @@ class Lease:
     async def give_back(self, *, failed_with: str | None) -> None:
         """Gives the message back, unless it is settled: to the queue's backoff with a reason; None: now and for free.
 
-        Takes 5 s at most and raises no Exception: if the service does not answer, the lease lapses by itself.
+        Takes 5 s at most and raises no Exception: if the service does not answer, the lease lapses by itself, and
+        nothing extends it, or acks what was not done.
         """
         now = timedelta(0) if failed_with is None else None
         try:
@@ -179,6 +181,8 @@ class Lease:
                     await self.delay(now, reason=failed_with or "", keep_attempt=failed_with is None)
         except Exception as error:  # noqa: BLE001 - somebody's guard: a token may be lacking for a while
             log.warning("could not give message %r back: %r", self.delivery.message.id, error)
+            if not self.is_settled:
+                self.end()
 
 
 def policy_span(delivery: Delivery) -> timedelta:
