@@ -62,6 +62,20 @@ async def test_without_a_call_context_the_put_belongs_to_its_messages_trace(line
     assert sent.attributes["messaging.batch.message_count"] == 3
 
 
+async def test_put_of_messages_that_are_not_all_of_one_job_is_a_trace_of_its_own(
+    line: Line, receiver: OtlpReceiver
+) -> None:
+    """Producers batch what several tasks put: the one that is traced does not draw the others in."""
+    caller = Caller()
+    await put(line, Message(payload=b"x", id="a", headers=caller.headers), Message(payload=b"x", id="b"))
+    of_id = {each.message.id: each.message.headers for each in await line.take(2)}
+    (span,) = await receiver.until("Put")
+    assert of_id["a"] == caller.headers
+    assert span.links == [caller.place]
+    assert span.trace_id != caller.trace_id
+    assert caller.trace_id not in of_id["b"].get("traceparent", "")
+
+
 async def test_repeated_delivery_is_a_trace_of_its_own_linked_to_the_job(line: Line, receiver: OtlpReceiver) -> None:
     caller = Caller()
     await put(line, Message(payload=b"x", id="job"), caller=caller)

@@ -92,9 +92,10 @@ class Jobs:
         self, operation: str, queue: str, *, caller: Carried | None, carried: Sequence[Carried | None]
     ) -> _PutSpan:
         parent = read(caller)
-        jobs = distinct([read(each) for each in dict.fromkeys(carried)], _MOST_LINKS)
-        if parent is None and len(jobs) == 1:
-            parent = jobs.pop()
+        theirs = [read(each) for each in dict.fromkeys(carried)]
+        jobs = distinct(theirs, _MOST_LINKS)
+        if parent is None and (parent := only(theirs)) is not None:
+            jobs = []
         span = begin(
             self._tracer,
             operation,
