@@ -110,6 +110,7 @@ class Oversight:
             is_ready=lambda: metrics.is_ready,
             calls=calls if settings.http_calls else None,
             most_bytes=settings.max_request_bytes,
+            most_message_bytes=settings.max_message_bytes,
             origins=settings.http_origins,
             hosts=_hosts(settings),
             most_connections=self.most_connections,

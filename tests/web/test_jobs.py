@@ -398,6 +398,20 @@ async def test_what_says_it_is_json_must_be(http: httpx.AsyncClient, jobs: str, 
     assert (await line.counts()).length == 0
 
 
+async def test_json_of_strangers_is_not_read_where_it_is_too_much(
+    http: httpx.AsyncClient, jobs: str, line: Line
+) -> None:
+    """A few megabytes of it took hundreds, before it was known who asks. None of these is JSON, which nobody finds."""
+    dense = b"[" + b"{}," * 600_000
+    assert reason(await http.post(jobs, content=dense, headers=JSON)) == (413, "TOO_LARGE")  # than a message may be
+    for answer in (
+        await http.put(f"/queues/{line.name}", content=dense, headers=JSON),
+        await http.post(f"/queues/{line.name}/events", content=dense, headers=JSON),
+    ):
+        assert reason(answer) == (400, "FIELD_INVALID")
+        assert "has 1200001 objects, lists and commas" in answer.text
+
+
 async def test_what_is_too_large_is_413(http: httpx.AsyncClient, jobs: str, line: Line) -> None:
     for size in (1024 * 1024 + 1, 7 * 1024 * 1024, 9 * 1024 * 1024):
         assert reason(await http.post(jobs, content=bytes(size))) == (413, "TOO_LARGE")

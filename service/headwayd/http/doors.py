@@ -65,15 +65,17 @@ _PREFLIGHT_S = 7_200  # for which a browser need not ask again: as long as the m
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Behind:
     """What is asked behind the doors: the text of the metrics and its content type, for an `Accept` header; whether the
-    process is ready now; the calls, if they are taken here, of at most so many bytes, from pages of these origins, too,
-    and by these names beside addresses and localhost (None: any); how many connections there may be at a time, and how
-    many seconds a reader has to read on; whether the credentials of an `Authorization` header are the operator's, if
-    callers are known; whether there is a dashboard, and whether those who are not known may act there."""
+    process is ready now; the calls, if they are taken here, of at most so many bytes, with messages of so many, from
+    pages of these origins, too, and by these names beside addresses and localhost (None: any); how many connections
+    there may be at a time, and how many seconds a reader has to read on; whether the credentials of an `Authorization`
+    header are the operator's, if callers are known; whether there is a dashboard, and whether those who are not known
+    may act there."""
 
     scrape: Callable[[str], Awaitable[tuple[bytes, str]]]
     is_ready: Callable[[], bool]
     calls: Calls | None = None
     most_bytes: int = 0
+    most_message_bytes: int = 0
     origins: Sequence[str] = ()
     hosts: Sequence[str] | None = None
     most_connections: int
@@ -103,7 +105,10 @@ def application(behind: Behind) -> Application:
     largest = _most_read(behind.most_bytes)
     incoming = Incoming(max(behind.most_connections * SHARE_BYTES - largest, behind.most_bytes))
     shows = Shows()
-    jobs = Jobs(behind.calls, most_bytes=behind.most_bytes, incoming=incoming) if behind.calls else None
+    jobs = None
+    if behind.calls:
+        most_bytes, most_message_bytes = behind.most_bytes, behind.most_message_bytes
+        jobs = Jobs(behind.calls, most_bytes=most_bytes, most_message_bytes=most_message_bytes, incoming=incoming)
 
     async def metrics(request: Request) -> Response:
         if behind.is_operator and not await behind.is_operator(request.headers.get("authorization", "")):

@@ -24,7 +24,7 @@ from headwayd.http.answers import failed, improper, told_of
 from headwayd.http.bodies import Bodies, Incoming
 from headwayd.http.connecting import Calls
 from headwayd.http.gathering import gathered, hung_up, until_gone
-from headwayd.http.jobs.asking import asked_by, too_large
+from headwayd.http.jobs.asking import asked_by, read_of_stranger, too_large
 from headwayd.http.refusing import refusal
 from headwayd.http.resuming import Ends
 
@@ -80,9 +80,9 @@ class _Events:
             if len(body) > self._most_bytes:
                 return _too_large(len(body), self._most_bytes)
         try:
-            asked = json.loads(body)
-        except (ValueError, RecursionError):
-            asked = None
+            asked = read_of_stranger(bytes(body), "the body")
+        except CallFailed as error:
+            return failed(error)
         if not isinstance(asked, dict) or list(asked) != ["ids"] or not _are_texts(asked["ids"]):
             return failed(improper("the body", 'must be {"ids": [TEXT, …]}'))
         return list(asked["ids"])

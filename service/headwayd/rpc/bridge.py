@@ -21,15 +21,13 @@ from grpc.aio import ServicerContext
 
 from headwayd.domain.calls import Asked, CallFailed, Method, Why, certificate_shown
 from headwayd.domain.errors import FieldInvalid, InvalidInput, TooLarge, Violation
+from headwayd.domain.json_text import MOST_MARKS, marks_of
 from headwayd.rpc.decoding import WHOLE_REQUEST
 from headwayd.rpc.encoded import Reply, as_message, to_bytes
 from headwayd.rpc.guard import CERTIFICATE
 from headwayd.rpc.status import rich_status
 
 _STATUS_KEY = "grpc-status-details-bin"
-# Objects, lists and commas of a request's text. To read JSON takes some microseconds and 150 bytes or more for each, in
-# which nobody else is served, before it is known who asks: ten seconds for 8 MiB of empty messages.
-_MOST_MARKS = 200_000
 
 
 class Bridge:
@@ -98,10 +96,9 @@ class Bridge:
 
 
 def _from_json(method: MethodDescriptor, text: bytes) -> bytes:
-    marks = sum(map(text.count, (b"{", b"[", b",")))
-    if marks > _MOST_MARKS:
-        description = f"has {marks} objects, lists and commas, at most {_MOST_MARKS} are accepted"
-        sizes = {"limit": str(_MOST_MARKS), "size": str(marks)}
+    if (marks := marks_of(text)) > MOST_MARKS:
+        description = f"has {marks} objects, lists and commas, at most {MOST_MARKS} are accepted"
+        sizes = {"limit": str(MOST_MARKS), "size": str(marks)}
         raise _refused(TooLarge, description, **sizes)
     message: ProtoMessage = message_factory.GetMessageClass(method.input_type)()
     try:

@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 
 from headwayd.domain.calls import Asked, CallFailed, Code, Why
+from headwayd.domain.json_text import MOST_MARKS, marks_of
 from headwayd.http.answers import improper
 from headwayd.http.gathering import hung_up
 from headwayd.http.jobs.names import Named, NotUtf8
@@ -106,6 +107,13 @@ def is_json(content_type: str) -> bool:
     """Whether this type is JSON."""
     kind = content_type.partition(";")[0].strip().lower()
     return kind == "application/json" or kind.endswith("+json")
+
+
+def read_of_stranger(body: bytes, what: str) -> Any:
+    """The value, before it is known who asks. Raises CallFailed if there is none, or it has very many parts."""
+    if (marks := marks_of(body)) > MOST_MARKS:
+        raise improper(what, f"has {marks} objects, lists and commas, at most {MOST_MARKS} are accepted")
+    return read_json(body, what)
 
 
 def read_json(body: bytes, what: str) -> Any:

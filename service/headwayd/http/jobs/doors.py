@@ -35,6 +35,7 @@ from headwayd.http.jobs.asking import (
     names_of,
     query_of,
     read_json,
+    read_of_stranger,
     span_of,
     too_large,
     type_of,
@@ -62,10 +63,11 @@ _TOO_LATE = {
 class Jobs:
     """The door. `close` it before the service stops taking calls: it gives up the places of connections."""
 
-    def __init__(self, calls: Calls, *, most_bytes: int, incoming: Incoming) -> None:
+    def __init__(self, calls: Calls, *, most_bytes: int, most_message_bytes: int, incoming: Incoming) -> None:
         self._calling = Calling(calls)
         self._places = places.Places(self._calling)
         self._most_bytes = most_bytes
+        self._most_message_bytes = most_message_bytes
         self._incoming = incoming
 
     @property
@@ -96,7 +98,7 @@ class Jobs:
         queue, _ = names_of(named)
         query_of(request, ())
         body = await body_of(request, self._most_bytes)
-        policy = read_json(body, "the body") if body.strip() else None
+        policy = read_of_stranger(body, "the body") if body.strip() else None
         if not isinstance(policy, dict | None):
             raise answers.improper("the body", "must be a policy, as a JSON object")
         answer = await self._calling.call("Create", asked_by(request), queue=queue, policy=policy)
@@ -120,7 +122,7 @@ class Jobs:
             raise answers.improper("id", "must not be empty")
         kind = type_of(request)
         body = await body_of(request, self._most_bytes)
-        if is_json(kind):
+        if is_json(kind) and len(body) <= self._most_message_bytes:  # else it is refused in any case
             read_json(body, "the body")
         put = self._calling.call(
             "Put",

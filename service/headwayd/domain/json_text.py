@@ -1,0 +1,12 @@
+"""JSON of strangers: how much of it is read before it is known who asks."""
+
+from __future__ import annotations
+
+# To read JSON takes some microseconds and 150 bytes or more for each mark, in which nobody else is served: ten seconds
+# for 8 MiB of empty messages.
+MOST_MARKS = 200_000
+
+
+def marks_of(text: bytes) -> int:
+    """How many objects, lists and commas there are, those within texts among them."""
+    return sum(map(text.count, (b"{", b"[", b",")))
