@@ -235,6 +235,16 @@ def test_a_run_that_is_told_again_takes_its_room_once() -> None:
     assert held.room() == Room(8, 79, is_strict=True)
 
 
+def test_one_that_is_told_again_behind_its_lapse_is_over_once_it_is_settled() -> None:
+    held, leases = holding_a_run()
+    held.lapse(100.0)
+    held.add(step(0, 0, 12), 200.0)
+    assert held.lapsed == []
+    held.end_all(leases)
+    held.extend(leases[0], 300.0)
+    assert (held.leases, held.taken_up_count) == ([], 0)
+
+
 BIASED = st.sampled_from([True, True, True, False])
 
 

@@ -130,6 +130,9 @@ class Outstanding:
         if type(leases) is not LeaseRuns or self._held or any(run.step in self._runs for run in leases.runs):
             self._take_apart(leases)
             leases = list(leases)
+        if self._lapsed:  # one that is told again after all has not
+            for lease in leases:
+                self._lapsed.pop(lease, None)
         if type(deliveries) is FirstDeliveries and (not self._held or self._held.keys().isdisjoint(leases)):
             sizes = list(map(len, deliveries.payloads))
             self._bytes += sum(sizes)
