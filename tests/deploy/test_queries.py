@@ -12,6 +12,7 @@ from promql_parser import MatchOp
 
 from deploy.charts import CHART, helm, of_kind, rendered, the, values_of
 from deploy.queries import labels_left, matchers_in, texts_in
+from headwayd.domain.errors import DuplicateMessage
 from headwayd.engine.counting.counts import DEFECT, OTHERS, Counts
 from headwayd.telemetry import metric_names
 
@@ -84,6 +85,12 @@ def test_an_alert_of_defects_fires_for_a_single_burst() -> None:
     assert asked is not None
     assert asked[1] == DEFECT
     assert int(rule["for"].removesuffix("m")) + 2 <= int(asked[2])
+
+
+def test_a_message_whose_id_is_known_is_no_producer_turned_away() -> None:
+    (rule,) = (rule for rule in RULES if rule["alert"] == "HeadwayPutsRefused")
+    known = DuplicateMessage.reason.name
+    assert matchers_in(rule["expr"]) == [("headway_puts_refused_total", {f"reason {MatchOp.NotEqual} {known}"})]
 
 
 def test_a_queue_stands_only_if_no_pod_delivers_and_the_store_saw_no_ack() -> None:
