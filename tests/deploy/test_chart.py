@@ -80,6 +80,15 @@ def test_every_command_that_installs_it_would_make_something(document: str) -> N
         assert done.returncode == 0, f"{command}\n{done.stderr}"
 
 
+def test_every_name_that_the_certificate_must_be_good_for_is_told() -> None:
+    called = {the(rendered("secure"), "ServiceMonitor")["spec"]["endpoints"][0]["tlsConfig"]["serverName"]}
+    (trigger,) = the(rendered("secure"), "ScaledObject")["spec"]["triggers"]
+    called.add(trigger["metadata"]["scalerAddress"].rpartition(":")[0].replace(".work.", ".NAMESPACE."))
+    called |= {service["metadata"]["name"] for service in of_kind(rendered("secure"), "Service")}
+    told = (CHART / "README.md").read_text()
+    assert [name for name in called if f"`{name}`" not in told] == []
+
+
 # -- fit for the cluster ----------------------------------------------------------------------------------------------
 
 
