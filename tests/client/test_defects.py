@@ -134,6 +134,30 @@ async def test_leases_of_a_worker_are_kept_alive_over_a_token_that_cannot_be_had
     assert len(made.acked) == 1
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+async def test_what_was_handled_is_acked_behind_a_defect_that_passes(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, prefetch: int
+) -> None:
+    """It ends the worker, but the ack is tried again some times before."""
+    token = _Token()
+    await queue.put(b"1")
+    service.keeps_leases = True
+
+    async def handle(lease: headway.Lease) -> bytes:
+        await service.break_streams()
+        token.is_broken = True
+        return b"done"
+
+    async with headway.connect(service.address, token=token) as client, asyncio.timeout(30):
+        run = asyncio.create_task(client.queue("q").run(handle, prefetch=prefetch, lease=timedelta(minutes=1)))
+        await token.has_failed_often.wait()
+        token.is_broken = False
+        with pytest.raises(ZeroDivisionError):
+            await run
+    assert made.results == [b"done"]
+    assert not client_tasks()
+
+
 async def _broken_for_a_while(token: _Token) -> None:
     token.is_broken = True
     await token.has_failed_often.wait()

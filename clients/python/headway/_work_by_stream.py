@@ -6,13 +6,12 @@ from datetime import timedelta
 from itertools import count
 from typing import TYPE_CHECKING, Unpack
 
+from headway._acks import Acks
 from headway._consuming import Consumer
 from headway._lease import Lease
-from headway._runner import Handler, Runner, RunOptions, say_too_late
+from headway._runner import Handler, Runner, RunOptions
 from headway._work_by_calls import until_room
 from headway.core.error import HeadwayError
-from headway.core.errors import LeaseGone, LeaseStale
-from headway.v1.message_pb2 import SettleResult
 
 if TYPE_CHECKING:
     from headway._queue import Queue
@@ -59,10 +58,7 @@ class StreamRunner(Runner):
     def __init__(self, queue: "Queue", handler: Handler, *, prefetch: int, **options: Unpack[RunOptions]) -> None:
         super().__init__(queue, handler, **options)
         self._is_ahead = prefetch > 0
-        self._unanswered = 0  # acks on the stream that nobody waits for
-        self._acking: set[asyncio.Task[None]] = set()  # and those by whoever goes on trying
-        self._is_acked = asyncio.Event()
-        self._is_closing = False
+        self._acks = Acks(self.ack)
         self._source = Consumer(
             queue,
             credit=options["concurrency"] + prefetch,
@@ -77,14 +73,15 @@ class StreamRunner(Runner):
         self._source.start()
         watcher = asyncio.create_task(self._drained()) if self.is_draining else None
         try:
-            await super().run()
-            while self._unanswered or self._acking:
-                self._is_acked.clear()
-                await self._is_acked.wait()
+            try:
+                await super().run()
+            except Exception as error:  # noqa: BLE001 - it is raised behind the acks of what was handled
+                self.failure = self.failure or error
+            await self._acks.all_done()
         finally:
-            self._is_closing = True
-            for task in (*self._acking, *([watcher] if watcher is not None else [])):
-                task.cancel()
+            self._acks.give_up()
+            if watcher is not None:
+                watcher.cancel()
             await self._source.close()
         failure = self.failure or self._source.error
         if failure is not None:
@@ -124,40 +121,11 @@ class StreamRunner(Runner):
                 return
             result = await self.work_on(lease)  # its lease is kept alive by where it comes from
             if result is not None and self._is_ahead:
-                self._ack_soon(lease, result)
+                self._acks.begin(lease, result)
             elif result is not None:
                 await self.ack(lease, result)
             if not taken % _MOST_AT_A_TIME:
                 await asyncio.sleep(0)
-
-    def _ack_soon(self, lease: Lease, result: bytes) -> None:
-        """Acks without anybody waiting for that: most acks are answered on the stream, and need no task."""
-        self._unanswered += 1
-        if result or not lease.ack_soon(self._acked):
-            self._go_on_acking(lease, result)
-
-    def _acked(self, lease: Lease, answer: SettleResult | None) -> None:
-        if answer is None:
-            self._go_on_acking(lease, b"")
-            return
-        self._unanswered -= 1
-        self._is_acked.set()
-        try:
-            lease.note_acked(answer)
-        except (LeaseStale, LeaseGone) as error:
-            say_too_late(lease, error)
-
-    def _go_on_acking(self, lease: Lease, result: bytes) -> None:
-        self._unanswered -= 1
-        if self._is_closing:  # it was cancelled: the lease is given back with its stream
-            return
-        acking = asyncio.create_task(self.ack(lease, result))
-        self._acking.add(acking)
-        acking.add_done_callback(self._acked_by_task)
-
-    def _acked_by_task(self, acking: asyncio.Task[None]) -> None:
-        self._acking.discard(acking)
-        self._is_acked.set()
 
     def _stop_source(self, _: object) -> None:
         self._source.stop()
