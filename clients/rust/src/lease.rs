@@ -43,7 +43,7 @@ impl Lease {
     pub(crate) fn new(mut queue: Queue, mut delivery: Delivery, lasts: Option<Duration>, is_old: bool) -> Arc<Self> {
         queue.client.attempts = u32::MAX; // while there is time
         queue.client.call_timeout.get_or_insert(PATIENCE);
-        let span = lasts.or_else(|| told_span(&delivery)).unwrap_or(SHORTEST_POLICY);
+        let span = lasts.unwrap_or_else(|| told_span(&delivery).unwrap_or_default().max(SHORTEST_POLICY));
         let message = delivery.message.take().unwrap_or_default();
         let named = (queue.name.clone(), vec![delivery.lease.clone()]);
         let (lost, settling, settled) = Default::default();

@@ -23,8 +23,9 @@ pub struct Queue {
 impl Queue {
     /// Puts messages, at most `Limits.max_batch_messages`, in order, and waits so long for room; ids that are
     /// known are refused. One result per message, where `error` says why one was refused. If all have ids it is made
-    /// again where its answer was lost; what it has put then stays. While a span of OpenTelemetry is current (feature
-    /// `opentelemetry`), its context goes into the headers.
+    /// again where its answer was lost, with KEEP: what the first try put is answered `deduplicated`, and
+    /// `body_differs` says that another message has the id, so that this one was not put. While a span of
+    /// OpenTelemetry is current (feature `opentelemetry`), its context goes into the headers.
     ///
     /// # Errors
     /// QUEUE_NOT_FOUND, QUEUE_CLOSED, ROLE_IN_USE, STORE_FULL; QUEUE_FULL, DUPLICATE_MESSAGE and TOO_LARGE, if every

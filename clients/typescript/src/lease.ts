@@ -131,5 +131,6 @@ export class Lease {
 
 /** How long the policy's lease lasts, by the store's clock; the shortest there is where nobody knows. */
 function policyMs({ leaseExpiresAt: until, putAt, waited }: Delivery): number {
-  return until && putAt && waited ? timestampMs(until) - timestampMs(putAt) - durationMs(waited) : 100;
+  // Less than the shortest, or none, where the store's clock went back.
+  return Math.max(100, until && putAt && waited ? timestampMs(until) - timestampMs(putAt) - durationMs(waited) : 0);
 }

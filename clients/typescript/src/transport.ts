@@ -5,7 +5,7 @@ import { Code, type Transport } from "@connectrpc/connect";
 import { findTrailerError } from "@connectrpc/connect/protocol-grpc";
 import { HeadwayError } from "./errors.js";
 import { backoffMs, pause, span } from "./timing.js";
-import { GetRequestSchema, OnDuplicate, PutRequestSchema } from "./v1.js";
+import { ErrorReason, GetRequestSchema, OnDuplicate, PutRequestSchema } from "./v1.js";
 
 // Calls that do no harm when made twice and whose answer says the same (section 15 of docs/protocol.md). That of
 // Withdraw does not: the message is finished, although the first try did it.
@@ -49,7 +49,8 @@ export function dependable(inner: Transport, callTimeoutMs: number): Transport {
           const isExpired = waitMs > 0 && failures === 1 && method.name === "Get" && OF_CALLERS.includes(error.code);
           const isAway = isExpired || error.code === Code.Unavailable || error.code === Code.DeadlineExceeded;
           if (!isAway || !isSafe(method, request) || Date.now() + delay >= deadline) {
-            throw (!TELLING.includes(error.code) && lost) || error;
+            // That nothing is left tells what became of a Get before it, too.
+            throw (!TELLING.includes(error.code) && !error.is(ErrorReason.QUEUE_DRAINED) && lost) || error;
           }
           lost ??= error.isOutcomeUnknown ? error : undefined;
           void (lost && repeated.add(input));

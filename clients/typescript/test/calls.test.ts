@@ -120,6 +120,19 @@ test("a repeat that tells what became of the call is believed", async () => {
   }
 });
 
+test("a repeated get that finds the queue drained says so", async () => {
+  mock.timers.enable({ apis: ["setTimeout", "Date"], now: Date.now() });
+  let count = 0;
+  const get = () => {
+    throw count++ === 0 ? broken() : refusal(Code.FailedPrecondition, ErrorReason.QUEUE_DRAINED);
+  };
+  const call = clientOf({ get }).queues.get({ queue: "q", attemptId: "a" });
+  const failed = assert.rejects(call, (error: HeadwayError) => error.is(ErrorReason.QUEUE_DRAINED));
+  await pass(10_000);
+  await failed;
+  assert.equal(count, 2);
+});
+
 test("a withdraw whose answer was lost is not made again, for that would say that it was too late", async () => {
   let count = 0;
   const withdraw = () => {

@@ -141,6 +141,23 @@ test("a lease that was not asked to last is extended as the policy says, be that
   }
 });
 
+test("a lease that the store's clock made last no time is extended no more often than the shortest", async () => {
+  let count = 0;
+  const { client } = serviceOf({
+    get: () => ({ deliveries: [{ ...DELIVERY, leaseExpiresAt: { seconds: 5n } }] }), // it was put at 8
+    extend: () => {
+      count++;
+      return results(Settled.EXTENDED);
+    },
+  });
+  const lease = await client.queue("q").lease();
+  for (let ms = 0; ms < 200; ms++) {
+    await pass(1);
+  }
+  assert.ok(count > 0 && count <= 6, `${count}`);
+  await lease?.ack();
+});
+
 test("a lease that is found lost says so, and its scope throws why", async () => {
   const { client, acks } = serviceOf({ extend: () => results(Settled.STALE) });
   let held: Lease | undefined;
