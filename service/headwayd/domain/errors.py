@@ -288,6 +288,11 @@ class OutcomeUnknown(Unavailable):
 
     reason = Reason.OUTCOME_UNKNOWN
 
+    def as_undone(self) -> StoreUnavailable:
+        """To whoever only looked, or whose next try is the same step: whether it happened does not matter to them."""
+        cause = {"SILENT": "SILENT", "RESET": "REFUSED"}.get(self.metadata.get("cause", ""), "STORE")
+        return StoreUnavailable("the store did not answer", metadata={"cause": cause})
+
 
 class NotDurable(StoreUnavailable):
     """The store cannot promise the durability asked for; nothing happened. Who waits, waits until it can."""

@@ -12,6 +12,7 @@ import itertools
 import secrets
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import NamedTuple, TypeVar
 
@@ -160,8 +161,7 @@ class Consumer:
             return True
         if isinstance(error, OutcomeUnknown) and self.order.attempt_id:
             self.unknown = error
-            cause = "SILENT" if error.metadata.get("cause") == "SILENT" else "REFUSED"
-            raise StoreUnavailable("the store did not answer", metadata={"cause": cause}) from error
+            raise error.as_undone() from error
         self.unknown = None
         self.fail(QueueDeleted.of(self.order.queue) if isinstance(error, QueueNotFound) else error)
         return True
@@ -430,7 +430,8 @@ class Consumers:
         await self._releases.release(queue, leases, owned=waiter.owns_leases, claim=claim)
         await self._releases.release(queue, lapsed, owned=True, owner=waiter.name)
         if not has_left and place and not leases:
-            await surely(queue, lambda: self.keep_place(consumer, place, budget_s=STORE_BUDGET_S, is_away=True))
+            keep = partial(self.keep_place, consumer, place, budget_s=STORE_BUDGET_S, is_away=True)
+            await surely(queue, keep, until_then="place.not_kept")
         elif not has_left:
             await surely(queue, lambda: self.store.stop_standing(queue, waiter.name, budget_s=STORE_BUDGET_S))
         is_done.set()

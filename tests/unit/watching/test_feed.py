@@ -117,11 +117,16 @@ async def test_a_new_watch_is_refused_at_once_by_a_store_that_is_not_there(
         await next_of(watch(watching, "m0", budget_s=60.0))
 
 
-async def test_a_lost_answer_is_asked_for_again_and_never_told_as_unknown(watching: Watching, store: FakeStore) -> None:
-    store.error = OutcomeUnknown("lost", metadata={"cause": "RESET"})
+@pytest.mark.parametrize(
+    ("lost", "told"), [("RESET", "REFUSED"), ("SILENT", "SILENT"), ("REPLICAS", "STORE"), ("SLIPPED", "STORE")]
+)
+async def test_a_lost_answer_is_asked_for_again_and_never_told_as_unknown(
+    watching: Watching, store: FakeStore, lost: str, told: str
+) -> None:
+    store.error = OutcomeUnknown("lost", metadata={"cause": lost})
     with pytest.raises(StoreUnavailable) as error:
         await next_of(watch(watching, "m0", budget_s=0.2))
-    assert error.value.metadata == {"cause": "RESET"}
+    assert error.value.metadata == {"cause": told}
     assert store.asked["places"] > 1
 
 

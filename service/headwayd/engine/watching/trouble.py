@@ -27,9 +27,7 @@ def may_pass(error: HeadwayError) -> bool:
 
 def of_a_look(error: HeadwayError) -> HeadwayError:
     """The error as whoever looked is told it."""
-    if isinstance(error, OutcomeUnknown):
-        return StoreUnavailable("the store did not answer", metadata={"cause": error.metadata.get("cause", "SILENT")})
-    return error
+    return error.as_undone() if isinstance(error, OutcomeUnknown) else error
 
 
 def silent() -> StoreUnavailable:
