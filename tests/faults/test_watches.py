@@ -114,15 +114,18 @@ async def test_who_is_attended_is_withdrawn_when_the_store_is_back(line: Line, f
 
 
 async def test_nothing_is_missed_while_the_store_forgets_what_happened(
-    line: Line, fresh_store_server: StoreServer
+    fresh_store_server: StoreServer, serve: Serve, open_line: Open
 ) -> None:
-    await put(line)
-    async with watching(line, "m0", "m2") as watched:
-        await watched.position(3, "m2")
-        with fresh_store_server.client() as client:
-            [log] = client.keys("*jobs:x:log") or ["none"]
-            lease = (await line.take_one()).lease
-            client.delete(log)
-            await line.ack(lease)
-        await watched.finished("m0")
-        await watched.position(2, "m2")
+    direct = await open_line(await serve(fresh_store_server.url), "jobs")
+    async with FaultProxy(fresh_store_server.port) as proxy:
+        line = await open_line(await serve(proxy.url), "jobs")
+        await put(line)
+        async with watching(line, "m0", "m2") as watched:
+            await watched.position(3, "m2")
+            proxy.silent = True
+            await direct.ack((await direct.take_one()).lease)
+            with fresh_store_server.client() as client:
+                assert client.delete(*client.keys("*jobs:x:log")) == 1
+            proxy.silent = False
+            await watched.finished("m0")
+            await watched.position(2, "m2")

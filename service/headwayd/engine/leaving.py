@@ -1,4 +1,5 @@
-"""Leaving a line for good: whoever is left standing there keeps the others waiting as long as this process lives."""
+"""What must be done in the end, as leaving a line: whoever is left standing there keeps the others waiting as long as
+this process lives."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ _PAUSE_S, _LONGEST_PAUSE_S = 0.2, 2.0
 log = structlog.get_logger(__name__)
 
 
-async def surely(queue: str, act: Callable[[], Awaitable[object]]) -> None:
-    """Does it as often as it takes until the store has done it, or the queue is no more."""
+async def surely(queue: str, act: Callable[[], Awaitable[object]], *, until_then: str = "line.not_left") -> None:
+    """Does it as often as it takes until the store has done it, or the queue is no more; the log tells each time what
+    is so until then."""
     pause_s = _PAUSE_S
     while True:
         try:
@@ -23,7 +25,7 @@ async def surely(queue: str, act: Callable[[], Awaitable[object]]) -> None:
         except (QueueNotFound, QueueDeleted):
             return
         except Unavailable as error:
-            log.info("line.not_left", queue=queue, reason=error.reason.name)
+            log.info(until_then, queue=queue, reason=error.reason.name)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         else:

@@ -122,7 +122,7 @@ class Releases:
             async with self._room.of(len(leases)):
                 await self._store.release(queue, leases, owned=owned, owner=owner, claim=claim, budget_s=STORE_BUDGET_S)
 
-        await surely(queue, release)
+        await surely(queue, release, until_then="leases.not_given_back")
         for *_, part in taken:
             part.left -= 1
             if not part.left and not part.done.done():
