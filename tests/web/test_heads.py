@@ -66,10 +66,10 @@ async def test_gzip_in_many_members_is_refused_at_the_first(http: httpx.AsyncCli
     before anybody was asked who he is."""
     members = gzip.compress(b"", mtime=0) * 400_000
     whole = await http.post(DESCRIBE, content=members, headers=JSON | {"content-encoding": "gzip"}, timeout=20)
-    assert whole.json()["code"] == "invalid_argument"
+    assert "one whole member of gzip" in whole.json()["message"]
     headers = {"content-type": "application/connect+json", "connect-content-encoding": "gzip"}
     stream = await http.post(WATCH, content=framed(members, flags=1), headers=headers, timeout=20)
-    assert b"invalid_argument" in stream.content
+    assert b"one whole member of gzip" in stream.content
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,22 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/security/test_http_port.py::test_who_never_shakes_hands_keeps_nobody_out",
     ),
     Mutant(
+        name="gzip-goes-on",
+        defect="What stands behind the gzip of a request is passed over: nobody is told that it was not read.",
+        file="http/connecting.py",
+        old="        if not member.eof or member.unused_data:\n",
+        new="        if not member.eof:\n",
+        test="tests/web/test_heads.py::test_gzip_in_many_members_is_refused_at_the_first",
+    ),
+    Mutant(
+        name="json-of-strangers",
+        defect="JSON that no message may be as large as is read before it is known who asks.",
+        file="http/jobs/doors.py",
+        old="if is_json(kind) and len(body) <= self._most_message_bytes:",
+        new="if is_json(kind):",
+        test=_JOBS + "test_json_of_strangers_is_not_read_where_it_is_too_much",
+    ),
+    Mutant(
         name="pages-are-one-connection",
         defect="All pages of the dashboard together may follow as many queues as one connection may.",
         file="http/overview.py",

@@ -473,6 +473,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=OUTSTANDING + "test_one_lease_of_a_run_that_is_extended_outlives_the_others",
     ),
     Mutant(
+        name="told-again-and-still-lapsed",
+        defect="A lease that is told again behind its lapse counts once more when it is extended behind its ack.",
+        file="engine/consuming/outstanding.py",
+        old="        if self._lapsed:  # one",
+        new="        if False:  # one",
+        test=OUTSTANDING + "test_one_that_is_told_again_behind_its_lapse_is_over_once_it_is_settled",
+    ),
+    Mutant(
         name="run-told-again-counts-twice",
         defect="Leases that a repeated step tells once more take room once more.",
         file="engine/consuming/outstanding.py",

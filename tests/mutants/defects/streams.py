@@ -8,6 +8,14 @@ BARE = "tests/unit/rpc/test_bare_messages.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="one-job-for-all-of-a-batch",
+        defect="Of a batch in which one message is traced the others are drawn into its trace.",
+        file="telemetry/jobs.py",
+        old="(parent := only(theirs)) is not None:",
+        new="(parent := next(iter(jobs), None)) is not None:",
+        test="tests/tracing/test_jobs.py::test_put_of_messages_that_are_not_all_of_one_job_is_a_trace_of_its_own",
+    ),
+    Mutant(
         name="done-without-its-result",
         defect="Where the id is known for longer than the result, a message is told DONE as if it had had none.",
         file=INCLUDE + "names.lua",
