@@ -408,7 +408,7 @@ async def test_json_of_strangers_is_not_read_where_it_is_too_much(
         await http.put(f"/queues/{line.name}", content=dense, headers=JSON),
         await http.post(f"/queues/{line.name}/events", content=dense, headers=JSON),
     ):
-        assert reason(answer) == (400, "FIELD_INVALID")
+        assert reason(answer) == (413, "TOO_LARGE")
         assert "has 1200001 objects, lists and commas" in answer.text
 
 

@@ -10,3 +10,8 @@ MOST_MARKS = 200_000
 def marks_of(text: bytes) -> int:
     """How many objects, lists and commas there are, those within texts among them."""
     return sum(map(text.count, (b"{", b"[", b",")))
+
+
+def too_many(marks: int) -> str:
+    """What is wrong with a text that has so many, behind its name."""
+    return f"has {marks} objects, lists and commas, at most {MOST_MARKS} are accepted"

@@ -21,7 +21,7 @@ from grpc.aio import ServicerContext
 
 from headwayd.domain.calls import Asked, CallFailed, Method, Why, certificate_shown
 from headwayd.domain.errors import FieldInvalid, InvalidInput, TooLarge, Violation
-from headwayd.domain.json_text import MOST_MARKS, marks_of
+from headwayd.domain.json_text import MOST_MARKS, marks_of, too_many
 from headwayd.rpc.decoding import WHOLE_REQUEST
 from headwayd.rpc.encoded import Reply, as_message, to_bytes
 from headwayd.rpc.guard import CERTIFICATE
@@ -97,9 +97,7 @@ class Bridge:
 
 def _from_json(method: MethodDescriptor, text: bytes) -> bytes:
     if (marks := marks_of(text)) > MOST_MARKS:
-        description = f"has {marks} objects, lists and commas, at most {MOST_MARKS} are accepted"
-        sizes = {"limit": str(MOST_MARKS), "size": str(marks)}
-        raise _refused(TooLarge, description, **sizes)
+        raise _refused(TooLarge, too_many(marks), limit=str(MOST_MARKS), size=str(marks))
     message: ProtoMessage = message_factory.GetMessageClass(method.input_type)()
     try:
         json_format.Parse(text or b"{}", message)

@@ -171,8 +171,8 @@ class Lease:
     async def give_back(self, *, failed_with: str | None) -> None:
         """Gives the message back, unless it is settled: to the queue's backoff with a reason; None: now and for free.
 
-        Takes 5 s at most and raises no Exception: if the service does not answer, the lease lapses by itself, and
-        nothing extends it, or acks what was not done.
+        Takes 5 s at most and raises no Exception: if the service does not answer, the lease lapses by itself. Whoever
+        keeps it alive, or acks at the end of the work, leaves it alone then.
         """
         now = timedelta(0) if failed_with is None else None
         try:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 
 from headwayd.domain.calls import Asked, CallFailed, Code, Why
-from headwayd.domain.json_text import MOST_MARKS, marks_of
+from headwayd.domain.json_text import MOST_MARKS, marks_of, too_many
 from headwayd.http.answers import improper
 from headwayd.http.gathering import hung_up
 from headwayd.http.jobs.names import Named, NotUtf8
@@ -78,8 +78,11 @@ def span_of(query: dict[str, str], name: str) -> str | None:
 
 def too_large(size: int, most_bytes: int) -> CallFailed:
     """Of a body that has so many bytes, or more, if it comes in chunks."""
-    metadata = {"field": "request", "limit": str(most_bytes), "size": str(size)}
-    text = f"the request has more than {most_bytes} bytes"
+    return _too_large(f"the request has more than {most_bytes} bytes", size, most_bytes)
+
+
+def _too_large(text: str, size: int, most: int) -> CallFailed:
+    metadata = {"field": "request", "limit": str(most), "size": str(size)}
     return CallFailed(Code.INVALID_ARGUMENT, text, why=Why("TOO_LARGE", metadata))
 
 
@@ -112,7 +115,7 @@ def is_json(content_type: str) -> bool:
 def read_of_stranger(body: bytes, what: str) -> Any:
     """The value, before it is known who asks. Raises CallFailed if there is none, or it has very many parts."""
     if (marks := marks_of(body)) > MOST_MARKS:
-        raise improper(what, f"has {marks} objects, lists and commas, at most {MOST_MARKS} are accepted")
+        raise _too_large(f"{what} {too_many(marks)}", marks, MOST_MARKS)
     return read_json(body, what)
 
 
