@@ -173,16 +173,24 @@ async def test_signal_gives_a_message_back_for_free(
     assert made.line[0].attempt == 1
 
 
-async def test_signal_ends_one_that_tries_its_ack(
-    service: FakeService, queue: headway.Queue, command_line: CommandLine
+@pytest.mark.parametrize("is_silent", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signal_ends_one_that_tries_its_ack(  # noqa: PLR0917 - four fixtures and two parameters
+    service: FakeService,
+    queue: headway.Queue,
+    made: FakeQueue,
+    command_line: CommandLine,
+    number: signal.Signals,
+    is_silent: bool,
 ) -> None:
     await queue.put(b"1")
-    service.fail_next("Ack", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN"), times=10_000)
+    away = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN", is_silent=is_silent)
+    service.fail_next("Ack", away, times=10_000)
     process = await command_line.start("stand", "q", "--lease", "1h", "--", "true")
     await service.wait_for(lambda: service.requests("Ack"))
-    process.terminate()
-    assert (await command_line.finish(process)).code == 143
-    await service.wait_for(lambda: service.queues["q"].line)
+    process.send_signal(number)
+    assert (await command_line.finish(process)).code == 128 + number
+    await service.wait_for(lambda: made.acked if is_silent else made.line)
 
 
 async def test_command_that_does_not_end_is_killed_after_the_grace(lock: FakeQueue, command_line: CommandLine) -> None:

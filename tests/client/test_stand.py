@@ -10,6 +10,7 @@ import pytest
 import headway
 from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway.core import connecting
 from headway.v1.message_pb2 import Settled
 
 
@@ -172,6 +173,24 @@ async def test_keeping_standing_brings_turn_after_turn_on_one_stream(
     assert seen == [b"1", b"2", b"3"]
     assert len(service.requests("WatchPosition")) == 1
     assert len(made.acked) == 3
+
+
+async def test_standing_goes_on_behind_what_could_not_be_given_back(
+    service: FakeService, queue: headway.Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await queue.put(b"1")
+    service.fail_next("Delay", Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN"), times=5)  # all tries
+    async with asyncio.timeout(30), queue.stand(keep_standing=True) as stand:
+        (lease,) = await _turn(stand)
+        with pytest.raises(ZeroDivisionError):
+            async with lease:
+                raise ZeroDivisionError
+        assert not stand.leases
+        await service.lapse("q")
+        (again,) = await _turn(stand)
+        assert again.attempt == 2
+        await again.ack()
 
 
 async def test_lease_is_extended_while_it_is_held(service: FakeService, queue: headway.Queue) -> None:

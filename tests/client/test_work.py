@@ -151,22 +151,26 @@ async def test_failing_handler_delays_and_the_worker_goes_on(queue: headway.Queu
     assert [m.payload for m in made.acked] == [b"good"]
 
 
-async def test_what_could_not_be_given_back_is_neither_acked_nor_kept_alive(
-    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("raises", [False, True])
+async def test_what_could_not_be_given_back_is_neither_acked_nor_kept_alive(  # noqa: PLR0917 - five fixtures
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By, monkeypatch: pytest.MonkeyPatch, raises: bool
 ) -> None:
     monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
     await queue.put_many([b"bad", b"good"])
     service.keeps_leases = True  # and the end of a stream does not give it back
     service.fail_next("Delay", AWAY, times=5 if by == "calls" else 6)  # the stream's, and all tries of a call
-    left, is_left, stop, later = list[str](), asyncio.Event(), asyncio.Event(), list[Sequence[str]]()
+    left, is_begun, stop, later = list[headway.Lease](), asyncio.Event(), asyncio.Event(), list[Sequence[str]]()
 
     async def handle(lease: headway.Lease) -> None:
         if lease.payload == b"bad":
+            left.append(lease)
+            is_begun.set()
+            if raises:
+                raise ZeroDivisionError
             await lease.give_back(failed_with="no")
-            left.append(lease.token)
-            is_left.set()
             return
-        await is_left.wait()
+        await is_begun.wait()
+        await left[0].until_ended()
         count = len(service.requests("Extend"))
         await service.wait_for(lambda: len(service.requests("Extend")) >= count + 4)
         later.extend(request.leases for request in service.requests("Extend")[count + 1 :])
@@ -175,7 +179,29 @@ async def test_what_could_not_be_given_back_is_neither_acked_nor_kept_alive(
     async with asyncio.timeout(30):
         await queue.run(handle, concurrency=2, lease=timedelta(milliseconds=300), stop=stop, by=by)
     assert [m.payload for m in made.acked] == [b"good"]
-    assert not any(left[0] in leases for leases in later)
+    assert not any(left[0].token in leases for leases in later)
+
+
+async def test_worker_drains_behind_what_could_not_be_given_back(
+    service: FakeService, queue: headway.Queue, made: FakeQueue, by: By, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connecting, "backoff_seconds", lambda *_: 0.01)
+    await queue.put(b"1")
+    service.keeps_leases = True
+    service.fail_next("Delay", AWAY, times=5 if by == "calls" else 6)
+    failed: asyncio.Future[headway.Lease] = asyncio.get_running_loop().create_future()
+
+    async def handle(lease: headway.Lease) -> None:
+        if not failed.done():
+            failed.set_result(lease)
+            raise ZeroDivisionError
+
+    async with asyncio.timeout(30):
+        run = asyncio.create_task(queue.run(handle, lease=timedelta(hours=1), drain=True, by=by))
+        await (await failed).until_ended()
+        await service.lapse("q")
+        await run
+    assert [m.payload for m in made.acked] == [b"1"]
 
 
 async def test_handler_that_cannot_be_awaited_ends_the_worker_at_its_first_message(
