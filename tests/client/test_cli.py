@@ -100,6 +100,21 @@ async def test_several_addresses_that_are_names_are_wrong_usage(command_line: Co
     assert "'one:1' cannot stand" in finished.err
 
 
+async def test_token_that_no_header_can_hold_is_no_defect(
+    made: FakeQueue, command_line: CommandLine, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\nsecond\n")
+    by_variable = await command_line.start("describe", "q", HEADWAY_TOKEN=file.read_text())
+    by_file = await command_line.start("--token-file", str(file), "describe", "q")
+    for process in (by_variable, by_file):
+        finished = await command_line.finish(process)
+        assert finished.code == 1
+        assert finished.err.startswith("headway: the token ")
+        assert finished.err.count("\n") == 1
+        assert "secret" not in finished.err
+
+
 @pytest.mark.parametrize(
     "line",
     [

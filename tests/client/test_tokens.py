@@ -18,6 +18,7 @@ from headway.core import Worker
 EXPIRED = Failure(code=grpc.StatusCode.UNAUTHENTICATED, reason="UNAUTHENTICATED")
 SERVED_BEFORE = Failure(code=grpc.StatusCode.UNAUTHENTICATED, reason="UNAUTHENTICATED", is_after=True)
 HALF_A_MINUTE = timedelta(seconds=30)
+NO_HEADERS = ["a\nb", "a\x7fb", "caf\xe9", "\udc80"]
 
 
 async def _ignore(lease: object) -> None:
@@ -98,3 +99,20 @@ async def test_worker_whose_new_token_is_refused_ends(
     async with asyncio.timeout(30):
         with pytest.raises(headway.Unauthenticated):
             await queue.run(_ignore)
+
+
+@pytest.mark.parametrize("token", NO_HEADERS)
+def test_token_that_no_header_can_hold_is_refused_before_a_call_and_not_told(token: str) -> None:
+    with pytest.raises(ValueError, match="the token") as refused:
+        headway.connect(token=token)
+    assert token not in str(refused.value)
+
+
+@pytest.mark.parametrize("token", NO_HEADERS)
+async def test_token_of_now_that_no_header_can_hold_is_told_by_calls_and_streams(
+    service: FakeService, made: FakeQueue, token: str
+) -> None:
+    async with asyncio.timeout(30), headway.connect(service.address, token=lambda: token) as client:
+        for lasting in (client.server_info(), _watch(client.queue("q")), client.queue("q").run(_ignore)):
+            with pytest.raises(ValueError, match="the token"):
+                await lasting

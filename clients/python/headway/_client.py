@@ -55,7 +55,8 @@ def connect(
     call_timeout: how long a call may take beyond the `wait` it asks for.
 
     Connects with the first call and not before. Use it as `async with connect() as client:`, or close it. Raises
-    ValueError if the target is a list of what gRPC takes no lists of.
+    ValueError if the target is a list of what gRPC takes no lists of, or for a token with a character that is not
+    printable ASCII; calls and all that lasts do if a function gives such a one.
     """
     exact(call_timeout)  # refuses what is not a timedelta
     if root_certificates is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 
-from headway._tokens import Token
+from headway._tokens import Token, sendable
 
 # Never a flag: flags are seen by everybody on the machine.
 TOKEN_VARIABLE = "HEADWAY_TOKEN"  # noqa: S105 - a name
@@ -47,4 +47,4 @@ class Secrets:
                 return last.strip()
 
             return token
-        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+        return sendable(os.environ.get(TOKEN_VARIABLE, "").strip()) or None
