@@ -19,18 +19,29 @@ from wire.calls import line_at
 
 MakeService = Callable[..., ServiceProcess]
 JOBS = {"queue_namespace": "default", "queue": "jobs"}
+NOT_TAKEN = "metrics are not taken"
+
+
+def said(service: ServiceProcess, what: str) -> int:
+    """How often the log says it."""
+    return service.log.read_text().count(what)
 
 
 class Receiver(metrics_service_pb2_grpc.MetricsServiceServicer):
-    """Keeps what it is sent."""
+    """Keeps what it is sent. `is_refusing`: takes nothing, and counts how often."""
 
     def __init__(self) -> None:
         self.address = ""
         self.sent: list[metrics_pb2.ResourceMetrics] = []
+        self.is_refusing = False
+        self.refused_count = 0
 
     async def Export(  # noqa: N802 - the protocol's name
         self, request: metrics_service_pb2.ExportMetricsServiceRequest, context: Any
     ) -> metrics_service_pb2.ExportMetricsServiceResponse:
+        if self.is_refusing:
+            self.refused_count += 1
+            await context.abort(grpc.StatusCode.INTERNAL, "as the test says")  # which is not repeated at once
         self.sent += request.resource_metrics
         return metrics_service_pb2.ExportMetricsServiceResponse()
 
@@ -144,6 +155,19 @@ async def test_a_receiver_that_is_away_harms_nobody(
     )
     async with line_at(service.address, "jobs", connect) as line:
         await line.create()
-        await eventually(lambda: "metrics were not sent" in service.log.read_text(), within=30)
+        await eventually(lambda: said(service, NOT_TAKEN) == 1, within=30)
         await line.put(b"1")
     assert await asyncio.to_thread(service.stop) == 0
+
+
+async def test_that_metrics_are_not_taken_is_told_once_and_so_is_its_end(
+    receiver: Receiver, make_service: MakeService
+) -> None:
+    receiver.is_refusing = True
+    service = await asyncio.to_thread(make_service, **endpoint(receiver))
+    # The third is sent behind what was said of the second.
+    await eventually(lambda: receiver.refused_count >= 3, within=30)
+    assert said(service, NOT_TAKEN) == 1
+    receiver.is_refusing = False
+    await eventually(lambda: said(service, "metrics are taken again") == 1, within=30)
+    assert said(service, NOT_TAKEN) == 1

@@ -34,6 +34,8 @@ class OtlpMetrics:
 
     def __init__(self, metrics: Metrics, *, endpoint: str, every: timedelta, process: str) -> None:
         self._metrics = metrics
+        self._endpoint = endpoint
+        self._is_failing = False
         self._every_s = every.total_seconds()
         self._started_ns = time.time_ns()
         self._resource = resource_of(process)
@@ -53,13 +55,18 @@ class OtlpMetrics:
         await asyncio.to_thread(self._exporter.shutdown, 1_000)
 
     async def _send(self, reading: Reading) -> None:
+        """That they are not taken is logged when it begins and when it is over, as of traces."""
         try:
             result = await asyncio.to_thread(lambda: self._exporter.export(self._data(reading)))
         except Exception:  # loop guard: what fails today may go tomorrow
             log.exception("metrics were not sent")
             return
-        if result is not otel.MetricExportResult.SUCCESS:
-            log.warning("metrics were not sent")
+        is_failing = result is not otel.MetricExportResult.SUCCESS
+        if is_failing and not self._is_failing:
+            log.warning("metrics are not taken; they are tried anew at each interval", endpoint=self._endpoint)
+        elif self._is_failing and not is_failing:
+            log.info("metrics are taken again", endpoint=self._endpoint)
+        self._is_failing = is_failing
 
     def _data(self, reading: Reading) -> otel.MetricsData:
         scope = InstrumentationScope("headwayd", __version__)
