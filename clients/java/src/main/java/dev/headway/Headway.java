@@ -3,7 +3,6 @@ package dev.headway;
 import dev.headway.v1.*;
 import io.grpc.*;
 import io.grpc.Status.Code;
-import io.grpc.stub.ClientCalls;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.*;
@@ -165,7 +164,7 @@ public final class Headway extends Channel implements AutoCloseable {
             long half = Math.min(left, idle + Math.max(Math.min(left - idle, callTimeout.toNanos()) / 2, (long) 1e9));
             var options = CallOptions.DEFAULT.withDeadlineAfter(again == null ? left : half, TimeUnit.NANOSECONDS);
             try {
-                return ClientCalls.blockingUnaryCall(this, rpc, options, lost == null ? request : again);
+                return io.grpc.stub.ClientCalls.blockingUnaryCall(this, rpc, options, lost == null ? request : again);
             } catch (StatusRuntimeException thrown) {
                 var error = HeadwayException.from(thrown);
                 // FAILED_PRECONDITION refuses a Put as other codes any call: without a look at what an earlier try did.

@@ -5,7 +5,6 @@ import dev.headway.v1.*;
 import java.time.Duration;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
-import java.util.function.Supplier;
 
 /**
  * The right to work on one message, kept alive until it is settled or closed.
@@ -148,7 +147,7 @@ public final class Lease implements AutoCloseable {
      * told meanwhile does not count: an Ack that overtakes it makes the lease look lost. The end of the caller's
      * context does not cancel it: the message would lie idle until the lease lapses, and what was done be done again.
      */
-    private void settle(Settled meanwhile, boolean isAck, Supplier<SettleResult> call) {
+    private void settle(Settled meanwhile, boolean isAck, java.util.function.Supplier<SettleResult> call) {
         if (said.compareAndSet(HELD, meanwhile) || meanwhile == HELD && said.get() == SETTLING) {
             try {
                 io.grpc.Context.current().fork().run(() -> {

@@ -47,12 +47,14 @@ public final class Watch implements Iterator<WatchPositionResponse>, AutoCloseab
         // 0 once there was an answer, and it goes on after that.
         for (int failures = patience == null ? 1 : 0; ready == null && !left.isEmpty() && !context.isCancelled(); ) {
             try {
-                if (stream == null || !stream.hasNext()) { // one that ended before its last word is opened anew, too
+                if (stream == null) {
                     request.getMessagesBuilder().clearIds().addAllIds(left);
                     var open = context.withCancellation();
                     long most = headway.callTimeout.toMillis();
                     patience = headway.extenders.schedule(() -> open.cancel(null), most, TimeUnit.MILLISECONDS);
                     open.run(() -> stream = QueueServiceGrpc.newBlockingStub(headway).watchPosition(request.build()));
+                } else if (!stream.hasNext()) { // that is broken, although nothing says so
+                    throw io.grpc.Status.UNAVAILABLE.withDescription("the stream ended early").asRuntimeException();
                 } else {
                     patience.cancel(false);
                     ready = stream.next();

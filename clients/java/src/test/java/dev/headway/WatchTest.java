@@ -18,6 +18,8 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 
@@ -45,10 +47,21 @@ class WatchTest extends WithService {
     }
 
     @Test
-    void aStreamThatEndsBeforeItsLastWordIsBroken() {
-        service.watches.add(List.of(place("a", 1, 7)));
-        service.watches.add(List.of(finished("a", 8)));
-        assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
+    void aStreamThatEndsBeforeItsLastWordIsOpenedAnewAfterAPause() {
+        service.watches.addAll(List.of(List.of(), List.of(), List.of(place("a", 1, 7)), List.of(finished("a", 8))));
+        var me = Thread.currentThread();
+        var pauses = new AtomicInteger();
+        var log = Logger.getLogger("dev.headway");
+        log.setFilter(told -> { // each pause is told
+            pauses.addAndGet(Thread.currentThread() == me ? 1 : 0);
+            return true;
+        });
+        try {
+            assertEquals(List.of(place("a", 1, 7), finished("a", 8)), watch("a"));
+        } finally {
+            log.setFilter(null);
+        }
+        assertEquals(3, pauses.get());
     }
 
     @Test
