@@ -7,7 +7,7 @@ use {tokio::runtime::Handle, tokio::time::Instant, tokio::time::sleep, tokio::ti
 use {tokio_util::task::TaskTracker, tonic::service::interceptor::InterceptedService};
 
 use crate::v1::{admin_service_client::AdminServiceClient, queue_service_client::QueueServiceClient};
-use crate::{error::Error, queue::Queue, v1::Call};
+use crate::{error::Error, queue::Queue, v1::Call, v1::ErrorReason};
 
 const MAX_RECEIVE_BYTES: usize = 64 * 1024 * 1024;
 const SLOWEST: Duration = Duration::from_secs(2); // the service answers within so long after the wait
@@ -159,7 +159,8 @@ impl Client {
             let is_away = matches!(error.code, Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded);
             let is_expired = failures == 1 && R::NAME == "Get" && !wait.is_zero() && OF_CALLERS.contains(&error.code);
             if is_over || !(is_away || is_expired) || !(again.is_some() || error.never_sent) {
-                return Err(lost.filter(|_| error.is_blind()).unwrap_or(error));
+                // QUEUE_PAUSED passes, but says of a Get that one before it has no lease.
+                return Err(lost.filter(|_| error.is_blind() && !error.is(ErrorReason::QueuePaused)).unwrap_or(error));
             }
             again.iter_mut().filter(|_| error.outcome_unknown).for_each(|again| again(&mut asked));
             lost = lost.or(error.outcome_unknown.then_some(error)); // the first that may have taken effect

@@ -10,7 +10,7 @@ use std::time::Duration;
 use headway::v1::{watch_position_response::Event, *};
 use headway::{Error, connect, span};
 use prost::Message as _;
-use service::{Said, answered, came, client_of, lost, refused};
+use service::{Said, answered, came, client_of, listened_client_of, lost, refused, requests};
 use tokio::{sync::Notify, time::advance, time::pause, time::resume, time::timeout};
 use tokio_stream::StreamExt;
 use tonic::{Code, Status};
@@ -130,6 +130,33 @@ async fn a_repeat_that_tells_what_became_of_the_call_is_believed() {
         let error = put_after_a_lost_answer(refused(code, reason)).await;
         assert_eq!((error.text.as_str(), error.outcome_unknown), (reason, false));
     }
+}
+
+#[tokio::test]
+async fn a_repeated_get_that_finds_the_queue_drained_or_paused_says_so() {
+    for reason in ["QUEUE_DRAINED", "QUEUE_PAUSED"] {
+        let mut first = Some(lost());
+        let say = move |_: &str| first.take().unwrap_or_else(|| refused(Code::FailedPrecondition, reason));
+        let (client, asked) = client_of(say).await;
+        let error = client.queue("q").lease(Duration::ZERO, None).await.unwrap_err();
+        assert_eq!((error.text.as_str(), error.outcome_unknown), (reason, false));
+        assert_eq!(*asked.lock().unwrap(), ["Get", "Get"]);
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_put_keeps_what_is_there_and_tells_of_messages_of_others() {
+    let mut first = Some(lost());
+    let say = move |_: &str| {
+        let theirs = PutResult { id: "a".into(), deduplicated: true, body_differs: true, ..Default::default() };
+        first.take().unwrap_or_else(|| answered(PutResponse { results: vec![theirs] }))
+    };
+    let (client, _, heard) = listened_client_of(say).await;
+    let message = Message { id: "a".into(), ..Default::default() };
+    let results = client.queue("q").put(vec![message], Duration::ZERO).await.unwrap();
+    assert!(results[0].deduplicated && results[0].body_differs);
+    let told: Vec<OnDuplicate> = requests::<PutRequest>(&heard, "Put").iter().map(PutRequest::on_duplicate).collect();
+    assert_eq!(told, [OnDuplicate::Unspecified, OnDuplicate::Keep]);
 }
 
 #[tokio::test]
