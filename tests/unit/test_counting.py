@@ -18,7 +18,7 @@ from headwayd.domain.model import Counts as QueueTotals
 from headwayd.domain.model import Delivery, GetOrder, Policy, PutOrder, Queue, Role, Settled, Settlement
 from headwayd.domain.places import LineNumbers
 from headwayd.engine.counting import census, counted_store
-from headwayd.engine.counting.census import Census
+from headwayd.engine.counting.census import Census, QueueNumbers
 from headwayd.engine.counting.counted_store import CALL_GONE, STREAM_ENDED, counted
 from headwayd.engine.counting.counts import OTHERS, Counts
 from headwayd.engine.engine import Engine
@@ -282,6 +282,12 @@ async def test_a_look_at_very_many_queues_is_bounded_and_comes_round_to_all(monk
     for _ in range(4):
         seen = await asked.look()
     assert sum(one.waiting for one in seen.queues.values()) == seen.queue_count == 11
+
+
+def test_numbers_of_several_queues_are_summed_but_the_age_which_is_the_greatest() -> None:
+    first = QueueNumbers(1, 2, 3, 4, 5, 6, 7, 8, 2.5)
+    second = QueueNumbers(10, 20, 30, 40, 50, 60, 70, 80, 1.5)
+    assert QueueNumbers.together([first, second, QueueNumbers()]) == QueueNumbers(11, 22, 33, 44, 55, 66, 77, 88, 2.5)
 
 
 async def test_queues_whose_names_the_store_takes_too_long_to_tell_are_not_counted(

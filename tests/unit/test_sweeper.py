@@ -118,6 +118,37 @@ async def test_a_queue_that_a_newer_version_keeps_is_not_visited_again(
     assert visits == 1
 
 
+async def test_queues_that_are_due_together_are_visited_a_few_at_a_time_and_each_once(tasks: Tasks) -> None:
+    store, visited, under_way, most = Overdue(1), list[str](), 0, 0
+    running = 0  # tasks of visits, also those that have not begun
+
+    async def sweep(queue: str, *, budget_s: float) -> bool:
+        nonlocal under_way, most
+        del budget_s
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        visited.append(queue)
+        return False
+
+    def spawn(work: Awaitable[None], name: str) -> None:
+        nonlocal running
+        running = max(running, sum(task.get_name().startswith("sweep:") for task in asyncio.all_tasks()))
+        tasks.spawn(work, name)
+
+    store.sweep = sweep  # type: ignore[method-assign]
+    sweeper = sweeping(store, spawn)
+    queues = [f"q{number}" for number in range(200)]
+    for queue in queues:
+        sweeper.note(queue, 0.0)
+    await eventually(lambda: len(visited) >= len(queues))
+    assert visited == queues
+    assert most == 16
+    assert running <= 16
+
+
 async def test_visits_go_on_while_the_queues_are_listed(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     listing = asyncio.Event()
 

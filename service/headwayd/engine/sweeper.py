@@ -40,7 +40,6 @@ class Sweeper:
         self._must_list = True
         self._list_retry_s = _RETRY_S
         self._is_stopped = False
-        self._places = asyncio.Semaphore(_VISITS_AT_ONCE)
 
     def note(self, queue: str, delay_s: float) -> None:
         """The queue needs a visit in `delay_s` seconds; an earlier one that is known stays."""
@@ -86,14 +85,16 @@ class Sweeper:
                 listing.cancel()
 
     async def _visit_due(self, now: float) -> None:
-        """Begins the visits whose time has come, and waits for the next, or for a change."""
-        for queue in self._due.pop(now):
+        """Begins visits whose time has come, as many as there may be at once, and waits for the next, or for a change.
+        Many queues may be due together; a task for each in one turn of the loop would hold up all calls.
+        """
+        for queue in self._due.pop(now, most=_VISITS_AT_ONCE - len(self._visiting)):
             if queue in self._visiting:
                 self._overdue.add(queue)
                 continue
             self._visiting.add(queue)
             self._spawn(self._visit(queue), f"sweep:{queue}")
-        first = self._due.first()
+        first = self._due.first() if self._has_room() else None  # without room the end of a visit is the next change
         now = asyncio.get_running_loop().time()
         sleep_s = _LONGEST_SLEEP_S if first is None else min(first - now, _LONGEST_SLEEP_S)
         try:
@@ -101,6 +102,9 @@ class Sweeper:
                 await self._changed.wait()
         except TimeoutError:
             pass
+
+    def _has_room(self) -> bool:
+        return len(self._visiting) < _VISITS_AT_ONCE
 
     async def _list(self) -> None:
         """Beside the visits: it may take long where the store has very many keys, also of others."""
@@ -120,15 +124,16 @@ class Sweeper:
         """One bounded step; more of the same queue waits its turn behind other queues."""
         retry_s: float | None = None
         try:
-            async with self._places:
-                if await self._store.sweep(queue, budget_s=STORE_BUDGET_S):
-                    retry_s = 0.0
+            if await self._store.sweep(queue, budget_s=STORE_BUDGET_S):
+                retry_s = 0.0
         except NewerLayout:  # looked at again with the next list
             log.warning("a newer version has changed how this queue is kept; it is left alone", queue=queue)
         except HeadwayError as error:
             log.debug("sweeper.visit_failed", queue=queue, reason=error.reason.name)
             retry_s = _RETRY_S
         finally:
+            if not self._has_room():
+                self._changed.set()
             self._visiting.discard(queue)
             is_overdue = queue in self._overdue
             self._overdue.discard(queue)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterator
+from math import inf
 from typing import Any, Generic, TypeVar
 
 Who = TypeVar("Who")
@@ -64,10 +65,10 @@ class Alarms(Generic[Who]):
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop(self, until: float) -> list[Who]:
-        """Those whose alarm has come; they have none any more."""
+    def pop(self, until: float, *, most: float = inf) -> list[Who]:
+        """Those whose alarm has come, the first `most` of them; they have none any more."""
         came: list[Who] = []
-        while self._heap and self._heap[0][0] <= until:
+        while self._heap and self._heap[0][0] <= until and len(came) < most:
             who = heapq.heappop(self._heap)[2]
             if who is not None:
                 del self._entries[who]
