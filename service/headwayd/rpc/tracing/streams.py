@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ Request = TypeVar("Request")
 Batch = pb.PutRequest | pb.ProduceRequest | BareRequest  # the request that has it
 BeginPut = Callable[[str, Batch], tuple[PutSpan, Batch]]
 _Streaming = Callable[[Any, Context], AsyncGenerator[Any, None]]
+_MOST_LEASES = 20_000  # that are remembered for each stream; so many are followed at the most, of all streams
 
 
 class _Noted(AsyncIterator[Request]):
@@ -105,19 +106,21 @@ async def consuming(
 ) -> AsyncGenerator[pb.ConsumeResponse, None]:
     """What is handed out and settled is told reply by reply; what was not settled went back when the stream ends."""
     settles = _Settles(tracer, qualifier)
-    leases: set[str] = set()
+    leases: OrderedDict[str, None] = OrderedDict()  # those that lapsed, which nobody tells here, are the first to go
     try:
         async with aclosing(behaviour(_Noted(asked, settles.note), context)) as replies:
             async for reply in replies:
                 if reply.settled:
                     results = settlements(reply.settled)
-                    leases.difference_update(
-                        result.lease for result in results if result.settled is not Settled.EXTENDED
-                    )
+                    for result in results:
+                        if result.settled is not Settled.EXTENDED:
+                            leases.pop(result.lease, None)
                     settles.tell(results, context)
                 if reply.deliveries:
                     messages = handed(reply.deliveries)
-                    leases.update(message.lease for message in messages)
+                    leases.update((message.lease, None) for message in messages)
+                    while len(leases) > _MOST_LEASES:
+                        leases.popitem(last=False)
                     tracer.handed("Consume", settles.queue, messages, began_ns=None, caller=caller_of(context))
                 yield reply
     finally:
@@ -145,7 +148,7 @@ async def watching(
                     tracer.moved(queue, reply.position.id, at_ms, reply.position.position)
                 elif event == "granted":
                     messages = handed(reply.granted.deliveries)
-                    leases.update(message.lease for message in messages)
+                    leases = {message.lease for message in messages}  # a turn comes when all of the last are settled
                     tracer.handed(
                         "WatchPosition",
                         queue,
