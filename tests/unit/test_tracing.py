@@ -10,7 +10,7 @@ from opentelemetry.trace import Link, SpanContext, TraceFlags
 
 from headwayd.domain.model import Settled, Settlement
 from headwayd.domain.tracing import MOST_MOVES, Carried, Handed
-from headwayd.telemetry import contexts
+from headwayd.telemetry import contexts, names
 from headwayd.telemetry.jobs import Jobs
 from headwayd.telemetry.places import Places
 from headwayd.telemetry.sampling import sampler
@@ -18,6 +18,7 @@ from headwayd.telemetry.works import Work, Works
 
 TRACE_ID, SPAN_ID = 0x4BF92F3577B34DA6A3CE929D0E0E4736, 0x00F067AA0BA902B7
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+OTHER_TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4737-00f067aa0ba902b7-01"
 YES = SpanContext(TRACE_ID, SPAN_ID, is_remote=True, trace_flags=TraceFlags(1))
 NO = SpanContext(TRACE_ID, SPAN_ID, is_remote=True, trace_flags=TraceFlags(0))
 
@@ -129,14 +130,19 @@ def test_context_goes_through_its_texts_with_the_sampled_flag_alone() -> None:
 class Spans:
     """Jobs whose spans are kept here."""
 
-    def __init__(self) -> None:
+    def __init__(self, ratio: float = 1.0) -> None:
         self._kept = InMemorySpanExporter()
-        provider = TracerProvider(sampler=sampler(1.0), shutdown_on_exit=False)
+        provider = TracerProvider(sampler=sampler(ratio), shutdown_on_exit=False)
         provider.add_span_processor(SimpleSpanProcessor(self._kept))
-        self.jobs = Jobs(provider.get_tracer("test"))
+        self.jobs = Jobs(provider.get_tracer("test"), ratio=ratio)
 
     def names(self) -> list[str]:
         return [span.name for span in self._kept.get_finished_spans()]
+
+    def of(self, name: str) -> set[object]:
+        """The ids of the messages that spans of this name tell of."""
+        spans = [span for span in self._kept.get_finished_spans() if span.name == name]
+        return {(span.attributes or {})[names.MESSAGE_ID] for span in spans}
 
 
 def message(lease: str, **changes: object) -> Handed:
@@ -166,6 +172,43 @@ async def test_large_reply_has_spans_for_its_first_hundred_messages_only() -> No
     assert len(spans.names()) == 1 + 2 * 100
 
 
+UNSAMPLED = Carried(f"{TRACEPARENT[:-1]}0")
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+async def test_of_a_batch_each_message_is_recorded_as_its_own_trace_or_the_ratio_says(
+    ratio: float, attempt: int
+) -> None:
+    """Else one recorded job in a hundred would have the other ninety-nine recorded."""
+    for carried in ([Carried(TRACEPARENT), None], [UNSAMPLED, None], [UNSAMPLED, Carried(OTHER_TRACEPARENT), None]):
+        spans = Spans(ratio)
+        messages = [message(str(n), id=str(n), carried=each, attempt=attempt) for n, each in enumerate(carried)]
+        spans.jobs.handed("Get", "q", messages, began_ns=1, caller=None)
+        spans.jobs.close()
+        recorded = {n for n, each in enumerate(carried) if (ratio if each is None else each.traceparent[-1] == "1")}
+        assert spans.of("Wait q") == spans.of("Work q") == {str(n) for n in recorded}
+        assert spans.names().count("Get q") == bool(recorded)
+
+
+@pytest.mark.parametrize("carried", [Carried(TRACEPARENT), UNSAMPLED])
+def test_a_put_lends_its_messages_of_no_trace_what_the_ratio_says(carried: Carried) -> None:
+    assert Spans(0.0).jobs.put("Put", "q", caller=None, carried=[carried, None]).carries is None
+    lent = Spans(1.0).jobs.put("Put", "q", caller=None, carried=[carried, None]).carries
+    assert lent is not None
+    assert lent.traceparent.endswith("-01")
+    assert lent.traceparent != TRACEPARENT
+
+
+async def test_a_caller_decides_about_all_of_its_batch() -> None:
+    spans = Spans(0.0)
+    carried = [UNSAMPLED, None]
+    messages = [message(str(n), id=str(n), carried=each, attempt=2) for n, each in enumerate(carried)]
+    spans.jobs.handed("Get", "q", messages, began_ns=1, caller=Carried(TRACEPARENT))
+    assert spans.of("Wait q") == {"0", "1"}
+    assert spans.jobs.put("Put", "q", caller=Carried(TRACEPARENT), carried=carried).carries is not None
+
+
 async def test_name_of_a_queue_that_is_refused_for_its_length_is_cut() -> None:
     spans = Spans()
     spans.jobs.put("Put", "q" * 10_000, caller=None, carried=[]).failed("NAME_REFUSED")
@@ -177,7 +220,7 @@ async def test_defect_of_tracing_is_no_defect_of_the_call() -> None:
         def start_span(self, *_: object, **__: object) -> None:
             raise RuntimeError("no spans today")
 
-    jobs = Jobs(Broken())  # type: ignore[arg-type]
+    jobs = Jobs(Broken(), ratio=1.0)  # type: ignore[arg-type]
     span = jobs.put("Put", "q", caller=None, carried=[None])
     assert span.carries is None
     span.done([("job", 1)], deduplicated=0, refused=0)

@@ -32,6 +32,12 @@ def written(context: SpanContext) -> Carried | None:
     return Carried(texts[TRACEPARENT], texts.get(TRACESTATE, "")) if texts else None
 
 
+def unsampled(context: SpanContext) -> SpanContext:
+    """The same place in the same trace, below which nothing is recorded."""
+    flags = TraceFlags(context.trace_flags & ~TraceFlags.SAMPLED)
+    return SpanContext(context.trace_id, context.span_id, context.is_remote, flags, context.trace_state)
+
+
 def below(parent: SpanContext | None) -> Context:
     """Where a span begins that has this parent, or none."""
     return _NOWHERE if parent is None else set_span_in_context(NonRecordingSpan(parent), _NOWHERE)

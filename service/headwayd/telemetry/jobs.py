@@ -14,21 +14,30 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
-from opentelemetry.trace import INVALID_SPAN, Span, SpanContext, SpanKind, Status, StatusCode, Tracer
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    INVALID_SPAN_CONTEXT,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    Tracer,
+)
 
 from headwayd.domain.model import Settled, Settlement
 from headwayd.domain.tracing import Carried, Handed
 from headwayd.telemetry import names
-from headwayd.telemetry.contexts import distinct, read, written
+from headwayd.telemetry.contexts import read, written
 from headwayd.telemetry.harmless import harmless
-from headwayd.telemetry.making import Attributes, add_moves, batch, begin, counts, fail, of_message, only
+from headwayd.telemetry.making import Attributes, add_moves, batch, begin, counts, fail, linked, of_message, only
 from headwayd.telemetry.places import Places
+from headwayd.telemetry.sampling import Chance
 from headwayd.telemetry.works import Work, Works
 
 log: Any = structlog.get_logger(__name__)
 
 _NS_PER_MS = 1_000_000
-_MOST_LINKS = 64  # of one span
 _MOST_FOLLOWED = 100  # messages of one reply that get spans of their own: each takes this process about 0.1 ms
 _MOST_WORKS = 20_000
 _MOST_PLACES = 10_000
@@ -38,13 +47,12 @@ _SETTLING = frozenset({"Ack", "Delay", "Extend"})
 
 
 class _PutSpan:
-    def __init__(self, jobs: Jobs, span: Span, queue: str, *, is_for_bare: bool) -> None:
+    def __init__(self, jobs: Jobs, span: Span, queue: str, lent: SpanContext, *, is_for_bare: bool) -> None:
         self._jobs = jobs
         self._span = span
         self._queue = queue
-        context = span.get_span_context()
         # What nobody decided about and was not chosen is not worth writing down.
-        self.carries: Carried | None = written(context) if is_for_bare or context.trace_flags.sampled else None
+        self.carries: Carried | None = written(lent) if is_for_bare or lent.trace_flags.sampled else None
         self.is_for_bare = is_for_bare
 
     @harmless
@@ -68,10 +76,11 @@ class _PutSpan:
 
 
 class Jobs:
-    """Makes the spans, by `tracer`. Belongs to one event loop."""
+    """Makes the spans, by `tracer`, whose sampler has this `ratio`. Belongs to one event loop."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, *, ratio: float) -> None:
         self._tracer = tracer
+        self._chance = Chance(ratio)
         self._works = Works(_MOST_WORKS)
         self._places = Places(_MOST_PLACES)
         self._look: asyncio.TimerHandle | None = None
@@ -86,16 +95,16 @@ class Jobs:
             return self._put(operation, queue, caller=caller, carried=carried)
         except Exception:  # as with `harmless`
             log.exception("a defect of tracing")
-            return _PutSpan(self, INVALID_SPAN, queue, is_for_bare=False)
+            return _PutSpan(self, INVALID_SPAN, queue, INVALID_SPAN_CONTEXT, is_for_bare=False)
 
     def _put(
         self, operation: str, queue: str, *, caller: Carried | None, carried: Sequence[Carried | None]
     ) -> _PutSpan:
         parent = read(caller)
         theirs = [read(each) for each in dict.fromkeys(carried)]
-        jobs = distinct(theirs, _MOST_LINKS)
+        links = linked(theirs)
         if parent is None and (parent := only(theirs)) is not None:
-            jobs = []
+            links = []
         span = begin(
             self._tracer,
             operation,
@@ -103,9 +112,11 @@ class Jobs:
             SpanKind.PRODUCER,
             {names.OPERATION_TYPE: names.SEND} | counts({names.BATCH_COUNT: batch(len(carried))}),
             parent=parent,
-            links=jobs,
+            links=links,
         )
-        return _PutSpan(self, span, queue, is_for_bare=read(caller) is not None)
+        context = span.get_span_context()
+        lent = context if parent is not None else self._chance.below(context, None)
+        return _PutSpan(self, span, queue, lent, is_for_bare=read(caller) is not None)
 
     @harmless
     def handed(
@@ -131,20 +142,22 @@ class Jobs:
         attributes = {names.OPERATION_TYPE: names.RECEIVE} | counts({names.BATCH_COUNT: batch(len(messages))})
         if len(messages) == 1:
             attributes |= of_message(messages[0].id, messages[0].attempt, messages[0].ticket)
+        parent = read(caller) or (only(jobs) if is_first else None)
         span = begin(
             self._tracer,
             operation,
             queue,
             SpanKind.CONSUMER,
             attributes,
-            parent=read(caller) or (only(jobs) if is_first else None),
-            links=distinct(jobs, _MOST_LINKS),
+            parent=parent,
+            links=linked(jobs),
             began_ns=began_ns,
         )
         add_moves(span, places)
         span.end(now_ns)
+        taken = span.get_span_context()
         for message, job in zip(messages[:_MOST_FOLLOWED], jobs, strict=False):
-            self._follow(queue, message, job, span.get_span_context(), now_ns)
+            self._follow(queue, message, job, taken if parent else self._chance.below(taken, job), now_ns)
 
     def _follow(self, queue: str, message: Handed, job: SpanContext | None, taken: SpanContext, now_ns: int) -> None:
         is_jobs_own = job is not None and message.attempt <= 1
@@ -189,7 +202,7 @@ class Jobs:
             {names.OPERATION_TYPE: names.SETTLE, names.SETTLED: sorted({each.settled.name for each in ended})}
             | counts({names.BATCH_COUNT: batch(len(ended))}),
             parent=read(caller) or (parents[0] if len(parents) == 1 else None),
-            links=distinct(list(parents), _MOST_LINKS),
+            links=linked(parents),
             began_ns=began_ns,
         )
         span.end()

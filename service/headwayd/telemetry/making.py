@@ -12,6 +12,7 @@ from headwayd.telemetry.contexts import below, distinct
 
 Attributes = Mapping[str, AttributeValue]
 _NS_PER_MS = 1_000_000
+_MOST_LINKS = 64  # of one span
 _MOST_NAME = 200  # characters of a queue's name: a name that is refused may be of any length
 
 
@@ -56,6 +57,14 @@ def counts(attributes: Mapping[str, int]) -> dict[str, AttributeValue]:
 def of_message(message_id: str, attempt: int, ticket: int) -> dict[str, AttributeValue]:
     """What names one message in a worker's hands."""
     return {names.MESSAGE_ID: message_id, names.ATTEMPT: attempt, names.TICKET: ticket}
+
+
+def linked(jobs: Sequence[SpanContext | None]) -> list[SpanContext]:
+    """What the span of a batch is linked to. Where some of it are of no trace the ratio decides, unless another one is
+    recorded: those that are not have no say.
+    """
+    found = distinct(jobs, _MOST_LINKS)
+    return [] if None in jobs and not any(each.trace_flags.sampled for each in found) else found
 
 
 def only(jobs: Sequence[SpanContext | None]) -> SpanContext | None:

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult, TraceIdRatioBased
-from opentelemetry.trace import Link, SpanKind, TraceState
+from opentelemetry.trace import Link, SpanContext, SpanKind, TraceState
 from opentelemetry.util.types import Attributes
+
+from headwayd.telemetry.contexts import unsampled
 
 
 class _LinkedOrRatio(Sampler):
@@ -34,6 +36,25 @@ class _LinkedOrRatio(Sampler):
 
     def get_description(self) -> str:
         return f"LinkedOrRatio{{{self._ratio.get_description()}}}"
+
+
+class Chance:
+    """What the ratio says of jobs that nobody has decided about."""
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio = TraceIdRatioBased(ratio)
+
+    def below(self, batch: SpanContext, job: SpanContext | None) -> SpanContext:
+        """The parent of what is told of one message of a batch that has no caller's span above it: `job` is what the
+        message carries. The batch is recorded if one job in it is; that decides nothing about the others.
+        """
+        if not batch.trace_flags.sampled:
+            return batch
+        if job is None:
+            is_recorded = self._ratio.should_sample(None, batch.trace_id, "").decision is Decision.RECORD_AND_SAMPLE
+        else:
+            is_recorded = job.trace_flags.sampled
+        return batch if is_recorded else unsampled(batch)
 
 
 def sampler(ratio: float) -> Sampler:

@@ -52,7 +52,7 @@ class Traces:
             shutdown_on_exit=False,  # `close` does it, in order
         )
         self._provider.add_span_processor(self._processor)
-        self.jobs = Jobs(self._provider.get_tracer("headwayd", __version__))
+        self.jobs = Jobs(self._provider.get_tracer("headwayd", __version__), ratio=ratio)
 
     async def close(self) -> None:
         """Sends what is left, if somebody takes it. In a thread that nobody waits for when this is cancelled."""

@@ -12,8 +12,16 @@ MUTANTS: tuple[Mutant, ...] = (
         defect="Of a batch in which one message is traced the others are drawn into its trace.",
         file="telemetry/jobs.py",
         old="(parent := only(theirs)) is not None:",
-        new="(parent := next(iter(jobs), None)) is not None:",
+        new="(parent := next(iter(links), None)) is not None:",
         test="tests/tracing/test_jobs.py::test_put_of_messages_that_are_not_all_of_one_job_is_a_trace_of_its_own",
+    ),
+    Mutant(
+        name="one-recorded-job-records-all",
+        defect="One recorded job in a batch has the others recorded, whatever the ratio says.",
+        file="telemetry/sampling.py",
+        old="return batch if is_recorded else unsampled(batch)",
+        new="return batch",
+        test="tests/unit/test_tracing.py::test_of_a_batch_each_message_is_recorded_as_its_own_trace_or_the_ratio_says",
     ),
     Mutant(
         name="done-without-its-result",
