@@ -248,9 +248,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="quiet-all-the-same",
         defect="Who is told of changes only is told none at poll_max that is smaller than a step.",
-        file="engine/standing/stance.py",
-        old="<= NEAR or now >= self.must_tell_at:",
-        new="<= NEAR:",
+        file="engine/watching/telling.py",
+        old=" if is_a_step else must_at",
+        new=" if is_a_step else float('inf')",
         test=FOLLOWER + "test_who_is_told_of_changes_only_is_told_at_poll_max_if_there_was_one",
     ),
     Mutant(

@@ -6,10 +6,10 @@ import asyncio
 
 from headwayd.domain.hints import PollHints
 from headwayd.domain.model import Policy
-from headwayd.domain.places import NEAR, LineNumbers
+from headwayd.domain.places import LineNumbers
 from headwayd.domain.standing import Footing, Footings
 from headwayd.engine.consumers import Consumer
-from headwayd.engine.watching.telling import is_a_step
+from headwayd.engine.watching.telling import due_at
 
 
 class Stance:
@@ -39,11 +39,6 @@ class Stance:
         return self.consumer.waiter.number
 
     @property
-    def may_tell_at(self) -> float:
-        """From when on a place farther back than `NEAR` is told when it has changed by a step."""
-        return self.told_at + self.hints.poll_min_ms / 1_000
-
-    @property
     def must_tell_at(self) -> float:
         """From when on it is told whatever it is; who is quiet, when it has changed at all."""
         return self.told_at + self.hints.poll_max_ms / 1_000
@@ -51,12 +46,10 @@ class Stance:
     def is_due(self, now: float) -> bool:
         """Whether the place that was found last is to be told."""
         assert self.footing is not None
-        told, position = self.told_position, self.footing.position
-        if position == told:
-            return now >= self.must_tell_at and not self.is_quiet
-        if min(told, position) <= NEAR or now >= self.must_tell_at:
-            return True
-        return now >= self.may_tell_at and is_a_step(told, position)
+        position = self.footing.position
+        if self.is_quiet and position == self.told_position:
+            return False
+        return now >= due_at(self.told_position, position, told_at=self.told_at, hints=self.hints)
 
     def learn(self, footing: Footing, found: Footings, asked_at: float) -> None:
         """How it stood at an instant not before `asked_at`."""

@@ -15,11 +15,10 @@ import structlog
 from headwayd.domain.blocked import BlockedPlaces, ToldBlocked, ToldProducer
 from headwayd.domain.errors import HeadwayError, InternalError, NotThere
 from headwayd.domain.hints import PollHints, poll_hints
-from headwayd.domain.places import NEAR
 from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
-from headwayd.engine.watching.telling import TRUE_FOR_S, is_a_step
+from headwayd.engine.watching.telling import TRUE_FOR_S, due_at
 from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
 
 LOOK_EVERY_S = 0.08
@@ -62,17 +61,11 @@ class _Watch:
 
     def due_at(self) -> float:
         """From when on its position, as it was at the last look, is to be told."""
-        told, position = self.told_position, self.position
-        if told is None:
+        if self.told_position is None:
             return _NOW
-        at = self.told_at + self.hints.poll_max_ms / 1000 if told else _NEVER
-        if position == told:
-            return at
-        if min(position, told) <= NEAR:
-            return _NOW
-        if is_a_step(told, position):
-            return min(at, self.told_at + self.hints.poll_min_ms / 1000)
-        return at
+        if self.told_position == self.position == 0:
+            return _NEVER
+        return due_at(self.told_position, self.position, told_at=self.told_at, hints=self.hints)
 
 
 class ProducerLine:

@@ -17,7 +17,7 @@ from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.model import Policy
 from headwayd.domain.places import NEAR, Whereabouts
 from headwayd.engine.watching.alarms import Alarms
-from headwayd.engine.watching.telling import is_a_step, step_above, step_below
+from headwayd.engine.watching.telling import due_at, step_above, step_below
 from headwayd.engine.watching.watch import Watch
 
 
@@ -107,17 +107,10 @@ class Roll:
 
     def is_due(self, watch: Watch, now: float) -> bool:
         """Whether a waiting message's position, as it is known, is to be told now."""
-        told, position = watch.told_position, watch.position
+        told = watch.told_position
         if watch.is_changed or not told:
             return True
-        hints = self.hints(told)
-        if now >= watch.told_at + hints.poll_max_ms / 1000:
-            return True
-        if told <= NEAR or position <= NEAR:
-            return position != told
-        if now < watch.told_at + hints.poll_min_ms / 1000:
-            return False
-        return is_a_step(told, position)
+        return now >= due_at(told, watch.position, told_at=watch.told_at, hints=self.hints(told))
 
     def put_off(self, watch: Watch, now: float) -> None:
         """A waiting message is not due now: it is looked at when it may be."""
