@@ -344,6 +344,36 @@ async def test_a_stream_that_extends_its_leases_has_them_still(limited: Limited)
             assert len((await mine.get(2)).deliveries) == 2
 
 
+async def test_a_stream_that_settles_leases_of_others_may_be_given_no_more(limited: Limited) -> None:
+    async with limited(max_leases=3) as (mine, _):
+        await mine.create()
+        await mine.put(b"1", b"2", b"3")
+        async with Consuming(mine, 1) as stream:
+            await stream.taken(1)
+            others = leases((await mine.get(2)).deliveries)
+            await stream.ack(*others)
+            await eventually(partial(has, stream, 2))
+            await mine.put(b"4", b"5")
+            await eventually_served(lambda: mine.get(2))
+
+
+async def test_a_stream_whose_leases_have_lapsed_may_be_given_as_many_again(limited: Limited) -> None:
+    async with limited(max_leases=1) as (mine, _):
+        await mine.create()
+        await mine.put(b"1")
+        async with Consuming(mine, 1, lease_ms=500) as stream:
+
+            async def is_acked() -> bool:
+                await stream.ack(stream.deliveries[-1].lease)
+                return any(result.settled == ACKED for result in stream.settled)
+
+            await stream.taken(3)  # it came again each time that its lease had lapsed
+            await eventually(is_acked)
+            await asyncio.sleep(LOOK_S)
+            with exceeded("leases", 1):  # the stream may be given one at any time
+                await mine.get(1)
+
+
 async def has(stream: Consuming, results: int) -> bool:
     return len(stream.settled) >= results
 

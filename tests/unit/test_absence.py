@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from harness import eventually
-from headwayd.domain.errors import QueueNotFound, StoreUnavailable
+from headwayd.domain.errors import NewerLayout, QueueNotFound, StoreUnavailable
 from headwayd.engine import absence
 from headwayd.engine.absence import Absence
 from headwayd.engine.ports import OwnNames, Store
@@ -91,3 +91,24 @@ async def test_a_stop_ends_it_while_the_store_is_away(tasks: Tasks, monkeypatch:
     looking.stop()
     async with asyncio.timeout(5):
         await tasks.drain(60)
+
+
+async def test_of_a_queue_that_a_newer_version_keeps_nothing_is_asked_again(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absence, "GONE_AFTER_S", 0.0)
+    store, asked = FakeStore(), list[str]()
+
+    async def refuse(queue: str, *, spared: frozenset[str], budget_s: float) -> None:
+        del spared, budget_s
+        asked.append(queue)
+        raise NewerLayout("newer")
+
+    monkeypatch.setattr(store, "drop_absent", refuse)
+    looking = Absence(cast(Store, store), tasks.spawn, process=HERE, waited_on=lambda: ["waited on"])
+    looks = asyncio.create_task(looking.run())
+    await eventually(lambda: len(asked) >= 3)
+    await tasks.drain(60)  # who tidies has ended, though it was not told to stop
+    assert sorted(asked) == ["gone", "other", "waited on"]
+    looking.stop()
+    await looks

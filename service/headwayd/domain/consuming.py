@@ -51,9 +51,10 @@ ConsumeStep = Credit | AckOrder | DelayOrder | ExtendOrder
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldConsumer:
     """What the stream tells at once: messages leased to it, results in the order asked, its place while it waits, or
-    that the queue is closed and nothing is left."""
+    that the queue is closed and nothing is left. `held` is how many leases count against its credit then."""
 
     deliveries: Sequence[Delivery] = ()
     settled: Sequence[Settlement] = ()
     standing: Standing | None = None
     is_drained: bool = False
+    held: int = 0

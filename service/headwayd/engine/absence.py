@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import structlog
 
-from headwayd.domain.errors import HeadwayError, OutcomeUnknown, StoreUnavailable
+from headwayd.domain.errors import HeadwayError, NewerLayout, OutcomeUnknown, StoreUnavailable
 from headwayd.domain.limits import STORE_BUDGET_S
 from headwayd.engine.budgets import LIST_BUDGET_S
 from headwayd.engine.ports import Store
@@ -96,6 +96,8 @@ class Absence:
             async with places:
                 try:
                     await self._store.drop_absent(queue, spared=self._known, budget_s=STORE_BUDGET_S)
+                except NewerLayout:  # nothing can be done here; a process of that version does it
+                    log.info("absence.left_alone", queue=queue)
                 except HeadwayError as error:
                     log.info("absence.not_tidied", queue=queue, reason=error.reason.name)
                     if isinstance(error, StoreUnavailable | OutcomeUnknown):

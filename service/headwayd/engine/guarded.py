@@ -35,7 +35,6 @@ from headwayd.domain.model import (
     RedriveProgress,
     Repaired,
     ServerFacts,
-    Settled,
     Settlement,
     WithdrawOutcome,
 )
@@ -82,11 +81,6 @@ def _denied(allowed: int, where: str, metadata: dict[str, str]) -> PermissionDen
     return PermissionDenied(
         f"the caller has none of the roles {', '.join(roles)} {where}", metadata={**metadata, "roles": ",".join(roles)}
     )
-
-
-def _has_ended(result: Settlement) -> bool:
-    """Whether a result is that of a lease, and of one that is out no more."""
-    return bool(result.lease) and result.settled is not Settled.EXTENDED
 
 
 def _what_is_left(order: OrderT, budget_s: float, budget: Budget) -> tuple[OrderT, float]:
@@ -230,7 +224,7 @@ class GuardedEngine:
                 own = own._replace(room=room)
             own, left_s = _what_is_left(own, budget_s, budget)
             outcome = await self._engine.get(own, budget_s=left_s)
-            claim.got(len(outcome.deliveries))
+            claim.got(len(outcome.deliveries), held=len(outcome.deliveries))
             return outcome
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
@@ -238,12 +232,11 @@ class GuardedEngine:
         with self._bare, self._quota.claim() as claim:
             own = replace(order, queue=self._own(order.queue, _CONSUMER))
             await claim.want(order.max_messages, Budget(budget_s))
-            held = 0  # of its last turn: they have all ended before it is told anything else
             async with aclosing(self._engine.stand(own, budget_s=budget_s)) as stream:
                 async for told in stream:
-                    claim.settled(held)
-                    held = len(told.deliveries) if isinstance(told, ToldTurn) else 0
-                    claim.got(held)
+                    # Those of its last turn have all ended before it is told anything else.
+                    count = len(told.deliveries) if isinstance(told, ToldTurn) else 0
+                    claim.got(count, held=count)
                     yield told
 
     async def consume(
@@ -256,8 +249,7 @@ class GuardedEngine:
             counted = self._own_steps(steps, own.queue, claim, budget_s)
             async with aclosing(self._engine.consume(own, counted, budget_s=budget_s)) as stream:
                 async for told in stream:
-                    claim.got(len(told.deliveries))
-                    claim.settled(sum(_has_ended(one) for one in told.settled))
+                    claim.got(len(told.deliveries), held=told.held)
                     yield told
 
     async def _own_steps(

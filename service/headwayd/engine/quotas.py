@@ -59,15 +59,10 @@ class Claim:
             await self.want(count, budget)
         return count
 
-    def got(self, count: int) -> None:
-        """It was given so many more."""
-        self._has += count
+    def got(self, count: int, *, held: int) -> None:
+        """It was given so many more, and has so many now."""
+        self._has = held
         self._quota.note_leased(count)
-        self._count()
-
-    def settled(self, count: int) -> None:
-        """So many of them have ended."""
-        self._has = max(0, self._has - count)
         self._count()
 
     def end(self) -> None:

@@ -241,7 +241,7 @@ class Consuming:
             self._wait_in_line(has_tried=True)
         if not step.deliveries and not ack:
             return None
-        return ToldConsumer(deliveries=step.deliveries, settled=step.settled)
+        return ToldConsumer(deliveries=step.deliveries, settled=step.settled, held=len(self._held))
 
     def _turn(self) -> GetStep | None:
         """What its turn in line has brought; then it stands there no longer."""
@@ -359,7 +359,7 @@ class Consuming:
             self._is_to_look = self._is_to_look or self._may_be_the_last(settled)
         elif (room := self._held.room()) is not None:
             self._consumer.order = self._asked_for(room, (), self._consumer.order.attempt_id)
-        return ToldConsumer(settled=settled)
+        return ToldConsumer(settled=settled, held=len(self._held))
 
     def _may_be_the_last(self, settled: Sequence[Settlement]) -> bool:
         """Whether nothing is left to settle by which it would learn later that there is no more, or it is told now."""
@@ -404,7 +404,7 @@ class Consuming:
             return None
         told = self._standing.told(stance, numbers.at_ms, footing.position, numbers.consumers_waiting, numbers.limit)
         self._follower.told(stance)
-        return ToldConsumer(standing=told.standing)
+        return ToldConsumer(standing=told.standing, held=len(self._held))
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
