@@ -1,7 +1,8 @@
 """Workers on a stream: what goes together, what is leased ahead, and what becomes of leases when it breaks."""
 
 import asyncio
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any, Literal
@@ -13,8 +14,9 @@ import headway
 from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
 from harness import eventually
+from headway._keeping import Keeping
 from headway.core import Worker
-from headway.v1.message_pb2 import Delivery
+from headway.v1.message_pb2 import Delivery, Settled, SettleResult
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
 HOUR = timedelta(hours=1)
@@ -94,6 +96,70 @@ async def test_all_leases_are_kept_alive_together(service: FakeService, queue: h
     assert max(len(request.leases) for request in service.requests("Extend")) == 5
     assert {request.lease.ToMilliseconds() for request in service.requests("Extend")} == {150}  # as it was asked
     assert len(made.acked) == 5
+
+
+async def test_what_is_settled_is_forgotten_before_it_would_have_been_extended(queue: headway.Queue) -> None:
+    await queue.put_many([b"x"] * 5000)
+    await queue.close()
+    alive: weakref.WeakSet[headway.Lease] = weakref.WeakSet()
+    most = 0
+
+    async def handle(lease: headway.Lease) -> None:
+        nonlocal most
+        alive.add(lease)
+        most = max(most, len(alive))
+
+    await queue.run(handle, concurrency=5, prefetch=20, lease=HOUR)
+    assert most <= 4 * 25  # those leased, and those whose acks are on the way
+
+
+async def test_what_is_kept_is_extended_in_time_while_many_others_come_and_go(
+    service: FakeService, queue: headway.Queue
+) -> None:
+    await queue.put_many([b"long", *[b"short"] * 1000])
+    await queue.close()
+    handled = 0
+    mine = ""
+
+    def extends() -> int:
+        return sum(mine in request.leases for request in service.requests("Extend"))
+
+    async def handle(lease: headway.Lease) -> None:
+        nonlocal handled, mine
+        if lease.payload == b"long":
+            mine = lease.token
+            await eventually(lambda: _done(handled == 1000))
+            seen = extends()
+            await service.wait_for(lambda: extends() >= seen + 2)
+            assert not lease.is_lost
+        else:
+            handled += 1
+
+    await queue.run(handle, concurrency=2, lease=timedelta(milliseconds=600))
+    assert handled == 1000
+
+
+async def test_book_of_what_is_kept_stays_small() -> None:
+    asked: list[str] = []
+
+    async def extend(tokens: Sequence[str], _: timedelta | None) -> list[SettleResult]:
+        asked.extend(tokens)
+        return [SettleResult(lease=token, settled=Settled.SETTLED_EXTENDED) for token in tokens]
+
+    client = headway.connect("127.0.0.1:1")
+    keeping = Keeping(extend, lease=HOUR, longest=HOUR, most=100)
+    leases = [headway.Lease(client.queue("q"), Delivery(lease=f"{n}"), span=HOUR) for n in range(5000)]
+    keeping.keep(leases[:1])
+    for each in leases[1:]:
+        keeping.keep([each])
+        keeping.let_go(each)
+        assert len(keeping._due) < 200
+    keeping.ask_all()
+    keeper = asyncio.create_task(keeping.run())
+    await eventually(lambda: _done(asked == ["0"]))
+    keeper.cancel()
+    await asyncio.wait([keeper])
+    await client.close()
 
 
 async def test_what_is_kept_alive_already_follows_the_policy(

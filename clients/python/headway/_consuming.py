@@ -262,6 +262,8 @@ class Consumer:
         return lease
 
     def _ended(self, lease: Lease) -> None:
+        if self._keeping is not None:
+            self._keeping.let_go(lease)
         if self._held.pop(lease, self._stream) is not self._stream:
             self._tell_credit()
         self._has_ended.set()
