@@ -10,6 +10,7 @@ import pytest
 import headway
 from client.conftest import client_tasks
 from client.fake_service import Failure, FakeQueue, FakeService
+from headway._batching import Gathering
 from headway.v1.message_pb2 import PutResult
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="SHUTTING_DOWN")
@@ -142,6 +143,73 @@ async def test_cancelled_waiter_for_room_leaves_its_turn_to_the_next(
         await results(answers)
         await stays
     assert [held.message.payload for held in made.line] == [b"1", b"2", b"stays"]
+
+
+async def test_puts_that_time_out_leave_nothing_and_others_keep_their_order(
+    service: FakeService, queue: headway.Queue, made: FakeQueue
+) -> None:
+    gate = service.hold_next("Produce")
+    async with queue.producer(max_batch=1, max_in_flight=1, linger=LONG) as producer:
+        answers = [await producer.put_soon(b"1"), await producer.put_soon(b"2")]
+        stay: list[asyncio.Task[PutResult]] = []
+        go: list[asyncio.Task[PutResult]] = []
+        for n in range(5000):
+            stays = n % 1000 == 500
+            putting = producer.put(b"stays %d" % n if stays else b"gone")
+            (stay if stays else go).append(asyncio.create_task(putting if stays else asyncio.wait_for(putting, 0.05)))
+        told = await asyncio.gather(*go, return_exceptions=True)
+        assert {type(each) for each in told} == {TimeoutError}
+        assert producer._gathering is not None
+        waiting_count = len(producer._gathering._entering)
+        gate.set()
+        await results(answers)
+        await asyncio.gather(*stay)
+    assert waiting_count == len(stay) == 5
+    assert [held.message.payload for held in made.line[:2]] == [b"1", b"2"]
+    assert [held.message.payload for held in made.line[2:]] == [b"stays %d" % n for n in range(500, 5000, 1000)]
+
+
+def _gathering(*, max_messages: int) -> Gathering:
+    return Gathering(
+        max_messages=max_messages, max_bytes=2000, linger_seconds=3600, most_unanswered=1, on_sealed=lambda: None
+    )
+
+
+def _begin_add(gathering: Gathering, size: int) -> "asyncio.Task[asyncio.Future[PutResult]]":
+    return asyncio.create_task(gathering.add(headway.Message(payload=b"x" * size)))
+
+
+async def test_small_message_enters_when_a_large_one_before_it_waits_no_more() -> None:
+    gathering = _gathering(max_messages=10)
+    await asyncio.wait([_begin_add(gathering, 1999)])  # a batch of its own
+    await asyncio.wait([_begin_add(gathering, 900)])
+    large, small = (_begin_add(gathering, size) for size in (1500, 500))
+    await asyncio.sleep(0)
+    large.cancel()
+    async with asyncio.timeout(30):
+        last = await small
+    assert large.cancelled()
+    assert gathering.outstanding()[2:] == [last]
+
+
+async def test_no_room_is_lost_when_one_is_cancelled_that_has_just_found_it() -> None:
+    gathering = _gathering(max_messages=1)
+    for size in (1, 2):
+        await asyncio.wait([_begin_add(gathering, size)])
+    gone, stays = (_begin_add(gathering, size) for size in (3, 4))
+    await asyncio.sleep(0)
+    gathering.answered()
+    gone.cancel()  # before it knows
+    await asyncio.wait([gone])
+    assert gone.cancelled()
+    assert len(gathering.outstanding()) == 1
+    gathering.answered()
+    assert [len(batch.messages[0].payload) for batch in gathering.unanswered] == [3]  # it may be put
+    async with asyncio.timeout(30):
+        assert gathering.outstanding() == [await stays]
+    gathering.answered()
+    gathering.answered()
+    assert gathering.is_empty
 
 
 async def test_each_message_has_its_own_error(queue: headway.Queue) -> None:

@@ -1,7 +1,7 @@
 """Gathers messages into batches: when one is full, when nothing is in flight, or when the linger is over."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,7 +57,7 @@ class Gathering:
         self._filling = Batch()
         self._timer: asyncio.Handle | None = None  # runs while something is in the batch that fills
         self._is_due = False  # its time has come, and it waits for an answer to another one
-        self._entering: deque[_Entering] = deque()
+        self._entering: OrderedDict[_Entering, None] = OrderedDict()  # left from wherever in it, by many at once
         self.unanswered: deque[Batch] = deque()  # in the order in which they are to be put
         self._is_emptied = asyncio.Event()
         self._is_emptied.set()
@@ -78,8 +78,12 @@ class Gathering:
         if not self._entering and self._has_room(size):
             return self._enter(message, size)
         entering = _Entering(message, size, self._loop.create_future())
-        self._entering.append(entering)
-        return await entering.turn
+        self._entering[entering] = None
+        try:
+            return await entering.turn
+        except asyncio.CancelledError:
+            self._left(entering)
+            raise
 
     def answered(self) -> None:
         """The first batch has its answers."""
@@ -98,12 +102,12 @@ class Gathering:
         if self._filling.messages and (self._is_due or not self.unanswered):
             self._seal_if_allowed()
         while self._entering:
-            first = self._entering[0]
+            first = next(iter(self._entering))
             if not first.turn.done():  # done: its caller was cancelled
                 if not self._has_room(first.size):
                     return
                 first.turn.set_result(self._enter(first.message, first.size))
-            self._entering.popleft()
+            del self._entering[first]
         if not (self.unanswered or self._filling.messages):
             self._is_emptied.set()
 
@@ -135,6 +139,14 @@ class Gathering:
                 each.cancel()
             else:
                 each.set_exception(reason)
+
+    def _left(self, entering: _Entering) -> None:
+        """Its caller was cancelled: it waits no more, or nobody waits for the answer to what has just found room."""
+        if entering in self._entering:
+            del self._entering[entering]
+            self.go_on()  # what stood behind it may be smaller
+        elif not entering.turn.cancelled() and entering.turn.exception() is None:
+            entering.turn.result().cancel()
 
     def _fits(self, size: int) -> bool:
         filling = self._filling
