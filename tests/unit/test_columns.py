@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
@@ -13,27 +14,76 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.v1 import queue_service_pb2 as pb
+from headway.v1.message_pb2 import Message
 from headwayd.domain.columns import FirstAcks, FirstDeliveries, last_expiry_ms, leases_of
 from headwayd.domain.consuming import Credit, ToldConsumer
 from headwayd.domain.model import Delivery, Settled, Settlement
 from headwayd.domain.standing import GetOutcome
-from headwayd.engine.consuming.outstanding import Outstanding
+from headwayd.engine.consuming.outstanding import Outstanding, size_of
 from headwayd.rpc.conversion import add_deliveries, add_results, consume_response, get_response
 from headwayd.rpc.encoded import Encoded, as_message, to_bytes
-from headwayd.store import delivery_replies, replies, tokens
+from headwayd.store import delivery_replies, frames, replies, tokens
 from unit.runs import run_tokens
 
 GENERATION, NOW, RANDOM = b"0123456789abcdef", 1_763_800_000_000, bytes(range(16))
 DEADLINE = NOW + 30_000
 Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
-ELEMENTS = st.one_of(st.binary(max_size=3), st.sampled_from([b"%d%%", b"x" * 200, b"x" * 20_000]))
+PAYLOADS = st.one_of(st.binary(max_size=3), st.sampled_from([b"%d%%", b"x" * 200, b"x" * 20_000]))
+PUT_TIMES = st.sampled_from([0, NOW, NOW - 99, NOW + 1])
+
+
+def frame(given_id: bytes, headers: bytes, payload: bytes, put_at_ms: int) -> bytes:
+    """As docs/storage.md has it."""
+    total = 24 + len(given_id) + len(headers) + len(payload)
+    header = frames.MAGIC + struct.pack(">QHII", put_at_ms, len(given_id), len(headers), total)
+    check = sum(weight * byte for weight, byte in enumerate(header, start=1)) % 65521
+    return header + check.to_bytes(2) + given_id + headers + payload
+
+
+def encoded(headers: dict[str, str]) -> bytes:
+    """As they are put."""
+    return Message(headers=headers).SerializeToString(deterministic=True)
+
+
+def cut_short(element: bytes) -> bytes:
+    """What begins as a frame and is none."""
+    return element[:-1]
+
+
+IDS = st.one_of(
+    st.text(max_size=9).filter(lambda text: not text.startswith("~")).map(str.encode),
+    st.sampled_from([0, 127, 128, 65_535]).map(lambda length: b"x" * length),
+)
+HEADERS = st.dictionaries(
+    st.one_of(st.text(max_size=2), st.sampled_from(["traceparent", "z" * 130])),
+    st.one_of(st.text(max_size=2), st.just("v" * 300)),
+    max_size=3,
+).map(encoded)
+FRAMES = st.builds(frame, IDS, HEADERS, PAYLOADS, PUT_TIMES)
+ELEMENTS = st.one_of(PAYLOADS, FRAMES, FRAMES.map(cut_short), PAYLOADS.map(lambda payload: frames.MAGIC + payload))
+# What only a foreign client puts: ids that are no texts, or spelled as made ones; headers that are none, that are read
+# as an id or a payload, or that are written in another way than Headway's; and other fields.
+ODD_IDS = [b"\xff", b"\xc3", b"\xa9", b"~", b"~0123456789abcdef-7", b"\xed\xa0\x80"]
+ODD_HEADERS = [
+    *(b"\xff\xff", b"\x1a\x05ab", b"\x1a\x05\n\x01\xff\x12\x00", b"\x1b"),
+    *(b"\n\x01x", b"\x12\x01x", b"\n\x00", b"\x12\x00", b"\x1a\x02\x12\x00\n\x00", b"\x1a\x00"),
+    encoded({"b": "1"}) + encoded({"a": "2"}),
+    encoded({"a": "1"}) + encoded({"a": "2"}),
+]
+ODD_FRAMES = st.builds(
+    frame,
+    st.one_of(IDS, st.sampled_from(ODD_IDS)),
+    st.one_of(HEADERS, st.sampled_from([*ODD_HEADERS, b"2\x00", b"*\x02\x08\x01", b"\xa0\x06\x01"])),
+    PAYLOADS,
+    st.one_of(PUT_TIMES, st.just(2**64 - 1)),
+)
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> list[Row]:
+def lines(draw: st.DrawFn, elements: st.SearchStrategy[bytes] = ELEMENTS) -> list[Row]:
     """Messages that follow each other, leased for the first time."""
     first = draw(st.one_of(st.integers(1, 2**53 - 30), st.integers(1, 2**15)))
-    put = draw(st.lists(st.tuples(st.sampled_from([0, NOW, NOW - 99, NOW + 1]), ELEMENTS), min_size=8, max_size=20))
+    put = draw(st.lists(st.tuples(PUT_TIMES, elements), min_size=8, max_size=20))
     return [(first + i, 1, put_at, b"", DEADLINE, element) for i, (put_at, element) in enumerate(put)]
 
 
@@ -87,12 +137,53 @@ def test_deliveries_are_those_made_one_by_one(rows: list[Row]) -> None:
     assert last_expiry_ms(columns) == last_expiry_ms(list(columns)) == DEADLINE
 
 
-def test_a_frame_among_them_makes_no_columns() -> None:
+@given(lines())
+def test_what_each_takes_of_a_credit_is_the_same(rows: list[Row]) -> None:
+    columns = leased(rows)
+    assert isinstance(columns, FirstDeliveries)
+    assert columns.sizes == [size_of(delivery) for delivery in one_by_one(rows)]
+
+
+def test_a_frame_among_them_is_in_the_columns() -> None:
     rows = consecutive(9)
-    rows[3] = (*rows[3][:5], b"\xf5HW\x01" + rows[3][5])
+    headers = encoded({"k": "v"})
+    rows[3] = (*rows[3][:5], frame(b"order-1", headers, b"framed", NOW - 7))
+    rows[5] = (*rows[5][:5], frames.MAGIC + rows[5][5])
+    columns = leased(rows)
+    assert isinstance(columns, FirstDeliveries)
+    assert list(columns) == one_by_one(rows)
+    assert columns[3][:3] == ("order-1", b"framed", headers)
+    assert columns[-1].id == "~0123456789abcdef-9"
+    assert columns[3].put_at_ms == NOW - 7
+
+
+@pytest.mark.parametrize("odd", ODD_IDS)
+def test_an_id_that_no_caller_gives_makes_no_columns(odd: bytes) -> None:
+    rows = consecutive(9)
+    rows[3] = (*rows[3][:5], frame(odd, b"", b"framed", NOW))
     columns = leased(rows)
     assert not isinstance(columns, FirstDeliveries)
-    assert columns == one_by_one(rows)
+    assert list(columns) == one_by_one(rows)
+
+
+@given(lines(ODD_FRAMES))
+def test_what_foreign_clients_framed_is_the_same_on_the_wire(rows: list[Row]) -> None:
+    given = leased(rows)
+    assert list(given) == one_by_one(rows)
+    by_columns = consume_response(ToldConsumer(deliveries=given))
+    assert pb.ConsumeResponse.FromString(to_bytes(by_columns)) == consume_response(
+        ToldConsumer(deliveries=one_by_one(rows))
+    )
+
+
+@pytest.mark.parametrize("odd", ODD_HEADERS)
+def test_headers_that_are_not_as_they_are_put_are_not_sent_as_they_are(odd: bytes) -> None:
+    rows = consecutive(9)
+    rows[3] = (*rows[3][:5], frame(b"order-1", odd, b"framed", NOW))
+    reply = consume_response(ToldConsumer(deliveries=leased(rows)))
+    assert isinstance(reply, pb.ConsumeResponse)
+    message = reply.deliveries[3].message
+    assert (message.id, message.payload) == ("order-1", b"framed")
 
 
 @pytest.mark.parametrize("mosts", [[8, 9, 8], [30, 2], [3, 8, 20, 4]])
@@ -121,7 +212,7 @@ def test_deliveries_by_columns_are_the_same_on_the_wire(rows: list[Row]) -> None
         at_once, in_turn = make(), make()
         add_deliveries(at_once, columns)
         add_deliveries(in_turn, list(columns))
-        assert at_once.SerializeToString() == in_turn.SerializeToString()
+        assert at_once.SerializeToString(deterministic=True) == in_turn.SerializeToString(deterministic=True)
 
 
 @given(lines(), st.booleans(), st.booleans())
@@ -136,7 +227,8 @@ def test_replies_in_bytes_are_those_of_the_schema(rows: list[Row], has_given: bo
         ),
     ):
         assert isinstance(in_turn, ProtoMessage)
-        assert to_bytes(by_columns) == to_bytes(in_turn)
+        if isinstance(by_columns, Encoded):
+            assert to_bytes(by_columns) == in_turn.SerializeToString(deterministic=True)  # as headers are put
         assert as_message(by_columns) == in_turn
 
 

@@ -59,6 +59,26 @@ async def test_a_batch_is_bounded_by_what_an_answer_may_hold_and_the_rest_follow
     assert (await line.counts()).length == 8
 
 
+async def test_a_foreign_frame_with_damaged_headers_comes_without_them_among_others(line: Line, keys: Keys) -> None:
+    await line.create()
+    await line.put(*(Message(id=f"m{number}", payload=b"body", headers={"k": f"v{number}"}) for number in range(12)))
+    raw: Any = keys.client
+    elements = raw.lrange(keys[""], 0, -1)[::-1]
+    await line.delete()
+    elements[4] = elements[4].replace(b"v4", b"\xff\xff")  # no text
+    elements[6] = elements[6].replace(b"\x1a\x07\n\x01k", b"\x1a\x70\n\x01k")  # longer than all there is
+    elements[8] = elements[8].replace(b"\x1a\x07\n\x01k\x12\x02v8", b"\n\x03odd\x12\x02no")  # an id and a payload
+    keys.create(*elements)
+    async with Consuming(line, 100) as stream:
+        messages = [delivery.message for delivery in await stream.taken(12)]
+    assert [message.id for message in messages] == [f"m{number}" for number in range(12)]
+    assert {message.payload for message in messages} == {b"body"}
+    damaged = {4, 6, 8}
+    assert [dict(message.headers) for message in messages] == [
+        {} if number in damaged else {"k": f"v{number}"} for number in range(12)
+    ]
+
+
 async def test_all_ways_of_settling_work_on_the_stream_with_results_in_order(line: Line) -> None:
     await line.create()
     await line.put(*(b"%d" % number for number in range(5)))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
+from operator import add
 from typing import overload
 
 from headwayd.domain.joined import made_id
@@ -14,13 +15,25 @@ from headwayd.domain.model import Delivery, Settled, Settlement
 
 
 class FirstDeliveries(Sequence[Delivery]):
-    """Messages without id and headers that one step leased to one caller, each for the first time.
+    """Messages that one step leased to one caller, each for the first time.
 
-    `put_at_ms` is 0 where nobody knows; `now_ms` when they were leased; times are by the store's clock.
+    `given_ids` are in UTF-8, b"" for a message that nobody named, and `headers` encoded; each of these two is empty
+    where no message has any. `put_at_ms` is 0 where nobody knows; `now_ms` when they were leased; times are by the
+    store's clock.
     It has no subclasses, as BareMessages has none: whether something is one is asked by `type(…) is`.
     """
 
-    __slots__ = ("generation", "lease_expires_at_ms", "leases", "now_ms", "payloads", "put_at_ms", "tickets")
+    __slots__ = (
+        "generation",
+        "given_ids",
+        "headers",
+        "lease_expires_at_ms",
+        "leases",
+        "now_ms",
+        "payloads",
+        "put_at_ms",
+        "tickets",
+    )
     attempt = 1
 
     def __init__(
@@ -33,6 +46,8 @@ class FirstDeliveries(Sequence[Delivery]):
         put_at_ms: Sequence[int],
         lease_expires_at_ms: int,
         now_ms: int,
+        given_ids: Sequence[bytes] = (),
+        headers: Sequence[bytes] = (),
     ) -> None:
         self.generation = generation
         self.tickets = tickets
@@ -41,6 +56,17 @@ class FirstDeliveries(Sequence[Delivery]):
         self.put_at_ms = put_at_ms
         self.lease_expires_at_ms = lease_expires_at_ms
         self.now_ms = now_ms
+        self.given_ids = given_ids
+        self.headers = headers
+
+    @property
+    def sizes(self) -> list[int]:
+        """What each takes of a credit: the bytes of its payload, its headers and an id that was given."""
+        sizes = list(map(len, self.payloads))
+        for column in (self.given_ids, self.headers):
+            if column:
+                sizes = list(map(add, sizes, map(len, column)))
+        return sizes
 
     def waited_ms(self, put_at_ms: int) -> int:
         """How long one that was put then has waited."""
@@ -49,21 +75,23 @@ class FirstDeliveries(Sequence[Delivery]):
     def __len__(self) -> int:
         return len(self.tickets)
 
-    def _one(self, ticket: int, payload: bytes, lease: str, put_at_ms: int) -> Delivery:
-        return Delivery(
-            id=made_id(self.generation, ticket),
-            payload=payload,
-            headers=b"",
-            lease=lease,
-            lease_expires_at_ms=self.lease_expires_at_ms,
-            attempt=self.attempt,
-            ticket=ticket,
-            put_at_ms=put_at_ms or None,
-            waited_ms=self.waited_ms(put_at_ms) if put_at_ms else None,
-        )
-
     def __iter__(self) -> Iterator[Delivery]:
-        return map(self._one, self.tickets, self.payloads, self.leases, self.put_at_ms)
+        none = [b""] * len(self)
+        columns = self.leases, self.put_at_ms, self.given_ids or none, self.headers or none
+        for ticket, payload, lease, put_at_ms, given_id, headers in zip(
+            self.tickets, self.payloads, *columns, strict=True
+        ):
+            yield Delivery(
+                id=given_id.decode() or made_id(self.generation, ticket),
+                payload=payload,
+                headers=headers,
+                lease=lease,
+                lease_expires_at_ms=self.lease_expires_at_ms,
+                attempt=self.attempt,
+                ticket=ticket,
+                put_at_ms=put_at_ms or None,
+                waited_ms=self.waited_ms(put_at_ms) if put_at_ms else None,
+            )
 
     @overload
     def __getitem__(self, at: int) -> Delivery: ...
@@ -71,7 +99,9 @@ class FirstDeliveries(Sequence[Delivery]):
     def __getitem__(self, at: slice) -> FirstDeliveries: ...
     def __getitem__(self, at: int | slice) -> Delivery | FirstDeliveries:
         if isinstance(at, int):
-            return self._one(self.tickets[at], self.payloads[at], self.leases[at], self.put_at_ms[at])
+            one = range(len(self))[at]
+            [delivery] = self[one : one + 1]
+            return delivery
         return FirstDeliveries(
             generation=self.generation,
             tickets=self.tickets[at],
@@ -80,6 +110,8 @@ class FirstDeliveries(Sequence[Delivery]):
             put_at_ms=self.put_at_ms[at],
             lease_expires_at_ms=self.lease_expires_at_ms,
             now_ms=self.now_ms,
+            given_ids=self.given_ids[at],
+            headers=self.headers[at],
         )
 
 

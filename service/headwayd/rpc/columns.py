@@ -6,14 +6,17 @@ common is made once, and what counts up from one to the next is found in tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError
 
 from headway.v1 import message_pb2
 from headwayd.domain.columns import FirstAcks, FirstDeliveries
+from headwayd.domain.joined import made_id
 from headwayd.domain.leases import LENGTH, LeaseRuns, blocks, joined, repeated
 from headwayd.domain.pieces import cut
 from headwayd.rpc.spans import set_duration, set_timestamp
@@ -31,23 +34,31 @@ _MOST_DIGITS = max(_DIGITS)
 # The lowest seven bits of a number, where it has no more, and where it has.
 _ONLY_BITS, _LOW_BITS = bytes(range(128)), bytes(range(128, 256))
 _COLUMNS = 7
+_Shape = TypeVar("_Shape", bound=Hashable)
+_Made = TypeVar("_Made")
 
 
 def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> bytes | None:
-    """Field `name` of a message with these entries; None where tickets are not all as long as each other.
+    """Field `name` of a message with these entries; None where tickets are not all as long as each other, and where a
+    foreign client put headers that are none.
 
     There must be an entry.
     """
     tickets, count = deliveries.tickets, len(deliveries)
     least, most = tickets[0], tickets[-1]
     digit_count, ticket_length = len(str(least)), len(varint(least))
-    if digit_count != len(str(most)) or ticket_length != len(varint(most)):
+    if ticket_length != len(varint(most)):
+        return None
+    lease_times = _lease_times(deliveries)
+    own_length = len(_LEASE_TAG) + 1 + LENGTH + len(lease_times) + len(_TICKET_TAG) + ticket_length
+    tag = tag_of(of, name)
+    if deliveries.given_ids or deliveries.headers:
+        return _framed(deliveries, tag, own_length, lease_times)
+    if digit_count != len(str(most)):
         return None
     made = f"~{deliveries.generation}-".encode()
     made = _ID_TAG + varint(len(made) + digit_count) + made
-    lease_times = _lease_times(deliveries)
-    own_length = len(_LEASE_TAG) + 1 + LENGTH + len(lease_times) + len(_TICKET_TAG) + ticket_length
-    id_length, tag = len(made) + digit_count, tag_of(of, name)
+    id_length = len(made) + digit_count
 
     def payload_head(size: int) -> bytes:
         return _PAYLOAD_TAG + varint(size) if size else b""  # what is empty is not written
@@ -77,10 +88,60 @@ def first_deliveries(of: Descriptor, name: str, deliveries: FirstDeliveries) -> 
     return b"".join(entries)
 
 
-def _for_each(sizes: Sequence[int], make: Callable[[int], bytes]) -> list[bytes]:
+def _framed(deliveries: FirstDeliveries, tag: bytes, own_length: int, lease_times: bytes) -> bytes | None:
+    """The same of messages some of which have ids or headers. `own_length` is of what all entries have, in the same
+    length, behind their message."""
+    count, generation = len(deliveries), deliveries.generation
+    if not _are_headers(deliveries.headers):
+        return None
+
+    def heads(shape: tuple[int, int, int, int]) -> tuple[bytes, bytes]:
+        """What stands before the id of a message, and between that and its payload."""
+        id_length, size, headers_length, times_length = shape
+        id_head = _ID_TAG + varint(id_length)
+        payload_head = _PAYLOAD_TAG + varint(size) if size else b""
+        message_length = len(id_head) + id_length + len(payload_head) + size + headers_length
+        message_head = _MESSAGE_TAG + varint(message_length)
+        length = len(message_head) + message_length + own_length + times_length
+        return tag + varint(length) + message_head + id_head, payload_head
+
+    none = [b""] * count
+    given = zip(deliveries.given_ids or none, deliveries.tickets, strict=True)
+    ids = [given_id or made_id(generation, ticket).encode() for given_id, ticket in given]
+    headers = deliveries.headers or none
+    times: list[bytes] = []
+    for put_at_ms, run in groupby(deliveries.put_at_ms):
+        times += [_put_times(deliveries, put_at_ms)] * len(list(run))
+    shapes = list(zip(*(map(len, column) for column in (ids, deliveries.payloads, headers, times)), strict=True))
+
+    entries = [b""] * (_COLUMNS * count)
+    entries[0::_COLUMNS], entries[2::_COLUMNS] = zip(*_for_each(shapes, heads), strict=True)
+    entries[1::_COLUMNS] = ids
+    entries[3::_COLUMNS] = deliveries.payloads
+    entries[4::_COLUMNS] = headers
+    entries[5::_COLUMNS] = _numbers(deliveries.leases, lease_times + _TICKET_TAG)
+    entries[6::_COLUMNS] = times
+    return b"".join(entries)
+
+
+def _are_headers(all_headers: Sequence[bytes]) -> bool:
+    """Whether each is the bytes of a message with headers only, as they are written here. A foreign client may have put
+    any: behind an id and a payload they could be others, and what is no message at all nobody could read."""
+    message = message_pb2.Message()
+    try:
+        for headers in set(all_headers):
+            message.ParseFromString(headers)
+            if message.id or message.payload or message.SerializeToString(deterministic=True) != headers:
+                return False
+    except DecodeError:
+        return False
+    return True
+
+
+def _for_each(shapes: Sequence[_Shape], make: Callable[[_Shape], _Made]) -> list[_Made]:
     """What `make` makes of each. Most often they are all the same."""
-    made = {size: make(size) for size in set(sizes)}
-    return list(made.values()) * len(sizes) if len(made) == 1 else list(map(made.__getitem__, sizes))
+    made = {shape: make(shape) for shape in set(shapes)}
+    return list(made.values()) * len(shapes) if len(made) == 1 else list(map(made.__getitem__, shapes))
 
 
 def _numbers(leases: LeaseRuns, ticket_tag: bytes) -> list[bytes]:

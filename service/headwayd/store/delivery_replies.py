@@ -9,11 +9,12 @@ from typing import Any
 from headwayd.domain.columns import FirstDeliveries
 from headwayd.domain.joined import made_id
 from headwayd.domain.leases import LeaseRuns, Run, nonce_of
-from headwayd.domain.model import Delivery
+from headwayd.domain.model import OWN_ID_MARK, Delivery
 from headwayd.domain.pieces import cut
 from headwayd.store import frames, tokens
 from headwayd.store.replies import WORTH_COLUMNS, text
 
+_MADE = OWN_ID_MARK.encode()
 _ALL = 1 << 30  # messages: more than any step gives
 _Row = tuple[int, int, int, bytes, int, bytes]  # ticket, attempt, put at, made id, deadline, element
 
@@ -43,24 +44,47 @@ def deliveries_of_each(
     each: Iterator[_Row] = zip(fields, fields, fields, fields, fields, fields, strict=True)
     for most, random in shares:
         part = slice(at, at + most)
-        payloads = stored[part]
+        elements = stored[part]
         is_worth_columns = len(stored) - at >= WORTH_COLUMNS <= most
         at += most
-        if is_worth_columns and (is_in_a_piece or True not in map(bytes.startswith, payloads, repeat(frames.MAGIC))):
+        columns = _columns(elements, put_at_ms[part], is_bare=is_in_a_piece) if is_worth_columns else None
+        if columns is not None:
             yield FirstDeliveries(
                 generation=generation,
                 tickets=tickets[part],
-                payloads=payloads,
+                payloads=columns.payloads,
                 leases=LeaseRuns([Run(name, nonce_of(random, FirstDeliveries.attempt), tickets[part])]),
-                put_at_ms=put_at_ms[part],
+                put_at_ms=columns.put_at_ms,
                 lease_expires_at_ms=deadline,
                 now_ms=now,
+                given_ids=columns.ids,
+                headers=columns.headers,
             )
         elif first:
             alike = repeat(1), put_at_ms[part], repeat(b""), repeat(deadline)
-            yield _delivered(reply, random, zip(tickets[part], *alike, payloads, strict=False))
+            yield _delivered(reply, random, zip(tickets[part], *alike, elements, strict=False))
         else:
             yield _delivered(reply, random, islice(each, most))
+
+
+def _columns(elements: Sequence[bytes], put_at_ms: Sequence[int], *, is_bare: bool) -> frames.Columns | None:
+    """The elements, which were put then as far as they do not tell it themselves. None where a foreign client gave one
+    of them an id that is no text, or is spelled as only those that are made: these are looked at one by one."""
+    if is_bare or True not in map(bytes.startswith, elements, repeat(frames.MAGIC)):
+        return frames.Columns(elements, (), (), put_at_ms)
+    columns = frames.read_all(elements)
+    if True in map(bytes.startswith, columns.ids, repeat(_MADE)) or not _are_texts(columns.ids):
+        return None
+    own = [own or told for own, told in zip(columns.put_at_ms, put_at_ms, strict=True)]  # of a frame its own counts
+    return columns._replace(put_at_ms=own)
+
+
+def _are_texts(raw: Sequence[bytes]) -> bool:
+    try:
+        b"\n".join(raw).decode()  # what is cut off in one is not completed by the next
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _pieces(count: int, size: int, packed: bytes) -> Sequence[bytes]:

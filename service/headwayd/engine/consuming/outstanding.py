@@ -134,7 +134,7 @@ class Outstanding:
             for lease in leases:
                 self._lapsed.pop(lease, None)
         if type(deliveries) is FirstDeliveries and (not self._held or self._held.keys().isdisjoint(leases)):
-            sizes = list(map(len, deliveries.payloads))
+            sizes = deliveries.sizes
             self._bytes += sum(sizes)
             if type(leases) is LeaseRuns:
                 [run] = leases.runs
