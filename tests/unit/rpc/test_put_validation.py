@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import unicodedata
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -105,6 +107,44 @@ def test_headers_at_their_bounds() -> None:
     message = Message(headers={"a": "v" * 4_097})
     found = refused(lambda: requests.put_order(PutRequest(queue="q", messages=[message]), small))
     assert list(found) == ['messages[0].headers["a"]']
+
+
+def of_bytes(*around: int) -> st.SearchStrategy[str]:
+    """Texts of so many bytes, or of one more or less, of characters of 1, 2, 3 and 4 of them."""
+    characters = st.sampled_from("a é€\U0001f600")
+    sizes = st.sampled_from([size + more for size in around for more in (-1, 0, 1)])
+
+    def text(one: str, size: int) -> str:
+        count, rest = divmod(size, len(one.encode()))
+        return one * count + "a" * rest
+
+    return st.builds(text, characters, sizes)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.text(max_size=3), st.characters(categories=["Cc", "Zl", "Cf"]), of_bytes(32, 128)),
+            st.one_of(st.text(max_size=3), of_bytes(1_024, 4_096)),
+        ),
+        max_size=4,
+    ).map(dict)
+)
+def test_headers_are_refused_for_what_is_wrong_with_them_and_kept_as_the_schema_encodes_them(
+    headers: dict[str, str],
+) -> None:
+    request = PutRequest(queue="q", messages=[Message(headers=headers)])
+    wrong = {
+        key
+        for key, value in headers.items()
+        if not 0 < len(key.encode()) <= 128 or len(value.encode()) > 4_096 or "Cc" in map(unicodedata.category, key)
+    }
+    if wrong:
+        found = refused(requests.put_order, request, Limits())
+        assert set(found) == {f"messages[0].headers[{json.dumps(key, ensure_ascii=False)}]" for key in wrong}
+    else:
+        [taken] = requests.put_order(request, Limits()).messages
+        assert taken.headers == Message(headers=headers).SerializeToString(deterministic=True)
 
 
 def test_headers_are_encoded_the_same_whatever_their_order() -> None:
