@@ -5,13 +5,14 @@ from datetime import timedelta
 
 import grpc
 import pytest
+from google.protobuf.timestamp_pb2 import Timestamp
 
 import headway
 from client.fake_service import Failure, FakeQueue, FakeService
 from headway._lease import Lease
 from headway.core import connecting
 from headway.core.error import from_status
-from headway.v1.message_pb2 import Settled
+from headway.v1.message_pb2 import Delivery, Settled, SettleResult
 
 AWAY = Failure(code=grpc.StatusCode.UNAVAILABLE, reason="STORE_UNAVAILABLE")
 SILENT = Failure(code=grpc.StatusCode.UNAVAILABLE, is_silent=True)
@@ -123,6 +124,28 @@ async def test_explicit_settling_is_not_done_again(service: FakeService, queue: 
         await second.ack(b"42")
     assert made.reasons == ["not now"]
     assert [request.result for request in service.requests("Ack")] == [b"42"]
+
+
+@pytest.mark.parametrize(("asked", "spans"), [(0, (10, 20)), (7, (3, 20))])
+async def test_how_long_an_extension_lasts_is_told_by_the_stores_clock(
+    queue: headway.Queue, asked: int, spans: tuple[int, int]
+) -> None:
+    """Which may be hours apart from ours: it is known by when the lease was to lapse before."""
+    expires_at = 1_000
+    delivery = Delivery(lease="a", lease_expires_at=Timestamp(seconds=expires_at))
+    lease = Lease(queue, delivery, span=SOON)
+
+    def hear(seconds: int, span: timedelta | None) -> None:
+        result = SettleResult(settled=Settled.SETTLED_EXTENDED, available_at=Timestamp(seconds=expires_at + seconds))
+        lease.hear(result, lease.lapses_at, span, longest=timedelta(minutes=1))
+
+    if asked:
+        hear(asked, timedelta(seconds=asked))
+    for later, lasts in zip((10, 30), spans, strict=True):
+        before = lease.lapses_at
+        hear(later, None)
+        assert lease.span == timedelta(seconds=lasts)
+        assert lease.lapses_at == before + lasts
 
 
 async def test_lease_is_extended_while_the_block_runs(service: FakeService, queue: headway.Queue) -> None:

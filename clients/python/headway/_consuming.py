@@ -233,7 +233,8 @@ class Consumer:
         self.is_begun = self._is_served = True
         if not deliveries:
             return
-        leases = [self._leased(stream, link, each) for each in deliveries]
+        now = asyncio.get_running_loop().time()
+        leases = [self._leased(stream, link, each, now) for each in deliveries]
         if self._stopped.is_set():
             self._release(leases)
             return
@@ -243,9 +244,10 @@ class Consumer:
         self._ready.extend(leases)
         self._wake(len(leases))
 
-    def _leased(self, stream: ConsumingStream, link: StreamLink, delivery: Delivery) -> Lease:
+    def _leased(self, stream: ConsumingStream, link: StreamLink, delivery: Delivery, now: float) -> Lease:
         # What was given in one step, and so lapses at one time, lasts equally long: it is not read off each.
-        until = (delivery.lease_expires_at.seconds, delivery.lease_expires_at.nanos)
+        expires_at = delivery.lease_expires_at
+        until = (expires_at.seconds, expires_at.nanos)
         lease = Lease(
             self._queue,
             delivery,
@@ -254,6 +256,7 @@ class Consumer:
             link=link,
             keeping=self._keeping,
             on_end=self._ended,
+            since=now,
         )
         self._span = lease.span
         if not lease.is_old:

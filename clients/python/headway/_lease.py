@@ -63,6 +63,7 @@ class Lease(leasing.Lease):
         on_end: "Callable[[Lease], object] | None" = None,
         link: Link | None = None,  # default: by calls
         keeping: "Keeping | None" = None,  # who keeps it alive if it is to be; default: it does itself
+        since: float | None = None,  # when it came, by the event loop's clock; default: now
     ) -> None:
         told = policy_span(delivery) if by_policy and not is_old else leasing.SHORTEST
         is_told = told is not leasing.SHORTEST
@@ -73,7 +74,8 @@ class Lease(leasing.Lease):
         self._on_end = on_end
         self._link = link
         self._keeping = keeping
-        self._note_end(_clock(), self.span, delivery.lease_expires_at)
+        self._lapses_at = (_clock() if since is None else since) + self.span.total_seconds()
+        self._ahead: float | None = None  # our clock of the store's; most leases need not know
         self._holding: AbstractAsyncContextManager[Lease] | None = None
         self._is_kept_alive = False
         self._progress = 0.0  # as last told
@@ -260,6 +262,8 @@ class Lease(leasing.Lease):
 
     def _policy_span(self, result: SettleResult, asked_at: float, longest: timedelta) -> timedelta:
         """How long it lasts since then, as the answer tells; as before where the store's clock was put far back."""
+        if self._ahead is None:  # it was not extended yet, and lapses as its delivery told
+            self._ahead = self._lapses_at - _seconds(self.delivery.lease_expires_at)
         left = timedelta(seconds=_seconds(result.available_at) + self._ahead - asked_at)
         return min(max(left, leasing.SHORTEST), longest) if left > _NOW else self.span
 
