@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 import structlog
 
@@ -38,7 +39,7 @@ class Security:
         self._engine = engine
         self._access: Access | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._quotas: list[Quota] = []
+        self._quotas: WeakSet[Quota] = WeakSet()
         self._look: Callable[[], Awaitable[None]] | None = None
         self.tls: TlsFiles | None = None
         self.guarding: Guarding | None = None
@@ -79,15 +80,16 @@ class Security:
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._tasks.clear()
-        for quota in self._quotas:
+        for quota in tuple(self._quotas):
             await quota.close()
 
     def _quota_of(self, namespace: str) -> Quota:
         async def look(with_bytes: bool) -> Used:
             return await self._engine.used(namespace, with_bytes=with_bytes, budget_s=_LOOK_BUDGET_S)
 
-        self._quotas.append(Quota(look))
-        return self._quotas[-1]
+        quota = Quota(look)
+        self._quotas.add(quota)
+        return quota
 
     async def _look_at_files(self) -> None:
         if self.tls is not None:

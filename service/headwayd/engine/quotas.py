@@ -26,6 +26,7 @@ from headwayd.engine.budgets import Budget
 
 _LOOK_EVERY_S = 1.0
 _ADDS = frozenset({PutCode.QUEUED, PutCode.DELAYED, PutCode.REPLACED})  # the last: its bytes
+_IDLE_AFTER_S = 5.0  # its calls have been forgotten by then, and what was let in since the last look is in the next
 _LOOK_SHARE = 20  # a look that took long is not repeated before so many times as long
 _WAIT_SHARE = 0.5  # of a call's time, for a look without which it could go on
 
@@ -155,16 +156,21 @@ class Quota:
             self._looking.cancel()
             await asyncio.wait({self._looking})
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether another one that is made in its place would let in no more: nothing was asked of it lately."""
+        return self._looking is None and asyncio.get_running_loop().time() > self._calls_counted_at + _IDLE_AFTER_S
+
     # -- calls and streams ----------------------------------------------------------------------------------------
 
     def count_call(self, *, is_settling: bool) -> None:
         """A call begins. One that only ends work is counted and never refused."""
+        now, counted_at = asyncio.get_running_loop().time(), self._calls_counted_at
+        self._calls_counted_at = now
         rate = self.limits.calls_per_second
         if rate is None:
             return
-        now = asyncio.get_running_loop().time()
-        self._calls_left = min(float(rate), self._calls_left + (now - self._calls_counted_at) * rate)
-        self._calls_counted_at = now
+        self._calls_left = min(float(rate), self._calls_left + (now - counted_at) * rate)
         if self._calls_left < 1 and not is_settling:
             raise _exceeded("calls_per_second", rate, retry_after_ms=round((1 - self._calls_left) * 1_000 / rate) + 1)
         self._calls_left = max(self._calls_left - 1, float(-rate))

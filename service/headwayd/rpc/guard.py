@@ -130,11 +130,14 @@ class Guard:
 
     async def look_at_running(self) -> None:
         """Ends every stream and every wait whose credentials do not hold any more, or mean another caller, and forgets
-        who has expired. To be called every few seconds. There may be thousands, and a signature for each to be checked,
-        so others have their turns meanwhile."""
+        who has expired, and what was counted of namespaces that nobody is known of. To be called every few seconds.
+        There may be thousands, and a signature for each to be checked, so others have their turns meanwhile."""
         now_s = time.time()
         for key in [key for key, caller in self._callers.items() if caller.expires_at <= now_s]:
             del self._callers[key]
+        for namespace in self._quotas.keys() - {identity.namespace for identity in self._served}:
+            if self._quotas[namespace].is_idle:
+                del self._quotas[namespace]
         loop = asyncio.get_running_loop()
         turn_ends_at = loop.time() + _TURN_S
         for running, shown in tuple(self._running.items()):

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from headwayd.domain.access import NO_QUOTAS, Identity, Quotas, Used
-from headwayd.domain.errors import HeadwayError, PermissionDenied, Unauthenticated
+from headwayd.domain.errors import HeadwayError, PermissionDenied, QuotaExceeded, Unauthenticated
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.guard import Context, Guard, Guarding
 
@@ -31,16 +31,18 @@ class FakeAccess:
         self.error: HeadwayError | None = None
         self.takes_s = 0.0
         self.version = 0
+        self.namespace = "team"
+        self.limits = NO_QUOTAS
 
     def quotas(self, _namespace: str) -> Quotas:
-        return NO_QUOTAS
+        return self.limits
 
     async def identify_token(self, token: str) -> Identity:
         self.asked.append(token)
         time.sleep(self.takes_s)  # noqa: ASYNC251 - as a signature takes it
         if self.error is not None:
             raise self.error
-        return Identity(name=token[:9], namespace="team", grants=(), expires_at=self.expires_at)
+        return Identity(name=token[:9], namespace=self.namespace, grants=(), expires_at=self.expires_at)
 
     def identify_certificate(self, pem: bytes) -> Identity:
         self.asked.append(pem)
@@ -99,6 +101,41 @@ async def test_who_has_expired_is_remembered_no_longer(guard: Guard, access: Fak
     assert gone() is None
     await guard.caller(call_with("Bearer lasts"))
     assert access.asked == ["lasts", "expired"]
+
+
+async def test_what_is_counted_of_a_namespace_is_forgotten_when_nobody_is_known_of_it_and_nothing_was_asked_lately(
+    guard: Guard, access: FakeAccess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Signed tokens may name ever more of them."""
+    quotas = []
+    for number in range(100):
+        access.namespace, access.expires_at = f"n{number}", time.time() - 1
+        quotas.append(weakref.ref((await guard.caller(call_with(f"Bearer {number}"))).quota))
+    access.expires_at = None
+    access.namespace = "stays"
+    quotas.append(weakref.ref((await guard.caller(call_with("Bearer stays"))).quota))
+    gc.collect()
+    await guard.look_at_running()
+    assert None not in [quota() for quota in quotas]
+    monkeypatch.setattr("headwayd.engine.quotas._IDLE_AFTER_S", -1.0)
+    await guard.look_at_running()
+    gc.collect()
+    assert [quota() for quota in quotas[:-1]] == [None] * 100
+    assert quotas[-1]() is not None
+
+
+async def test_who_comes_with_ever_new_tokens_is_let_in_no_more_often(guard: Guard, access: FakeAccess) -> None:
+    access.limits = Quotas(calls_per_second=1)
+    access.expires_at = time.time() - 1
+
+    async def come() -> None:
+        for number in range(20):
+            await guard.caller(call_with(f"Bearer {number}"))
+            gc.collect()
+            await guard.look_at_running()
+
+    with pytest.raises(QuotaExceeded):
+        await come()
 
 
 async def test_who_has_expired_is_asked_for_again_at_once(guard: Guard, access: FakeAccess) -> None:
