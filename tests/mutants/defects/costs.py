@@ -83,6 +83,23 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_sweeper.py::test_a_queue_that_is_no_more_is_forgotten_with_the_next_list",
     ),
     Mutant(
+        name="visits-all-at-once",
+        defect="Queues that are due together are given a task each in one turn of the loop.",
+        file="engine/sweeper.py",
+        old=", most=_VISITS_AT_ONCE - len(self._visiting)",
+        new="",
+        test="tests/unit/test_sweeper.py::test_queues_that_are_due_together_are_visited_a_few_at_a_time_and_each_once",
+    ),
+    Mutant(
+        name="leases-of-all-turns-kept",
+        defect="A traced stream that keeps standing remembers each lease that it ever had.",
+        file="rpc/tracing/streams.py",
+        old="leases = {message.lease",
+        new="leases |= {message.lease",
+        test="tests/unit/rpc/test_tracing_streams.py::"
+        "test_a_stream_that_keeps_standing_remembers_the_leases_of_its_turn",
+    ),
+    Mutant(
         name="answers-leave-one-by-one",
         defect="Each answer on a Produce stream is sent by itself, with a system call for each.",
         file="rpc/producing.py",

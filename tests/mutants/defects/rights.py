@@ -35,6 +35,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_QUOTAS + "test_who_settles_at_the_quota_may_take_as_many_and_no_more",
     ),
     Mutant(
+        name="leases-of-others-for-ones-own",
+        defect="A stream that acks leases of others counts as if it could be given as many.",
+        file="engine/guarded.py",
+        old="held=told.held",
+        new="held=max(0, claim._has + len(told.deliveries) - len(told.settled))",
+        test=_QUOTAS + "test_a_stream_that_settles_leases_of_others_may_be_given_no_more",
+    ),
+    Mutant(
         name="nothing-again-at-the-quota",
         defect="A Get made again at the quota of leases is given nothing; its leases are out for nobody.",
         file=LUA + "get.lua",
