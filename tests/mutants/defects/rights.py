@@ -157,10 +157,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="extended-counts-twice",
-        defect="A stream that extends its leases has them counted twice.",
+        defect="What a stream extends counts as if it had it no more.",
         file="engine/guarded.py",
-        old="bool(result.lease) and result.settled is not Settled.EXTENDED",
-        new="True",
+        old="held=told.held",
+        new="held=max(0, claim._has + len(told.deliveries) - sum(bool(one.lease) for one in told.settled))",
         test=_QUOTAS + "test_a_stream_that_extends_its_leases_has_them_still",
     ),
     Mutant(

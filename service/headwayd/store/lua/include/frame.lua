@@ -23,22 +23,39 @@ local function frame_check(header)
     + 17 * b17 + 18 * b18 + 19 * b19 + 20 * b20 + 21 * b21 + 22 * b22) % 65521
 end
 
+-- What a frame begins with. Of those that are put together, and are alike in size, it is the same: it is made, and
+-- checked, once for all that follow each other.
+local made_begin, made_put_at, made_id_size, made_headers_size, made_total
+local function begin_of_frame(put_at, id_size, headers_size, total)
+  if total ~= made_total or id_size ~= made_id_size or headers_size ~= made_headers_size or put_at ~= made_put_at then
+    local header = MAGIC .. struct.pack('>I8I2I4I4', put_at, id_size, headers_size, total)
+    made_begin = header .. struct.pack('>I2', frame_check(header))
+    made_put_at, made_id_size, made_headers_size, made_total = put_at, id_size, headers_size, total
+  end
+  return made_begin
+end
+
 local function make_element(id, headers, payload, put_at)
   if #id == 0 and #headers == 0 and string.sub(payload, 1, 4) ~= MAGIC then return payload end
   local total = FRAME_HEADER + #id + #headers + #payload
-  local header = MAGIC .. struct.pack('>I8I2I4I4', put_at, #id, #headers, total)
-  return header .. struct.pack('>I2', frame_check(header)) .. id .. headers .. payload
+  return begin_of_frame(put_at, #id, #headers, total) .. id .. headers .. payload
 end
 
 -- id and put_at of a frame; nil if the element is a bare payload. Who has read one often reads it again at once.
 local last_frame, last_id, last_put_at
+local last_begin, begin_put_at, begin_id_to, begin_total
 local function read_frame(element)
   if element == last_frame then return last_id, last_put_at end
-  if string.sub(element, 1, 4) ~= MAGIC or #element < FRAME_HEADER then return nil end
-  local put_at, id_length, headers_length, total = struct.unpack('>I8I2I4I4', element, 5)
-  if total ~= #element or FRAME_HEADER + id_length + headers_length > total then return nil end
-  if struct.unpack('>I2', element, 23) ~= frame_check(element) then return nil end
-  last_frame, last_id, last_put_at = element, string.sub(element, FRAME_HEADER + 1, FRAME_HEADER + id_length), put_at
+  if string.byte(element) ~= MAGIC_BYTE then return nil end
+  local begin = string.sub(element, 1, FRAME_HEADER)
+  if begin ~= last_begin then
+    if string.sub(begin, 1, 4) ~= MAGIC or #begin < FRAME_HEADER then return nil end
+    local put_at, id_length, headers_length, total, check = struct.unpack('>I8I2I4I4I2', begin, 5)
+    if FRAME_HEADER + id_length + headers_length > total or check ~= frame_check(begin) then return nil end
+    last_begin, begin_put_at, begin_id_to, begin_total = begin, put_at, FRAME_HEADER + id_length, total
+  end
+  if begin_total ~= #element then return nil end
+  last_frame, last_id, last_put_at = element, string.sub(element, FRAME_HEADER + 1, begin_id_to), begin_put_at
   return last_id, last_put_at
 end
 
@@ -66,6 +83,7 @@ local function body_of(element)
   if not read_frame(element) then return '\0\0\0\0' .. element end
   local _, id_length, headers_length = struct.unpack('>I8I2I4', element, 5)
   local payload_at = FRAME_HEADER + id_length + headers_length + 1
+  if headers_length == 0 then return '\0\0\0\0' .. string.sub(element, payload_at) end
   local headers = without_trace(string.sub(element, FRAME_HEADER + id_length + 1, payload_at - 1))
   return struct.pack('>I4', #headers) .. headers .. string.sub(element, payload_at)
 end
