@@ -24,6 +24,7 @@ _HEAD = 9
 _CANCEL = struct.pack(">I", 8)
 _RESETS_IN_A_WRITE = 100
 _BYTE_S = 1.0
+_LAST_TURNS = 20  # of the loop: what has arrived is read in a few
 _LONG = 1 << 20  # bytes that a body promises, and never has
 KINDS = ("idle", "unread", "resets", "trickle")
 
@@ -152,6 +153,8 @@ async def _run(plan: Plan) -> Tally:
             beginning.create_task(abuser.is_at_it.wait())
     print("at it", flush=True)
     await asyncio.to_thread(sys.stdin.read)
+    for _ in range(_LAST_TURNS):  # a process that stood still has not seen yet what the service has closed by now
+        await asyncio.sleep(0)
     told = Tally(**asdict(tally))
     for task in living:
         task.cancel()

@@ -82,8 +82,14 @@ def callers(service: ServiceProcess) -> int:
     return sum(one.laddr[1] == port and one.status == psutil.CONN_ESTABLISHED for one in there)
 
 
-# They are to be there all at once, though a busy machine takes seconds to open them.
-@pytest.mark.parametrize("service", [{"HEADWAY_MAX_CONNECTION_IDLE": "10s"}], ids=["10s"], indirect=True)
+# They are to be there all at once, though a busy machine takes seconds to open them; none speaks until all are.
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "service",
+    [{"HEADWAY_MAX_CONNECTION_IDLE": "20s", "HEADWAY_HANDSHAKE_TIMEOUT": "60s"}],
+    ids=["20s"],
+    indirect=True,
+)
 async def test_idle_connections_cost_others_nothing_and_are_closed_in_time(
     service: ServiceProcess, jobs: Line, abuse: Abuse
 ) -> None:
@@ -94,9 +100,9 @@ async def test_idle_connections_cost_others_nothing_and_are_closed_in_time(
     assert memory(service) - before < 200
 
     async def are_gone() -> bool:
-        return callers(service) <= 2
+        return callers(service) == 0  # that of the others, too, who call no more
 
-    await eventually(are_gone, within=30)
+    await eventually(are_gone, within=60)
     tally = await abusing.end()
     assert (tally.opened, tally.closed_by_service) == (1_000, 1_000)
 
