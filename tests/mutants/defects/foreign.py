@@ -11,6 +11,14 @@ REDRIVE = "tests/integration/test_redrive_steps.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
+        name="size-of-a-frame-not-looked-at",
+        defect="What begins like the frame before it is one, too, however long it is.",
+        file=INCLUDE + "frame.lua",
+        old="  if begin_total ~= #element then return nil end\n",
+        new="",
+        test="tests/integration/test_frames.py::test_the_scripts_read_what_the_service_reads",
+    ),
+    Mutant(
         name="age-passed-over",
         defect="A Put ends the ageing of what foreign clients put before it, which then never expires.",
         file=INCLUDE + "line.lua",
