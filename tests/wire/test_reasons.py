@@ -59,7 +59,12 @@ async def stage(
     connect: Callable[[str], grpc.aio.Channel],
 ) -> AsyncIterator[Stage]:
     async with FaultProxy(fresh_store_server.port) as proxy:
-        service = await asyncio.to_thread(lambda: make_service(HEADWAY_REDIS_URL=proxy.url, PRESSURE_PREFIX=PREFIX))
+        settings = {
+            "HEADWAY_REDIS_URL": proxy.url,
+            "PRESSURE_PREFIX": PREFIX,
+            "HEADWAY_STORE_TIMEOUT": "2s",  # a machine that stands still for a second is no reason
+        }
+        service = await asyncio.to_thread(lambda: make_service(**settings))
         name = f"reasons-{uuid.uuid4().hex[:8]}"
         async with line_at(service.address, name, connect) as line:
             with fresh_store_server.client() as client:
@@ -149,8 +154,20 @@ async def store_full(on: Stage) -> None:
 
 async def outcome_unknown(on: Stage) -> None:
     await on.line.create()
-    on.proxy.drop_replies = 1.0
-    await on.line.put(b"x")
+
+    async def answer_is_lost() -> bool:
+        on.proxy.drop_replies = 0.0
+        try:
+            await on.line.counts()
+            on.proxy.drop_replies = 1.0
+            await on.line.put(b"x")
+        except grpc.aio.AioRpcError as error:
+            # After a pause of the machine another answer was lost first, and with it the connection: tried again.
+            if error_of(error).reason != "STORE_UNAVAILABLE":
+                raise
+        return False
+
+    await eventually(answer_is_lost, within=20)
 
 
 async def not_durable(on: Stage) -> None:
