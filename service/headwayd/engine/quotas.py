@@ -158,8 +158,10 @@ class Quota:
 
     @property
     def is_idle(self) -> bool:
-        """Whether another one that is made in its place would let in no more: nothing was asked of it lately."""
-        return self._looking is None and asyncio.get_running_loop().time() > self._calls_counted_at + _IDLE_AFTER_S
+        """Whether another one that is made in its place would let in no more, and look no more often: nothing was asked
+        of it lately, and its next look is due."""
+        idle_at = max(self._calls_counted_at + _IDLE_AFTER_S, self._look_again_at)
+        return self._looking is None and asyncio.get_running_loop().time() > idle_at
 
     # -- calls and streams ----------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import pytest
 
 from headwayd.domain.access import NO_QUOTAS, Identity, Quotas, Used
 from headwayd.domain.errors import HeadwayError, PermissionDenied, QuotaExceeded, Unauthenticated
+from headwayd.engine.budgets import Budget
 from headwayd.engine.quotas import Quota
 from headwayd.rpc.guard import Context, Guard, Guarding
 
@@ -122,6 +123,24 @@ async def test_what_is_counted_of_a_namespace_is_forgotten_when_nobody_is_known_
     gc.collect()
     assert [quota() for quota in quotas[:-1]] == [None] * 100
     assert quotas[-1]() is not None
+
+
+async def test_what_is_counted_is_not_forgotten_before_the_store_may_be_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def look(_with_bytes: bool) -> Used:
+        return Used(queues=frozenset(), messages=0, bytes=0, leases=0)
+
+    monkeypatch.setattr("headwayd.engine.quotas._IDLE_AFTER_S", -1.0)
+    monkeypatch.setattr("headwayd.engine.quotas._LOOK_EVERY_S", 3_600.0)
+    quota = Quota(look)
+    quota.limits = Quotas(messages=1)
+    assert quota.is_idle
+    await quota.check_put(1, lambda: 0, Budget(60))
+    await asyncio.sleep(0)  # the look is noted as ended
+    assert not quota.is_idle
+    monkeypatch.setattr(quota, "_look_again_at", 0.0)
+    assert quota.is_idle
 
 
 async def test_who_comes_with_ever_new_tokens_is_let_in_no_more_often(guard: Guard, access: FakeAccess) -> None:
