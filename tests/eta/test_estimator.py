@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -189,6 +190,15 @@ def test_a_clock_that_went_back_does_no_harm(estimator: WaitEstimator, now: Line
     assert is_near(p50_of(estimator, 10), before)
 
 
+def test_any_number_of_departures_between_two_looks_is_learned_from(estimator: WaitEstimator, now: LineNumbers) -> None:
+    for departed in (10**6, 10**9, 1, 10**9):
+        now = after(now, 5_000, departed=departed, length=1_000)
+        estimator.observe(now)
+        assert 0 <= p50_of(estimator, 10) < HOUR_MS
+    moved(estimator, now, 1_500)
+    assert is_near(p50_of(estimator, 10), 10 * STEP_MS, 0.3)
+
+
 def test_of_two_looks_at_one_instant_the_later_counts(estimator: WaitEstimator, now: LineNumbers) -> None:
     estimator.observe(replace(now, is_paused=True))
     assert estimator.estimate(1) is None
@@ -251,6 +261,106 @@ def test_workers_who_rest_between_messages_are_believed_to_go_on_so(rest_s: floa
         if state.head >= 200:
             break
     assert is_near(p50_of(estimator, 100), 100 * (2_000 + 1_000 * rest_s) / WORKERS, 0.15)
+
+
+@dataclass(frozen=True)
+class Leases:
+    """So many messages that one worker has from one instant to another, in ms since the start."""
+
+    begin_ms: int
+    end_ms: int
+    count: int = 1
+
+
+def crews(count: int, *, every_ms: int, work_ms: int, batch: int = 1, until_ms: int = 10**6) -> list[Leases]:
+    """Workers who take a batch each so often, evenly one after the other, and settle it together."""
+    begins = (at + worker * every_ms // count for at in range(0, until_ms, every_ms) for worker in range(count))
+    return [Leases(at, at + work_ms, batch) for at in begins]
+
+
+def watched(estimator: WaitEstimator, leases: Sequence[Leases], until_ms: int, every_ms: int = 83) -> Iterator[int]:
+    """Looks at a line that is never empty, each so often. Yields when, in ms since the start."""
+    for at_ms in range(0, until_ms, every_ms):
+        begun = sum(each.count for each in leases if each.begin_ms <= at_ms)
+        leased = sum(each.count for each in leases if each.begin_ms <= at_ms < each.end_ms)
+        looked = after(replace(START, tail=10**6 + 100, length=10**6), at_ms, departed=begun, leased=leased)
+        estimator.observe(replace(looked, acked=START.acked + begun - leased))
+        yield at_ms
+
+
+@pytest.mark.parametrize("rest_ms", [0, 100, 1_000])
+@pytest.mark.parametrize(("workers", "batch"), [(1, 8), (1, 16), (1, 50), (2, 25), (1, 100), (10, 100)])
+def test_leases_that_are_settled_together_are_foretold_from_the_one_batch_to_the_next(
+    workers: int, batch: int, rest_ms: int
+) -> None:
+    """What nobody sees end between two batches has not stopped, and a batch is no burst."""
+    estimator = WaitEstimator()
+    leases = crews(workers, every_ms=2_000 + rest_ms, work_ms=2_000, batch=batch, until_ms=60_000)
+    step_ms = (2_000 + rest_ms) / (workers * batch)
+    told = [p50_of(estimator, 1_000) for at_ms in watched(estimator, leases, 60_000) if at_ms > 10_000]
+    assert min(told) / (1_000 * step_ms) > 0.6
+    assert max(told) / (1_000 * step_ms) < 1.6
+
+
+@pytest.mark.parametrize(("work_ms", "every_ms"), [(3, 30), (1, 21), (10, 50), (40, 50)])
+def test_work_that_is_done_between_two_looks_is_no_slower_for_it(work_ms: int, every_ms: int) -> None:
+    estimator = WaitEstimator()
+    for _ in watched(estimator, crews(1, every_ms=every_ms, work_ms=work_ms, until_ms=40_000), 40_000):
+        pass
+    assert is_near(p50_of(estimator, 1_000), 1_000 * every_ms, 0.15)
+
+
+@pytest.mark.parametrize(
+    ("workers", "batch", "work_ms", "every_ms"),
+    [(1, 1, 300, 5_000), (1, 10, 300, 5_000), (10, 1, 1_000, 10_000), (1, 100, 1_000, 10_000)],
+)
+def test_workers_who_rest_longer_than_they_work_are_believed_to_go_on_so(
+    workers: int, batch: int, work_ms: int, every_ms: int
+) -> None:
+    estimator = WaitEstimator()
+    leases = crews(workers, every_ms=every_ms, work_ms=work_ms, batch=batch, until_ms=200_000)
+    told = [
+        eta.p50_ms
+        for at_ms in watched(estimator, leases, 200_000)
+        if at_ms > 100_000 and (eta := estimator.estimate(1_000)) is not None
+    ]
+    expected = 1_000 * every_ms / (workers * batch)
+    assert min(told) / expected > 0.7
+    assert max(told) / expected < 1.4
+
+
+def test_many_that_leave_at_once_are_no_batch_for_long(estimator: WaitEstimator) -> None:
+    """As when others take all that waits, once."""
+    estimator = WaitEstimator()
+    leases = [*crews(4, every_ms=400, work_ms=400, until_ms=100_000), Leases(50_000, 50_000, 10_000)]
+    told = [p50_of(estimator, 100) for at_ms in watched(estimator, leases, 100_000) if at_ms > 80_000]
+    assert min(told) / (100 * 100) > 0.7
+    assert max(told) / (100 * 100) < 1.3
+
+
+def test_workers_who_leave_lengthen_the_wait_soon(estimator: WaitEstimator) -> None:
+    """However long their work takes: they are not waited for as long."""
+    work_ms = 1_800_000
+    begin = [
+        Leases(at + worker * 180_000, at + worker * 180_000 + work_ms)
+        for at in (0, work_ms, 2 * work_ms)
+        for worker in range(10)
+    ]
+    stays = [Leases(at, at + work_ms) for at in (3 * work_ms, 4 * work_ms)]
+    estimator = WaitEstimator()
+    left_ms = 3 * work_ms + 9 * 180_000  # when the last of the others is done
+    for _ in watched(estimator, [*begin, *stays], left_ms + 10_000, every_ms=5_000):
+        pass
+    assert is_near(p50_of(estimator, 20), 20 * work_ms, 0.2)
+
+
+def test_leases_are_not_taken_for_what_foreign_consumers_took_before(estimator: WaitEstimator) -> None:
+    estimator = WaitEstimator()
+    foreign = [Leases(at, at) for at in range(0, 60_000, 10)]
+    ours = crews(1, every_ms=1_000, work_ms=1_000, until_ms=120_000)
+    for _ in watched(estimator, [*foreign, *(each for each in ours if each.begin_ms >= 60_000)], 70_000):
+        pass
+    assert is_near(p50_of(estimator, 100), 100 * 1_000, 0.2)
 
 
 def test_a_consumer_who_waits_with_a_free_slot_takes_what_comes_at_once() -> None:

@@ -19,6 +19,8 @@ STALE_MS = 1_000  # how old what we know may be, so how long "at once" may take
 QUIET_MS = 2_000  # without any consumer, at least, before we say that there is none
 QUIET_PACES = 5  # so many times what a departure takes, if that is longer
 FADING_SHARE = 500  # departures: how far back it is remembered which share of the slots is busy
+LONGEST_RESTS = 1_000  # times as long as a lease: longer ones are none
+WINDOW_RESTS = 3  # a slot is seen in use within so many rests, and while it is in use
 FADING_RETURNS = 200  # departures: the same for those that leave again
 MEDIAN_STEPS = 0.3  # the median of a sum of n random spans is about n - 0.3 means (exponential ones: n - 1/3)
 DRIFT = 0.04  # variance of the logarithm of a pace, from now until the wait is over
@@ -120,10 +122,15 @@ class _Slots:
         self._most = self._former_most = 0  # in the current window of time, and in the one before
         self._began_at_ms = 0
         self._busy_ms = self._all_ms = 0.0
+        self._idle_ms = 0  # since something was leased or left, while messages waited
 
     def see(self, numbers: LineNumbers, window_ms: float) -> None:
-        """Forgets what is older than two windows."""
+        """Forgets what is older than two windows; not while nobody is there: all may rest, and whether they are gone is
+        another question."""
         slots = numbers.leased + numbers.consumers_ready
+        if not slots:
+            self.keep(numbers.at_ms)
+            return
         if numbers.at_ms > self._began_at_ms + window_ms:
             self._former_most, self._most, self._began_at_ms = self._most, slots, numbers.at_ms
         self._most = max(self._most, slots)
@@ -133,15 +140,29 @@ class _Slots:
         self._began_at_ms = at_ms
 
     def learn(self, span_ms: int, leased: int, limit: int, departed: int) -> None:
-        """While messages waited, so many of the slots were busy."""
+        """While messages waited, so many of the slots were busy. That none was is a rest, if work goes on soon."""
+        if not leased and not departed:
+            self._idle_ms += span_ms
+            return
+        rest_ms = self._idle_ms if self._idle_ms <= LONGEST_GAP_MS else 0
+        self._idle_ms = 0
         fading = math.exp(-departed / FADING_SHARE)
         slots = max(self._within(limit), leased)
         self._busy_ms = self._busy_ms * fading + span_ms * leased
-        self._all_ms = self._all_ms * fading + span_ms * slots
+        self._all_ms = self._all_ms * fading + (span_ms + rest_ms) * slots
+
+    def rest_ms(self, lease_ms: float) -> float:
+        """How long a slot rests between two leases, on average; before anything was learned as long as one lasts."""
+        return lease_ms * min(self._all_ms / self._busy_ms - 1, LONGEST_RESTS) if self._busy_ms else lease_ms
 
     def busy(self, limit: int) -> float:
         """How many are busy at a time while messages wait."""
         return self._within(limit) * (self._busy_ms / self._all_ms if self._busy_ms else 1.0)
+
+    @property
+    def are_known(self) -> bool:
+        """Whether any was seen in use."""
+        return self._most > 0 or self._former_most > 0
 
     def _within(self, limit: int) -> int:
         most = max(self._most, self._former_most)
@@ -164,6 +185,7 @@ class WaitEstimator:
         self._grant = Pace()  # from one departure to the next while consumers wait
         self._slots = _Slots()
         self._margins, self._prior_margins = _Margins(self._note_error), _Margins()
+        self._unseen_count = 0  # leases that ended while none was seen
         self._new = self._departed = 0.0  # departures of late: of messages that left for the first time, and all
         self._seen_at_ms = 0  # when there was last a sign of a consumer
         self._quiet_ms = float(QUIET_MS)  # how long without one is nothing special
@@ -184,7 +206,7 @@ class WaitEstimator:
             self._learn(last, numbers)
         self._last = numbers
         if not numbers.is_paused:
-            self._slots.see(numbers, max(self._lease.mean_ms() or 0.0, STALE_MS))
+            self._slots.see(numbers, max(WINDOW_RESTS * self._slots.rest_ms(self._lease.mean_ms() or 0.0), STALE_MS))
         self._note_consumers(last, numbers)
         self._step_ms = self._step_of(numbers)
         if self._step_ms and numbers.length:
@@ -224,7 +246,7 @@ class WaitEstimator:
         span_ms = numbers.at_ms - last.at_ms
         departed = max(numbers.departures - last.departures, 0)
         ended = max(departed - (numbers.leased - last.leased), 0)
-        self._lease.learn(span_ms * last.leased, ended)
+        self._learn_leases(span_ms * last.leased, ended)
         if last.is_paused:
             self._slots.keep(numbers.at_ms)
         else:
@@ -242,10 +264,21 @@ class WaitEstimator:
         if numbers.is_paused or not numbers.length:
             self._margins.clear()
 
+    def _learn_leases(self, leased_ms: int, ended: int) -> None:
+        """So many ended. Those that began and ended between two looks count with the time of those that were seen; but
+        not those of foreign consumers, who hold none."""
+        self._unseen_count += ended
+        if leased_ms:
+            self._lease.learn(leased_ms, self._unseen_count)
+            self._unseen_count = 0
+        else:
+            self._unseen_count = min(self._unseen_count, FADING_SHARE) if self._slots.are_known else 0
+
     def _skip(self, at_ms: int) -> None:
         """Too long between two looks, or the store's clock went back: things may well be different now."""
         for pace in (self._lease, self._departure, self._grant):
             pace.doubt(0.5)
+        self._unseen_count = 0
         self._margins.clear()
         self._slots.keep(at_ms)
         self._seen_at_ms = min(self._seen_at_ms, at_ms)  # not later than now; the gap itself shows nobody

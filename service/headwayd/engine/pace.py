@@ -4,7 +4,9 @@ clock.
 A rate changes at any moment and nobody tells, so no memory of a fixed length is right: a long one is late, a short one
 never calm. This one weighs guesses of when the rate changed last, by how well each would have foretold what came since
 (Adams and MacKay, "Bayesian Online Changepoint Detection", arXiv:0710.3742). What is counted is taken to be Poisson
-distributed with a rate that is Gamma distributed; both sums that a guess needs are kept with it.
+distributed with a rate that is Gamma distributed; both sums that a guess needs are kept with it. What comes in clumps,
+as leases that are settled together, is evidence as often as a clump comes (quasi-likelihood; Wedderburn 1974): else the
+quiet before each refutes what is known, and the clump then what was guessed in its place.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from dataclasses import dataclass
 EVENTS_TO_A_CHANGE = 1_000  # how many events lie between two changes, before any evidence
 MOST_EVENTS = 2_000  # a guess remembers no more than about so many; what is older fades
 MOST_GUESSES = 16
-EVENTS_TO_A_GUESS = 4  # changes are looked for in steps of so many events
+MOST_CLUMPS = 20  # the same of events that come in clumps, if these are more
+COUNTS_TO_A_SCATTER = 20  # counts of some events: how far back it is remembered how large the clumps are
+EVENTS_TO_A_GUESS = 4  # changes are looked for in steps of so many events, or clumps
 # How much each event counts as evidence of a change: real work is less even than Poisson's, and would look like change.
 EVIDENCE = 0.7
 
@@ -23,23 +27,42 @@ EVIDENCE = 0.7
 @dataclass(slots=True)
 class _Guess:
     """The rate is what it is since `begun` (a number of events); since then `span_ms` of time brought `events`, which
-    includes one imagined event at the former pace."""
+    includes one imagined clump at the former pace."""
 
     log_weight: float
     events: float
     span_ms: float
     begun: int
 
-    def learn(self, span_ms: int, events: int) -> None:
-        all_ms, before = self.span_ms + span_ms, self.events
+    def learn(self, span_ms: int, events: int, clump: float) -> None:
+        all_ms, before, new = self.span_ms + span_ms, self.events / clump, events / clump
         likelihood = before * math.log(self.span_ms / all_ms)
         if events:
-            likelihood += math.lgamma(before + events) - math.lgamma(before) + events * math.log(span_ms / all_ms)
+            likelihood += math.lgamma(before + new) - math.lgamma(before) + new * math.log(span_ms / all_ms)
         self.log_weight += EVIDENCE * likelihood
-        self.events, self.span_ms = before + events, all_ms
-        if self.events > MOST_EVENTS:
-            self.span_ms *= MOST_EVENTS / self.events
-            self.events = MOST_EVENTS
+        self.events, self.span_ms = self.events + events, all_ms
+        most = max(MOST_EVENTS, MOST_CLUMPS * clump)
+        if self.events > most:
+            self.span_ms *= most / self.events
+            self.events = most
+
+
+@dataclass(slots=True)
+class _Scatter:
+    """How far counts lay from what was expected, and what that was; both fade."""
+
+    squares: float
+    expected: float
+
+    def learn(self, events: int, expected: float) -> None:
+        fading = math.exp(-1 / COUNTS_TO_A_SCATTER) if events else 1.0
+        self.squares = (self.squares + (events - expected) ** 2) * fading
+        self.expected = (self.expected + expected) * fading
+
+    @property
+    def clump(self) -> float:
+        """How many events come at a time: where they come one by one the counts' variance is their mean."""
+        return max(self.squares / self.expected, 1.0)
 
 
 class Pace:
@@ -48,6 +71,7 @@ class Pace:
     def __init__(self) -> None:
         self.events = 0  # seen so far
         self._span_ms = self._faded_events = 0.0  # of the last few hundred events, faded
+        self._scatter = _Scatter(1.0, 1.0)
         self._guesses: list[_Guess] = []
         self._guessed_at = 0
 
@@ -63,20 +87,26 @@ class Pace:
         """In a span of time there were so many events. A span of nothing teaches nothing."""
         if span_ms <= 0:
             return
-        fading = math.exp(-events / EVENTS_TO_A_CHANGE)
+        mean_ms = self.mean_ms()
+        if mean_ms is not None:
+            self._scatter.learn(events, span_ms / mean_ms)
+        elif events:  # the first may be a clump
+            self._scatter = _Scatter(events**2, events)
+        clump = self._scatter.clump
+        fading = math.exp(-events / max(EVENTS_TO_A_CHANGE, MOST_CLUMPS * clump))
         self._span_ms = self._span_ms * fading + span_ms
         self._faded_events = self._faded_events * fading + events
         self.events += events
         if not self.events:
             return
         for guess in self._guesses:
-            guess.learn(span_ms, events)
+            guess.learn(span_ms, events, clump)
         most = max((guess.log_weight for guess in self._guesses), default=0.0)
         for guess in self._guesses:
             guess.log_weight -= most  # the best has 0 again: nothing runs out of floating point numbers
         passed = self.events - self._guessed_at
-        if not self._guesses or passed >= EVENTS_TO_A_GUESS:
-            self.doubt(min(passed / EVENTS_TO_A_CHANGE, 0.5))
+        if not self._guesses or passed >= EVENTS_TO_A_GUESS * clump:
+            self.doubt(min(passed / clump / EVENTS_TO_A_CHANGE, 0.5))
 
     def doubt(self, probability: float) -> None:
         """With this probability everything is different from now on."""
@@ -85,8 +115,8 @@ class Pace:
         total = math.log(sum(math.exp(guess.log_weight) for guess in self._guesses) or 1.0)
         for guess in self._guesses:
             guess.log_weight += math.log1p(-probability)
-        former_ms = self._span_ms / self._faded_events
-        self._guesses.append(_Guess(total + math.log(probability), 1.0, former_ms, self.events))
+        clump, former_ms = self._scatter.clump, self._span_ms / self._faded_events
+        self._guesses.append(_Guess(total + math.log(probability), clump, clump * former_ms, self.events))
         self._guessed_at = self.events
         if len(self._guesses) > MOST_GUESSES:
             self._merge()
