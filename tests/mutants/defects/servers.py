@@ -34,6 +34,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test=_SLOW + "test_a_slow_store_is_heard",
     ),
     Mutant(
+        name="a-ping-behind-all-questions",
+        defect="Where very many ask to hear of changes the ping is late, the connection given up, and all ask anew.",
+        file="store/hint_wire.py",
+        old="self._questions.appendleft(question)",
+        new="self._questions.append(question)",
+        test="tests/unit/test_hint_wire.py::test_a_ping_waits_for_what_is_under_way_only",
+    ),
+    Mutant(
         name="a-slow-cluster-is-not-found",
         defect="A connection made for the map of slots, and the map, must be there within the time of one answer.",
         file="store/cluster.py",
