@@ -81,6 +81,36 @@ async def test_what_a_list_has_found_is_tidied_though_the_rest_of_it_is_missing(
         await tasks.drain(60)
 
 
+async def test_of_very_many_queues_a_few_are_tidied_at_a_time_and_each_once(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absence, "GONE_AFTER_S", 0.0)
+    queues = [f"q{number}" for number in range(500)]
+    store, under_way, most, running = FakeStore(), 0, 0, 0
+    before = len(asyncio.all_tasks())
+
+    async def drop(queue: str, *, spared: frozenset[str], budget_s: float) -> None:
+        nonlocal under_way, most, running
+        del spared, budget_s
+        running = max(running, len(asyncio.all_tasks()) - before)
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        under_way -= 1
+        store.dropped.append(queue)
+
+    monkeypatch.setattr(store, "drop_absent", drop)
+    looking = Absence(cast(Store, store), tasks.spawn, process=HERE, waited_on=lambda: queues)
+    tasks.spawn(looking.run(), "looking")
+    await eventually(lambda: len(store.dropped) >= len(queues) + 3, within=60)
+    looking.stop()
+    await tasks.drain(60)
+    assert sorted(store.dropped) == sorted([*queues, "gone", "other", "waited on"])
+    assert most == 16
+    assert running <= 16 + 2  # who looks, and who tidies
+
+
 async def test_a_stop_ends_it_while_the_store_is_away(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absence, "GONE_AFTER_S", 0.0)
     store = FakeStore()

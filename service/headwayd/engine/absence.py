@@ -89,11 +89,11 @@ class Absence:
 
     async def _drop_absent(self, queues: set[str]) -> set[str]:
         """At which it was not done, because the store was away. Whoever is missing for a moment keeps what it has."""
-        places = asyncio.Semaphore(_AT_ONCE)
+        to_do = iter(queues)
         left: set[str] = set()
 
-        async def drop(queue: str) -> None:
-            async with places:
+        async def drop_some() -> None:
+            for queue in to_do:
                 try:
                     await self._store.drop_absent(queue, spared=self._known, budget_s=STORE_BUDGET_S)
                 except NewerLayout:  # nothing can be done here; a process of that version does it
@@ -103,7 +103,8 @@ class Absence:
                     if isinstance(error, StoreUnavailable | OutcomeUnknown):
                         left.add(queue)
 
-        await asyncio.gather(*(drop(queue) for queue in queues))
+        # Not a task for each queue: ten thousand that begin in one turn of the loop would hold up all calls.
+        await asyncio.gather(*(drop_some() for _ in range(_AT_ONCE)))
         return left
 
     async def _pause(self, seconds: float) -> None:
