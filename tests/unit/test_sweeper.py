@@ -181,6 +181,26 @@ async def test_what_a_list_has_found_is_visited_though_the_rest_of_it_is_missing
     await asyncio.wait_for(store.is_done.wait(), 5)
 
 
+async def test_of_what_a_list_has_found_no_turn_of_the_loop_notes_more_than_some(
+    tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"q{number}" for number in range(2_100)]
+    store, noted_in, turn = Calm(names), list[int](), 0
+    sweeper, loop = Sweeper(cast(Store, store), tasks.spawn), asyncio.get_running_loop()
+
+    def count_turns() -> None:
+        nonlocal turn
+        turn += 1
+        if len(noted_in) < len(names):
+            loop.call_soon(count_turns)
+
+    monkeypatch.setattr(sweeper, "note", lambda _queue, _delay_s: noted_in.append(turn))
+    count_turns()
+    tasks.spawn(sweeper.run(), "sweeper")
+    await eventually(lambda: len(noted_in) == len(names))
+    assert max(noted_in.count(one) for one in set(noted_in)) <= 500
+
+
 async def test_a_list_that_fails_is_made_again_ever_more_seldom(tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headwayd.engine.sweeper._RETRY_S", 0.01)
     loop, at, made = asyncio.get_running_loop(), list[float](), asyncio.Event()

@@ -23,6 +23,7 @@ _RETRY_S = 0.25
 _LONGEST_RETRY_S = 60.0  # of the list
 _VISITS_AT_ONCE = 16
 _LIST_EVERY_S = 300.0
+_NOTED_IN_ONE_TURN = 500  # of those that a list has found: more in one turn of the loop would hold up all calls
 _LONGEST_SLEEP_S = 60.0
 log = structlog.get_logger(__name__)
 
@@ -110,8 +111,11 @@ class Sweeper:
         """Beside the visits: it may take long where the store has very many keys, also of others."""
         names, missing = await self._store.names_with_own_keys(budget_s=LIST_BUDGET_S)
         # Of queues that are no more a visit finds nothing, and they are known no longer.
-        for queue in names if missing is not None else {*names, *self._due}:
+        found = names if missing is not None else {*names, *self._due}
+        for number, queue in enumerate(found, 1):
             self.note(queue, 0.0)
+            if number % _NOTED_IN_ONE_TURN == 0:
+                await asyncio.sleep(0)
         if missing is None:
             self._list_retry_s = _RETRY_S
         else:
