@@ -120,7 +120,7 @@ async def getting(desk: Desk) -> AsyncIterator[Getting]:
     tasks = Tasks()
     await desk.store.start()
     consumers = Consumers(desk.store, tasks.spawn, process="headway/exact/1/0")
-    desk.store.on_hint(lambda queue, is_call: consumers.lines.kick(queue, is_call=is_call))
+    desk.store.on_hint(lambda queue, is_call: consumers.lines.kick(queue or desk.name, is_call=is_call))
     yield Getting(consumers, Estimates(WaitEstimator), tasks.spawn)
     await tasks.close()
 

@@ -74,7 +74,7 @@ async def waiting(desk: Desk) -> AsyncIterator[Waiting]:
     await desk.store.start()
     store = Torn(desk)
     consumers = Consumers(cast(Store, store), tasks.spawn, process=PROCESS)
-    desk.store.on_hint(lambda queue, is_call: consumers.lines.kick(queue, is_call=is_call))
+    desk.store.on_hint(lambda queue, is_call: consumers.lines.kick(queue or desk.name, is_call=is_call))
     yield Waiting(store, consumers, Getting(consumers, Estimates(WaitEstimator), tasks.spawn))
     await tasks.close()
 

@@ -7,7 +7,8 @@ and gives up is here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -59,6 +60,7 @@ from headwayd.engine.settling import Settling
 from headwayd.engine.standing.standing import Standing
 from headwayd.engine.sweeper import Sweeper
 from headwayd.engine.tasks import Tasks
+from headwayd.engine.waking import Wake, Waking
 from headwayd.engine.watching.estimates import Estimates, Estimator
 from headwayd.engine.watching.watching import Watching
 
@@ -117,6 +119,7 @@ class Engine:
         self._watching = Watching(store, self._tasks.spawn, estimates, note_lag=note_lag)
         self._forecasts = Forecasts(store, self._watching, estimates, self._tasks.spawn)
         self._absence = Absence(store, self._tasks.spawn, process=process, waited_on=self._waited_on)
+        self._waking = Waking(self._wakes, self._tasks.spawn)
         self._is_draining = False
 
     async def start(self) -> None:
@@ -155,15 +158,24 @@ class Engine:
         await self._tasks.close()
 
     def _kick(self, queue: str | None, is_call: bool) -> None:
+        if queue is None:
+            self._waking.begin()
+            return
         self._getters.kick(queue, is_call=is_call)
         self._putters.kick(queue, is_call=is_call)
         self._watching.kick(queue)
-        if queue is None:
-            self._kick_consumers(None)
-            self._watching.kick_producers(None)
-            self._putting.restore()
 
-    def _kick_consumers(self, queue: str | None) -> None:
+    def _wakes(self) -> Iterator[Wake]:
+        """First who stands where others of other processes may be taken for the first."""
+        return itertools.chain(
+            self._putting.restores(),
+            self._getters.wakes(),
+            self._putters.wakes(),
+            self._standing.wakes(),
+            self._watching.wakes(),
+        )
+
+    def _kick_consumers(self, queue: str) -> None:
         self._standing.kick(queue)
         self._watching.kick_consumers(queue)
 

@@ -20,6 +20,7 @@ from typing import Protocol
 from headwayd.domain.errors import HeadwayError, ShuttingDown, StoreUnavailable
 from headwayd.engine.rounds import LOOKS_A_ROUND, FindQuiet, Rounds, none_quiet
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.waking import Wake
 
 _MOST_AT_ONCE = 16
 _STORE_PAUSE_S = 0.1
@@ -320,13 +321,14 @@ class Lines:
             self._on_end(queue)
             line.fail_all(ShuttingDown("this process stopped serving the line"))
 
-    def kick(self, queue: str | None, *, is_call: bool = False) -> None:
-        """Something may have changed on this queue; None: on any. `is_call`: see Line."""
-        if queue is None:
-            for line in self._lines.values():
-                line.kick()
-        elif queue in self._lines:
+    def kick(self, queue: str, *, is_call: bool = False) -> None:
+        """Something may have changed on this queue. `is_call`: see Line."""
+        if queue in self._lines:
             self._lines[queue].kick(is_call=is_call)
+
+    def wakes(self) -> Iterator[Wake]:
+        """By which each line there is now is kicked: something may have changed on any queue."""
+        return (line.kick for line in tuple(self._lines.values()))
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends everybody's wait, also that of whoever comes later."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import structlog
 
@@ -30,6 +31,7 @@ from headwayd.engine.leaving import ON_ITS_WAY_S, surely
 from headwayd.engine.lines import Line, Lines
 from headwayd.engine.ports import PutStep, Store, Wait
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.waking import Wake
 
 _MOST_AT_ONCE = 500
 _MOST_TOGETHER = 1_000  # messages of several Puts in one step
@@ -373,11 +375,13 @@ class Putting:
 
     # -- coming back -------------------------------------------------------------------------------------------------
 
-    def restore(self) -> None:
-        """The store may have dropped those who wait here, because it heard nothing of this process: they take their
-        places anew, with the numbers that they had."""
-        for queue in self._lines.queues:
-            self._spawn(self._stand_again(queue), f"stand:{queue}")
+    def restores(self) -> Iterator[Wake]:
+        """The store may have dropped those who wait here, because it heard nothing of this process: by each of these
+        those of one queue take their places anew, with the numbers that they had."""
+        return (partial(self._restore, queue) for queue in self._lines.queues)
+
+    def _restore(self, queue: str) -> None:
+        self._spawn(self._stand_again(queue), f"stand:{queue}")
 
     async def _stand_again(self, queue: str) -> None:
         waiting = [one for one in self._lines.waiters_on(queue) if isinstance(one, _Waiter) and one.rank]

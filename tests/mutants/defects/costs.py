@@ -83,6 +83,14 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_sweeper.py::test_a_queue_that_is_no_more_is_forgotten_with_the_next_list",
     ),
     Mutant(
+        name="woken-all-at-once",
+        defect="After a reconnect all who wait or watch are woken in one turn of the loop.",
+        file="engine/waking.py",
+        old="                await asyncio.sleep(0)\n",
+        new="",
+        test="tests/unit/test_waking.py::test_all_are_woken_and_few_in_one_turn",
+    ),
+    Mutant(
         name="visits-all-at-once",
         defect="Queues that are due together are given a task each in one turn of the loop.",
         file="engine/sweeper.py",

@@ -391,8 +391,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="blocked-not-restored",
         defect="A process that was not heard leaves its blocked Puts out of the line.",
         file="engine/engine.py",
-        old="self._putting.restore()",
-        new="pass",
+        old="            self._putting.restores(),\n",
+        new="",
         test=WIRE + "test_blocked.py::test_a_process_that_was_not_heard_takes_its_places_anew",
     ),
     Mutant(

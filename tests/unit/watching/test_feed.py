@@ -100,7 +100,8 @@ async def test_it_goes_on_after_trouble(watching: Watching, store: FakeStore) ->
     async with aclosing(watch(watching, "m0")) as stream:
         await next_of(stream)
         store.error = StoreUnavailable("gone", metadata={"cause": "REFUSED"})
-        watching.kick(None)
+        for wake in watching.wakes():
+            wake()
         coming = asyncio.create_task(next_of(stream))
         asked = sum(store.asked.values())
         await eventually(lambda: sum(store.asked.values()) > asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 
 from headwayd.domain.errors import HeadwayError, QueueDeleted, QueueDrained
@@ -21,6 +21,7 @@ from headwayd.engine.ports import GetStep
 from headwayd.engine.standing.follower import Follower
 from headwayd.engine.standing.stance import Stance
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.waking import Wake
 from headwayd.engine.watching.estimates import Estimates
 from headwayd.engine.watching.telling import TRUE_FOR_S
 
@@ -57,13 +58,14 @@ class Standing:
         """Those on which a stream stands, or holds something."""
         return list(self._followers)
 
-    def kick(self, queue: str | None) -> None:
-        """The line of this queue may have changed; None: any."""
-        if queue is None:
-            for follower in self._followers.values():
-                follower.kick()
-        elif queue in self._followers:
+    def kick(self, queue: str) -> None:
+        """The line of this queue may have changed."""
+        if queue in self._followers:
             self._followers[queue].kick()
+
+    def wakes(self) -> Iterator[Wake]:
+        """By which each who follows a line now is kicked: any may have changed."""
+        return (follower.kick for follower in tuple(self._followers.values()))
 
     async def stand(self, order: StandOrder, *, budget_s: float) -> AsyncGenerator[ToldStander, None]:
         """Tells places, then the turn; and so on, if it keeps standing. Ends when the turn is over, or when there will

@@ -97,6 +97,12 @@ class Board:
         if self._watches:
             self._see_to_it()
 
+    def kick_all(self) -> None:
+        """Anything may have."""
+        self.kick()
+        self.kick_consumers()
+        self.kick_producers()
+
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
         for watch in tuple(self._watches):

@@ -107,13 +107,16 @@ class Feed:
             if ids := watcher.unfinished_ids(found=is_found):
                 yield generation, ids
 
-    def kick(self, *, is_lost: bool) -> None:
-        """Something may have changed; `is_lost`: anything may have, even what was read."""
+    def kick(self) -> None:
+        """Something may have changed."""
         self._is_armed = self._is_calm = False
-        if is_lost:
-            self._known.lose_track()
-            self._find_out()
         self._wake.set()
+
+    def lose_track(self) -> None:
+        """Anything may have changed, even what was read."""
+        self._known.lose_track()
+        self._find_out()
+        self.kick()
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""

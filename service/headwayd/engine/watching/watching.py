@@ -3,6 +3,7 @@ watches."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import TypeVar
@@ -12,6 +13,7 @@ from headwayd.domain.errors import HeadwayError
 from headwayd.domain.watching import Told, ToldQueue, WatchOrder
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.waking import Wake
 from headwayd.engine.watching.attended import withdraw_unattended
 from headwayd.engine.watching.board import Board
 from headwayd.engine.watching.estimates import Estimates
@@ -38,29 +40,32 @@ class Watching:
         watched = (self._feeds.values(), self._boards.values(), self._producers.values())
         return sum(len(one) for those in watched for one in those)
 
-    def kick(self, queue: str | None) -> None:
-        """Something may have changed on this queue; None: anything may have."""
-        for feed in tuple(self._feeds.values()) if queue is None else (self._feeds.get(queue),):
-            if feed is not None:
-                feed.kick(is_lost=queue is None)
-        for board in tuple(self._boards.values()) if queue is None else (self._boards.get(queue),):
-            if board is not None:
-                board.kick()
+    def kick(self, queue: str) -> None:
+        """Something may have changed on this queue."""
+        if (feed := self._feeds.get(queue)) is not None:
+            feed.kick()
+        if (board := self._boards.get(queue)) is not None:
+            board.kick()
 
-    def kick_consumers(self, queue: str | None) -> None:
-        """The consumer line of this queue may have changed; None: any may have."""
-        for board in self._boards.values() if queue is None else (self._boards.get(queue),):
-            if board is not None:
-                board.kick_consumers()
+    def kick_consumers(self, queue: str) -> None:
+        """The consumer line of this queue may have changed."""
+        if (board := self._boards.get(queue)) is not None:
+            board.kick_consumers()
 
-    def kick_producers(self, queue: str | None) -> None:
-        """The producer line of this queue may have changed, or the queue may be no more; None: any may have."""
-        for producers in self._producers.values() if queue is None else (self._producers.get(queue),):
-            if producers is not None:
-                producers.kick()
-        for board in self._boards.values() if queue is None else (self._boards.get(queue),):
-            if board is not None:
-                board.kick_producers()
+    def kick_producers(self, queue: str) -> None:
+        """The producer line of this queue may have changed, or the queue may be no more."""
+        if (producers := self._producers.get(queue)) is not None:
+            producers.kick()
+        if (board := self._boards.get(queue)) is not None:
+            board.kick_producers()
+
+    def wakes(self) -> Iterator[Wake]:
+        """By which all that is watched now is kicked: anything may have changed on any queue."""
+        return itertools.chain(
+            (feed.lose_track for feed in tuple(self._feeds.values())),
+            (board.kick_all for board in tuple(self._boards.values())),
+            (producers.kick for producers in tuple(self._producers.values())),
+        )
 
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
