@@ -11,6 +11,7 @@ import pytest
 
 from harness import eventually
 from headwayd.domain.bare import BareMessages
+from headwayd.domain.blocked import BlockedPut
 from headwayd.domain.errors import (
     HeadwayError,
     OutcomeUnknown,
@@ -49,6 +50,10 @@ class FullStore:
         self.trouble: HeadwayError | None = None
         self.cut_by: HeadwayError | None = None  # of what is put in several steps, when the first is done
         self.goes_on = asyncio.Event()
+        self.put_back = 0  # how often those who stand there were
+        self.puts_back = asyncio.Event()  # that goes on, too
+        self.puts_back.set()
+        self.left = 0  # how often one was told to leave
         self.goes_on_with: dict[bytes, asyncio.Event] = {}  # by its first payload
 
     async def put(
@@ -86,8 +91,16 @@ class FullStore:
             outcomes.append(PutOutcome(PutCode.DELAYED if message.delay_ms else PutCode.KEPT, message.id))
         return PutStep(outcomes)
 
+    async def blocked(self, _queue: str, _producers: object, *, again: Sequence[BlockedPut], budget_s: float) -> None:
+        """They stand there again."""
+        del budget_s
+        self.put_back += 1
+        await self.puts_back.wait()
+        self.standing.update(one.waiter for one in again)
+
     async def leave_line(self, _queue: str, waiter: str, *, budget_s: float) -> None:
         """It stands there no more."""
+        self.left += 1
         self.standing.discard(waiter)
         self.left_at = asyncio.get_running_loop().time()
 
@@ -335,3 +348,50 @@ async def test_who_is_served_is_told_though_another_that_is_tried_with_it_is_not
     store.room = 1
     held.set()
     assert [codes(await call) for call in calls] == [[PutCode.QUEUED]] * 3
+
+
+def restore(putting: Putting) -> None:
+    """As after a reconnect."""
+    for wake in putting.restores():
+        wake()
+
+
+async def waiting(putting: Putting, store: FullStore) -> asyncio.Task[Sequence[PutOutcome]]:
+    """A Put that waits in line, as here#1."""
+    store.goes_on.set()
+    call = asyncio.create_task(putting.put(PLAIN._replace(wait_ms=60_000), budget_s=BUDGET_S))
+    await eventually(lambda: "here#1" in store.standing)
+    return call
+
+
+async def test_however_often_it_was_put_back_in_line_it_leaves_once(
+    putting: Putting, store: FullStore, lines: Lines, tasks: Tasks
+) -> None:
+    call = await waiting(putting, store)
+    for times in range(1, 6):
+        restore(putting)
+        await eventually(lambda: store.put_back == times)  # noqa: B023 - it is called here only
+    store.room = 1
+    lines.kick("jobs")
+    assert codes(await call) == [PutCode.QUEUED]
+    await tasks.drain(60)
+    assert store.left == 1
+    assert "here#1" not in store.standing
+
+
+async def test_who_is_served_while_it_is_put_back_in_line_once_more_does_not_stay_there(
+    putting: Putting, store: FullStore, lines: Lines, tasks: Tasks
+) -> None:
+    call = await waiting(putting, store)
+    restore(putting)
+    await eventually(lambda: store.put_back == 1)
+    store.puts_back.clear()
+    restore(putting)
+    await eventually(lambda: store.put_back == 2)
+    store.room = 1
+    lines.kick("jobs")
+    assert codes(await call) == [PutCode.QUEUED]
+    await eventually(lambda: store.left == 1)
+    store.puts_back.set()
+    await tasks.drain(60)
+    assert "here#1" not in store.standing

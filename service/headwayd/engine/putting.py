@@ -55,6 +55,7 @@ class _Waiter:
         self.trouble: StoreUnavailable | None = None
         self.why_not: HeadwayError | None = None  # waited as long as it was to
         self.error: HeadwayError | None = None  # that ended its wait, or its last try
+        self.leaves_again = False  # when its wait is over, because it was put back in line
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -393,4 +394,8 @@ class Putting:
                 log.info("line.not_restored", queue=queue, reason=error.reason.name)
                 return
             for one in part:  # it may have been served before it was put back: when its wait is over it leaves again
-                one.done.add_done_callback(lambda _, name=one: self._leave(queue, name))  # type: ignore[misc]
+                if one.done.done():
+                    self._leave(queue, one)
+                elif not one.leaves_again:
+                    one.leaves_again = True
+                    one.done.add_done_callback(lambda _, name=one: self._leave(queue, name))  # type: ignore[misc]
