@@ -155,6 +155,67 @@ def test_who_sleeps_learns_it_also_if_the_first_read_after_that_is_lost() -> Non
     run(scene)
 
 
+@pytest.mark.parametrize("interval_s", [0.1, HOUR_S], ids=["ready", "asleep"])
+@pytest.mark.parametrize("after", [None, "g2"])
+def test_of_many_whose_queue_is_no_more_some_end_in_each_turn_of_the_loop(after: str | None, interval_s: float) -> None:
+    async def scene() -> None:
+        rig = Rig(FakeQueue("g1"))
+        streams = [rig.watch(interval_s) for _ in range(500)]
+        await asyncio.gather(*map(anext, streams))
+        rig.sleeping += [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(1)
+        rig.replace(None if after is None else FakeQueue(after))
+        left, most = 500, 0
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, sum(not told.done() for told in rig.sleeping)
+            most = max(most, before - left)
+        assert most <= 50
+        ends = await asyncio.gather(*rig.sleeping, return_exceptions=True)
+        assert {type(end) for end in ends} == {QueueDeleted}, "or it was shown what is not its own"
+        await rig.end()
+
+    run(scene)
+
+
+def test_who_asks_while_many_end_with_it_ends_at_once_and_sees_nothing_of_the_next_life() -> None:
+    async def scene() -> None:
+        rig = Rig(FakeQueue("g1"))
+        slow = [rig.watch() for _ in range(500)]
+        await asyncio.gather(*map(anext, slow))
+        first = await rig.sleeper()
+        rig.replace(FakeQueue("g2"))
+        assert (await anext(rig.watch())).queue.generation == "g2"
+        rig.sleeping += [asyncio.ensure_future(anext(stream)) for stream in slow]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert {type(told.exception()) for told in rig.sleeping if told is not first and told.done()} == {QueueDeleted}
+        assert sum(not told.done() for told in rig.sleeping) <= 1
+        await rig.end()
+
+    run(scene)
+
+
+def test_going_down_ends_also_who_is_about_to_end() -> None:
+    async def scene() -> None:
+        rig = Rig(FakeQueue("g1"))
+        streams = [rig.watch() for _ in range(100)]
+        await asyncio.gather(*map(anext, streams))
+        rig.sleeping += [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(1)
+        [board_of_q] = rig.watching._boards.values()
+        board_of_q._end_others("g2")
+        assert not len(board_of_q)
+        rig.watching.fail_all(ShuttingDown("going down"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert {type(told.exception()) for told in rig.sleeping if told.done()} == {QueueDeleted}
+        assert all(told.done() for told in rig.sleeping)
+        await rig.end()
+
+    run(scene)
+
+
 def test_while_everybody_sleeps_changes_cost_nothing() -> None:
     async def scene() -> None:
         rig = Rig(FakeQueue("g1"))

@@ -7,8 +7,10 @@ end, and whoever was told nothing yet begins with the new one."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import structlog
 
@@ -24,6 +26,7 @@ READ_EVERY_S = 0.1
 READ_AT_LEAST_EVERY_S = 9.0  # what time alone changes (rates, the age of the oldest) is news so often
 CHECK_EVERY_S = 1.0  # at most, whether there is still a queue, while nobody is ready
 _SHOWN_AT_ONCE, _BETWEEN_SHOWS_S = 10, 0.005
+_ENDED_AT_ONCE = 20  # in one turn of the loop: most of what it costs is done by those who are ended, in the next ones
 log = structlog.get_logger(__name__)
 
 
@@ -35,23 +38,25 @@ class _Watch:
     generation: str = ""  # the queue's, when it was shown last; "" = it was shown nothing yet
     seen: int = 0
     next: asyncio.Future[ToldQueue] | None = None
-    over: asyncio.Future[HeadwayError] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    why: Callable[[], HeadwayError] | None = None  # it ends, with this: it is shown nothing more
+    over: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def is_open_to(self, number: int) -> bool:
         """Whether it is to be shown what has this number."""
-        return self.next is not None and not self.next.done() and self.seen < number
+        return self.why is None and self.next is not None and not self.next.done() and self.seen < number
 
     def show(self, number: int, told: ToldQueue) -> None:
         assert self.next is not None
         self.seen, self.generation, self.until = number, told.queue.generation, None
         self.next.set_result(told)
 
-    def end(self, error: HeadwayError) -> None:
-        """There is nothing more to show."""
+    def end(self) -> None:
+        """Has it learn of that, if it waits for anything."""
+        assert self.why is not None
         if not self.over.done():
-            self.over.set_result(error)
+            self.over.set_result(None)
         if self.next is not None and not self.next.done():
-            self.next.set_exception(error)
+            self.next.set_exception(self.why())
 
 
 class Board:
@@ -66,6 +71,7 @@ class Board:
         self._watches: set[_Watch] = set()  # that have not ended
         self._newcomers: set[_Watch] = set()  # since whose coming no read has begun that was answered
         self._ready: dict[_Watch, None] = {}
+        self._doomed: deque[_Watch] = deque()  # that end and have not learned of it
         self._trouble: HeadwayError | None = None  # of the last look
         self._latest: ToldQueue | None = None
         self._number = 0  # of the latest; grows when there is news
@@ -106,7 +112,9 @@ class Board:
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
         for watch in tuple(self._watches):
-            self._end(watch, error)
+            self._doom(watch, lambda: error)
+        while self._doomed:
+            self._doomed.popleft().end()
 
     async def watch(self, interval_s: float, budget_s: float) -> AsyncGenerator[ToldQueue, None]:
         """The numbers: at once, and then whenever there is news, once in `interval_s` at most. Raises what the first
@@ -115,18 +123,32 @@ class Board:
         self._watches.add(watch)
         self._newcomers.add(watch)
         try:
-            while not watch.over.done():
+            while watch.why is None:
                 told = await self._next(watch)
                 next_at = self._loop.time() + interval_s
                 yield told
-                await asyncio.wait((watch.over,), timeout=max(next_at - self._loop.time(), 0))
-            raise watch.over.result()
+                if watch.why is None:
+                    await asyncio.wait((watch.over,), timeout=max(next_at - self._loop.time(), 0))
+            raise watch.why()
         finally:
             self._forget(watch)
 
-    def _end(self, watch: _Watch, error: HeadwayError) -> None:
+    def _doom(self, watch: _Watch, why: Callable[[], HeadwayError]) -> None:
+        """It is shown nothing more from now on, and ends soon, with others: there may be thousands of them, and to end
+        all in one turn of the loop would hold up everybody else's calls. So would making an error for each."""
+        if watch.why is not None:
+            return
         self._forget(watch)
-        watch.end(error)
+        watch.why = why
+        self._doomed.append(watch)
+        if len(self._doomed) == 1:
+            self._loop.call_soon(self._end_some)
+
+    def _end_some(self) -> None:
+        for _ in range(min(len(self._doomed), _ENDED_AT_ONCE)):
+            self._doomed.popleft().end()
+        if self._doomed:
+            self._loop.call_soon(self._end_some)
 
     def _forget(self, watch: _Watch) -> None:
         self._watches.discard(watch)
@@ -142,6 +164,8 @@ class Board:
             async with asyncio.timeout_at(watch.until):
                 return await watch.next
         except TimeoutError:
+            if watch.why is not None:
+                raise watch.why() from None
             raise self._trouble or silent() from None
         finally:
             watch.next = None
@@ -259,9 +283,10 @@ class Board:
     def _end_others(self, generation: str) -> None:
         """Whoever was shown another life of the queue has seen its end; "" = there is none now, or one
         that nothing has been booked of."""
+        why = partial(QueueDeleted.of, self._queue)
         for watch in tuple(self._watches):
             if watch.generation not in ("", generation):
-                self._end(watch, QueueDeleted.of(self._queue))
+                self._doom(watch, why)
 
     async def _read_failed(self, error: HeadwayError, came: Sequence[_Watch]) -> None:
         log.debug("board.read_failed", queue=self._queue, reason=error.reason.name)
@@ -270,7 +295,7 @@ class Board:
             self._latest = None
             self._end_others("")
             for watch in (*came, *(self._watches - self._newcomers)):
-                self._end(watch, error)
+                self._doom(watch, lambda: error)
             return
         if may_pass(error):
             self._trouble = of_a_look(error)
@@ -278,7 +303,7 @@ class Board:
             return
         for watch in tuple(self._ready):
             if watch.until is not None:
-                self._end(watch, error)
+                self._doom(watch, lambda: error)
         await asyncio.sleep(TROUBLE_PAUSE_S)
 
 
