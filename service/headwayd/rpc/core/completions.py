@@ -23,6 +23,8 @@ Event = Any  # of cygrpc: has `success`, and what the operations brought
 
 _AT_ONCE = 0.0  # a deadline that is past
 _PAUSE_S = 0.001  # the least that uvloop can wait
+# So much is followed at most in one turn of the event loop: with one connection thousands of streams may end at once.
+_AT_A_TURN = 64
 
 
 class Tag:
@@ -50,6 +52,7 @@ class Completions:
         self._arrived: deque[tuple[Tag, Event]] = deque()  # by the thread
         self._next_turn: list[Callable[[], None]] = []
         self._is_turning = False  # the loop looks at its next turn
+        self._left = _AT_A_TURN  # to be followed until then
         self._stands_still = False  # the thread, at the gate
         self._gate = threading.Semaphore(0)
         self._pauses = pauses or Pacing().pauses
@@ -79,13 +82,18 @@ class Completions:
             self.queue.shutdown()  # gRPC ends the process of whoever begins something behind this
 
     def look(self) -> bool:
-        """Does now what follows from all that is done; whether there was anything. Much of what is begun is done at
-        once, and to be told of it by the thread costs more than to look."""
+        """Does now what follows from what is done; whether there was anything. Much of what is begun is done at once,
+        and to be told of it by the thread costs more than to look. What is too much for this turn of the loop is done
+        in the next ones."""
         found = False
         poll, nothing = self.queue.poll, cygrpc.CompletionType.queue_timeout
         while not self._is_closed:
+            if not self._left:
+                self._see_to_a_turn()
+                break
             event = poll(_AT_ONCE)
             if event.tag is not None:
+                self._left -= 1
                 self._follow(event.tag, event)
             elif event.completion_type == nothing:
                 break
@@ -95,12 +103,16 @@ class Completions:
     def at_next_turn(self, do: Callable[[], None]) -> None:
         """Has the event loop do this when what is ready now has had its turn."""
         self._next_turn.append(do)
+        self._see_to_a_turn()
+
+    def _see_to_a_turn(self) -> None:
         if not self._is_turning:
             self._is_turning = True
             self.loop.call_soon(self._turn, context=self._context)
 
     def _turn(self) -> None:
         found = False
+        self._left = _AT_A_TURN
         while self._arrived:
             self._follow(*self._arrived.popleft())
             found = True
