@@ -40,6 +40,7 @@ _MOST_KNOWN = 10_000
 _LONG = 128  # in a token: of a longer one, which its sender may have padded, a digest is remembered
 _NEVER = float("inf")
 _TURN_S = 0.01  # of the look at all who run: after it others have theirs
+_ENDED_AT_ONCE = 20  # in such a turn: what an end costs is done by whoever is ended, behind it
 
 
 class Running(Protocol):
@@ -139,26 +140,28 @@ class Guard:
             if self._quotas[namespace].is_idle:
                 del self._quotas[namespace]
         loop = asyncio.get_running_loop()
-        turn_ends_at = loop.time() + _TURN_S
+        turn_ends_at, ended = loop.time() + _TURN_S, 0
         for running, shown in tuple(self._running.items()):
-            if loop.time() > turn_ends_at:
+            if ended >= _ENDED_AT_ONCE or loop.time() > turn_ends_at:
                 await asyncio.sleep(0)
-                turn_ends_at = loop.time() + _TURN_S
+                turn_ends_at, ended = loop.time() + _TURN_S, 0
             is_known = shown.version == self._access.version and shown.caller.expires_at > time.time()
             if not is_known and running in self._running:
-                await self._look_at(running, shown)
+                ended += not await self._may_run_on(running, shown)
 
-    async def _look_at(self, running: Running, shown: _Shown) -> None:
+    async def _may_run_on(self, running: Running, shown: _Shown) -> bool:
+        """Looks at one; if not, it has been ended."""
         version = self._access.version
         try:
             now = await self._find(shown.credentials)
         except HeadwayError as error:
             running.end(error)
-            return
+            return False
         if now.identity != shown.caller.identity:
             running.end(PermissionDenied("what the caller may do has changed; ask again"))
-            return
+            return False
         shown.version = version
+        return True
 
     def _credentials(self, context: Context) -> str | bytes:
         for key, value in context.invocation_metadata() or ():

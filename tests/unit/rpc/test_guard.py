@@ -250,3 +250,18 @@ async def test_others_have_their_turns_while_all_who_run_are_looked_at(guard: Gu
             await asyncio.sleep(0)
         await look
     assert turns >= 4
+
+
+async def test_of_many_who_may_not_any_more_some_end_in_each_turn_of_the_loop(guard: Guard, access: FakeAccess) -> None:
+    async with running(guard, *(f"token-{number}" for number in range(500))) as streams:
+        access.version += 1
+        access.error = Unauthenticated("they are taken back")
+        look = asyncio.ensure_future(guard.look_at_running())
+        most = before = 0
+        while not look.done():
+            await asyncio.sleep(0)
+            ended = sum(map(len, (stream.ended_by for stream in streams)))
+            most, before = max(most, ended - before), ended
+        await look
+    assert before == 500
+    assert most <= 20
