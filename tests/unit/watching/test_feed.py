@@ -58,6 +58,35 @@ async def test_a_move_of_the_head_costs_the_same_however_many_watch(watching: Wa
         await stream.aclose()
 
 
+@pytest.mark.parametrize("what", ["delete", "ack", "go down"])
+async def test_of_many_who_learn_the_same_some_do_in_each_turn_of_the_loop(
+    watching: Watching, store: FakeStore, what: str
+) -> None:
+    assert store.queue is not None
+    streams = [watch(watching, f"m{number % 30 if what == 'delete' else 5}") for number in range(300)]
+    await asyncio.gather(*map(next_of, streams))
+    told = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await asyncio.sleep(0)
+    if what == "delete":
+        store.queue = None
+    elif what == "ack":
+        store.queue.end("m5")
+    else:
+        watching.fail_all(ShuttingDown("going down"))
+    watching.kick("q")
+    left, most = len(told), 0
+    async with asyncio.timeout(60):
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, sum(not one.done() for one in told)
+            most = max(most, before - left)
+    assert most <= 50
+    ends = await asyncio.gather(*told, return_exceptions=True)
+    assert {type(end) for end in ends} == {ShuttingDown if what == "go down" else ToldFinished}
+    for stream in streams:
+        await stream.aclose()
+
+
 def polled_every(ms: int) -> Policy:
     return Policy(poll_base_ms=ms, poll_per_position_ms=0, poll_max_ms=ms)
 

@@ -270,8 +270,13 @@ class Known:
 
     def end_all(self) -> None:
         """The queue is no more, or this is another one of its name. When that happened nobody knows."""
-        for watch in self._roll:
-            self._end(watch, Ending(End.DELETED), None)
+        roll, self._roll = self._roll, Roll()  # all at once: to leave it one by one takes each of them the longest
+        self._roll.policy = roll.policy
+        self.doubtful.clear()
+        ending = Ending(End.DELETED)
+        for watch in roll:
+            watch.end(ending, None)
+            watch.watcher.note(watch)
         self.generation = ""
         self.base = self._line = self._seen = None
 

@@ -15,6 +15,7 @@ from headwayd.domain.model import Outcome
 from headwayd.domain.places import Event, MessagePlace, Progress, Whereabouts
 from headwayd.domain.watching import End, Told
 from headwayd.engine.watching.line import Glance
+from headwayd.engine.watching.waking import Waking
 
 _ENDS = {
     Outcome.DONE: End.DONE,
@@ -109,17 +110,19 @@ class Watch:
 
 class Watcher:
     """One stream over some messages. `tell` works out what is to be told of one now: None if that is not known for
-    sure at the moment; then `news` is waited for."""
+    sure at the moment; then `news` is waited for. Of many who are stirred together `waking` says who wakes when."""
 
-    __slots__ = ("_arrived", "_error", "_next", "_unfinished", "_wake", "watches")
+    __slots__ = ("_arrived", "_error", "_is_stirred", "_next", "_unfinished", "_wake", "_waking", "watches")
 
-    def __init__(self, message_ids: Sequence[str]) -> None:
+    def __init__(self, message_ids: Sequence[str], waking: Waking | None = None) -> None:
         self.watches = tuple(Watch(message_id, self) for message_id in message_ids)
         self._unfinished = len(self.watches)
         self._arrived: list[Watch] = []  # pending, the newest last
         self._next: list[Watch] = []  # pending before those, the next last
         self._error: HeadwayError | None = None
+        self._waking = waking
         self._wake: asyncio.Future[None] | None = None
+        self._is_stirred = False  # since it waits
 
     def unfinished_ids(self, *, found: bool) -> list[str]:
         """Of messages that have no end that is known: those that were found, or those of which nothing was heard."""
@@ -139,8 +142,13 @@ class Watcher:
         self._stir()
 
     def _stir(self) -> None:
-        if self._wake is not None and not self._wake.done():
+        if self._wake is None or self._wake.done() or self._is_stirred:
+            return
+        self._is_stirred = True
+        if self._waking is None:
             self._wake.set_result(None)
+        else:
+            self._waking.wake(self._wake)
 
     async def next(self, tell: Callable[[Watch], Told | None], news: Callable[[], asyncio.Future[None]]) -> Told | None:
         """The next thing to be told; None when every message has ended and that was told. Raises what `fail` was
@@ -166,7 +174,7 @@ class Watcher:
             await self._wait(None)
 
     async def _wait(self, news: asyncio.Future[None] | None) -> None:
-        self._wake = asyncio.get_running_loop().create_future()
+        self._wake, self._is_stirred = asyncio.get_running_loop().create_future(), False
         try:
             if news is None:
                 await self._wake
