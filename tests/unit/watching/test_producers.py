@@ -180,6 +180,82 @@ def test_near_places_are_told_each_and_far_ones_by_a_tenth_after_poll_min_and_al
     run(scene)
 
 
+def test_while_nothing_changes_only_those_are_looked_at_for_whom_it_is_time() -> None:
+    async def scene() -> None:
+        rig = Rig()
+        rig.change("a", "b")
+        first = rig.watch("a")
+        assert await position(first) == 1
+        await asyncio.sleep(0.5)
+        second = rig.watch("b")
+        assert await position(second) == 2
+        rig.store.looks.clear()
+        await asyncio.gather(position(first), position(second))
+        assert [names for names in rig.store.looks if names != ["a", "b"]] == [["a"], ["b"]]  # the others make sure
+        assert len(rig.store.looks) <= 4
+        await rig.end(first, second)
+
+    run(scene)
+
+
+def test_who_is_due_is_found_without_going_through_all_who_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    due_at = producers._Watch.due_at
+
+    def counted(watch: producers._Watch) -> float:
+        nonlocal asked
+        asked += 1
+        return due_at(watch)
+
+    monkeypatch.setattr(producers._Watch, "due_at", counted)
+
+    async def scene() -> None:
+        rig = Rig()
+        streams = [rig.watch(str(number)) for number in range(300)]
+        rig.change(*map(str, range(300)))
+        await asyncio.gather(*map(position, streams))
+        reading = []
+        for stream in streams:  # each is ready again in a turn of its own
+            reading.append(asyncio.ensure_future(anext(stream)))
+            await asyncio.sleep(0)
+        rig.line.fail_all(ShuttingDown("down"))
+        await asyncio.gather(*reading, return_exceptions=True)
+        await rig.end()
+
+    run(scene)
+    assert asked <= 10 * 300
+
+
+@pytest.mark.parametrize("what", ["told", "closed", "gone", "down"])
+def test_of_many_some_learn_in_each_turn_of_the_loop(what: str) -> None:
+    async def scene() -> None:
+        rig = Rig()
+        streams = [rig.watch(str(number)) for number in range(300)]
+        await asyncio.gather(*map(position, streams))
+        reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(1)
+        if what == "told":
+            rig.change(*map(str, range(300)))
+        elif what == "down":
+            rig.line.fail_all(ShuttingDown("down"))
+        else:
+            rig.store.is_closed = what == "closed"
+            rig.store.error = QueueNotFound("gone") if what == "gone" else None
+            rig.line.kick()
+        left, most = len(reading), 0
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, sum(not one.done() for one in reading)
+            most = max(most, before - left)
+        assert most <= 50
+        ends = await asyncio.gather(*reading, return_exceptions=True)
+        over = {"told": ToldBlocked, "down": ShuttingDown}.get(what, ToldOver)
+        assert {type(end) for end in ends} == {over}
+        await rig.end(*streams)
+
+    run(scene)
+
+
 def test_what_was_true_too_long_ago_is_not_told() -> None:
     async def scene() -> None:
         rig = Rig()

@@ -1,5 +1,6 @@
 """One queue's producer line, for those in this process who watch where a producer stands in it: one reader of the
-store, however many. It looks only if somebody is ready to be told, and something may have changed or poll_max is over.
+store, however many. It looks only if somebody is ready to be told, and something may have changed or poll_max is over:
+then at those only for whom it is.
 
 What is told when is the same as of messages (`roll.py`), but that a producer of which no Put waits is told so once.
 """
@@ -18,8 +19,10 @@ from headwayd.domain.hints import PollHints, poll_hints
 from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
+from headwayd.engine.watching.alarms import Alarms
 from headwayd.engine.watching.telling import TRUE_FOR_S, due_at
 from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
+from headwayd.engine.watching.waking import Waking
 
 LOOK_EVERY_S = 0.08
 _CHECK_EVERY_S = 5.0  # hints may be lost
@@ -39,25 +42,14 @@ class _Watch:
     told_at: float = _NOW
     hints: PollHints = _NO_HINTS  # told last
     position: int = 0  # at the last look
-    next: asyncio.Future[ToldProducer] | None = None  # not done: it is ready to be told something
+    next: asyncio.Future[None] | None = None  # its wait for one of these two
+    told: ToldProducer | None = None  # and not taken yet
     over: ToldOver | HeadwayError | None = None  # how it has ended
 
     @property
     def is_ready(self) -> bool:
-        return self.next is not None and not self.next.done()
-
-    def tell(self, told: ToldProducer) -> None:
-        assert self.next is not None
-        self.next.set_result(told)
-
-    def end(self, over: ToldOver | HeadwayError) -> None:
-        """There is nothing more to tell."""
-        self.over = self.over or over
-        if self.next is not None and not self.next.done():
-            if isinstance(over, ToldOver):
-                self.next.set_result(over)
-            else:
-                self.next.set_exception(over)
+        """To be told something."""
+        return self.next is not None and self.told is None and self.over is None
 
     def due_at(self) -> float:
         """From when on its position, as it was at the last look, is to be told."""
@@ -77,8 +69,10 @@ class ProducerLine:
         self._spawn = spawn
         self._loop = asyncio.get_running_loop()
         self._watches: set[_Watch] = set()
+        self._ready: Alarms[_Watch] = Alarms()  # by when they are due
+        self._waking = Waking()
         self._trouble: HeadwayError | None = None  # of the last look
-        self._looked_at = _NOW
+        self._looked_at = self._checked_at = _NOW  # at some, at all
         self._is_changed = True  # since the last look began
         self._is_armed = False  # a change will be heard
         self._is_serving = False
@@ -96,7 +90,7 @@ class ProducerLine:
     def fail_all(self, error: HeadwayError) -> None:
         """Ends every watch with an error."""
         for watch in self._watches:
-            watch.end(error)
+            self._end(watch, error)
 
     async def watch(self, producer: str, budget_s: float) -> AsyncGenerator[ToldProducer, None]:
         """The producer's place: at once, and then whenever that is due, until there will never be one. Raises what the
@@ -114,23 +108,48 @@ class ProducerLine:
             self._wake.set()
 
     async def _next(self, watch: _Watch) -> ToldProducer:
-        if isinstance(watch.over, ToldOver):
-            return watch.over
         if watch.over is not None:
-            raise watch.over
+            return self._over(watch.over)
         watch.next = self._loop.create_future()
+        self._ready.set(watch, watch.due_at())
         self._wake.set()
         if not self._is_serving:
             self._is_serving = True
             self._spawn(self._guarded(), f"producers:{self._queue}")
         try:
             async with asyncio.timeout_at(watch.until):
-                return await watch.next
+                await watch.next
         except TimeoutError:
-            raise self._trouble or silent() from None
+            if watch.is_ready:
+                raise self._trouble or silent() from None
         finally:
+            self._ready.drop(watch)
+            told, watch.told = watch.told, None
             watch.until = None
             watch.next = None
+        if told is not None:
+            return told
+        assert watch.over is not None
+        return self._over(watch.over)
+
+    @staticmethod
+    def _over(over: ToldOver | HeadwayError) -> ToldOver:
+        if isinstance(over, ToldOver):
+            return over
+        raise over
+
+    def _tell(self, watch: _Watch, told: ToldProducer) -> None:
+        assert watch.next is not None
+        watch.told = told
+        self._ready.drop(watch)
+        self._waking.wake(watch.next)
+
+    def _end(self, watch: _Watch, over: ToldOver | HeadwayError) -> None:
+        """There is nothing more to tell."""
+        if watch.is_ready and watch.next is not None:
+            self._ready.drop(watch)
+            self._waking.wake(watch.next)
+        watch.over = watch.over or over
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -159,20 +178,32 @@ class ProducerLine:
                 pass
 
     def _look_at(self) -> float:
-        ready = [watch for watch in self._watches if watch.is_ready]
-        if not ready:
+        due_at = self._ready.first()
+        if due_at is None:
             return _NEVER
-        wanted_at = _NOW if self._is_changed else min(watch.due_at() for watch in ready)
-        return max(min(wanted_at, self._looked_at + _CHECK_EVERY_S), self._looked_at + LOOK_EVERY_S)
+        wanted_at = _NOW if self._is_changed else due_at
+        return max(min(wanted_at, self._checked_at + _CHECK_EVERY_S), self._looked_at + LOOK_EVERY_S)
+
+    def _whom(self, now: float, *, is_changed: bool) -> tuple[_Watch, ...]:
+        """Those to be looked at: while nothing changes, who is due."""
+        if is_changed or now >= self._checked_at + _CHECK_EVERY_S:
+            self._checked_at = now
+            return tuple(self._watches)
+        due = tuple(self._ready.pop(now))
+        for watch in due:  # until they are told
+            self._ready.set(watch, watch.due_at())
+        return due
 
     async def _look(self) -> None:
         """One look at the producers that are watched."""
         asked_at = self._looked_at = self._loop.time()
-        self._is_changed = False
+        is_changed, self._is_changed = self._is_changed, False
         if not self._is_armed:
             self._is_armed = True  # before: a hint may come while it is asked for
             await self._store.arm_blocked(self._queue)
-        watches = tuple(self._watches)
+        watches = self._whom(asked_at, is_changed=is_changed)
+        if not watches:
+            return  # whoever was due has gone meanwhile
         budget_s = look_budget_s((watch.until for watch in watches if watch.until is not None), asked_at)
         producers = list({watch.producer for watch in watches})
         try:
@@ -189,22 +220,25 @@ class ProducerLine:
         for watch in watches:
             self._learn(watch, found, positions[watch.producer], now)
 
-    @staticmethod
-    def _learn(watch: _Watch, found: BlockedPlaces, position: int, now: float) -> None:
+    def _learn(self, watch: _Watch, found: BlockedPlaces, position: int, now: float) -> None:
         numbers = found.numbers
         if watch.generation not in ("", numbers.generation):
-            watch.end(ToldOver(is_deleted=True))
+            self._end(watch, ToldOver(is_deleted=True))
             return
         if numbers.is_closed:
-            watch.end(ToldOver(is_deleted=False))
+            self._end(watch, ToldOver(is_deleted=False))
             return
         watch.position = position
-        if not watch.is_ready or watch.due_at() > now:
+        if not watch.is_ready:
+            return
+        due_at = watch.due_at()
+        if due_at > now:
+            self._ready.set(watch, due_at)
             return
         watch.generation = numbers.generation
         watch.told_position, watch.told_at = position, now
         watch.hints = poll_hints(found.polls, position)
-        watch.tell(ToldBlocked(numbers.at_ms, position, numbers.producers_waiting, numbers.limit, watch.hints))
+        self._tell(watch, ToldBlocked(numbers.at_ms, position, numbers.producers_waiting, numbers.limit, watch.hints))
 
     async def _look_failed(self, watches: tuple[_Watch, ...], error: HeadwayError) -> None:
         log.debug("producers.look_failed", queue=self._queue, reason=error.reason.name)
@@ -214,7 +248,7 @@ class ProducerLine:
         is_gone = isinstance(error, NotThere)
         for watch in watches:
             if is_gone and watch.told_position is not None:
-                watch.end(ToldOver(is_deleted=True))
+                self._end(watch, ToldOver(is_deleted=True))
             elif watch.told_position is None and not may_pass(error):
-                watch.end(error)
+                self._end(watch, error)
         await asyncio.sleep(SHORT_PAUSE_S if may_pass(error) else TROUBLE_PAUSE_S)
