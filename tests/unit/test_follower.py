@@ -13,6 +13,7 @@ import pytest
 
 from harness import eventually
 from harness.clocks import run
+from headwayd.domain.errors import QueueDeleted, QueueNotFound
 from headwayd.domain.hints import PollHints
 from headwayd.domain.places import NEAR, LineNumbers
 from headwayd.domain.standing import Footing, Footings, Waiter
@@ -71,12 +72,12 @@ class Scene:
         self.tasks = Tasks()
         self.looks: list[int] = []
         self.restored = 0
-        self._is_armed = False
+        self._is_armed = self.is_gone = False
         consumers = Mock(store=self, restore=self._restore)
         self.follower = Follower(
             "q", consumers, Mock(), self.tasks.spawn, check_s=lambda: float("inf"), on_end=lambda: None
         )
-        self._readers: list[asyncio.Task[None]] = []
+        self.readers: list[asyncio.Task[None]] = []
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -85,6 +86,8 @@ class Scene:
 
     async def footings(self, _queue: str, waiters: Sequence[Waiter], **_: Any) -> Footings:
         self.looks.append(len(waiters))
+        if self.is_gone:
+            raise QueueNotFound("gone")
         found = [Footing(position=self.position(one.name), number=number_of(one.name), owned=0) for one in waiters]
         near = number_of(self.line[NEAR - 1]) if len(self.line) >= NEAR else None
         numbers = cast(LineNumbers, Mock(generation=""))
@@ -115,7 +118,7 @@ class Scene:
         self.follower.join(stance)
         self.follower.stand(stance)
         self.follower.ask(stance)
-        self._readers.append(asyncio.ensure_future(self._read(stance, told)))
+        self.readers.append(asyncio.ensure_future(self._read(stance, told)))
         return told
 
     def come_and_go(self, name: str) -> weakref.ref[Stance]:
@@ -144,9 +147,9 @@ class Scene:
 
     async def end(self) -> None:
         """All leave."""
-        for reader in self._readers:
+        for reader in self.readers:
             reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await asyncio.gather(*self.readers, return_exceptions=True)
         await self.tasks.drain(1)
 
 
@@ -253,6 +256,38 @@ def test_a_change_costs_the_same_however_many_stand_far_back() -> None:
         assert sum(scene.looks) == 1  # at the one who has come among them
 
     played(1_000, act)
+
+
+def test_of_many_whose_queue_is_no_more_some_learn_it_in_each_turn_of_the_loop() -> None:
+    async def act(scene: Scene) -> None:
+        for number in range(1, 301):
+            scene.stand(f"p#{number}")
+        await asyncio.sleep(1)
+        scene.is_gone = True
+        scene.change(leave=1)
+        left, most = 300, 0
+        while left:
+            await asyncio.sleep(0)
+            before, left = left, sum(not one.done() for one in scene.readers)
+            most = max(most, before - left)
+        assert most <= 50
+        assert {type(one.exception()) for one in scene.readers} == {QueueDeleted}
+
+    played(300, act)
+
+
+def test_of_many_who_are_told_their_places_some_are_in_each_turn_of_the_loop() -> None:
+    async def act(scene: Scene) -> None:
+        told = [scene.stand(f"p#{number}") for number in range(1, 301)]
+        before = most = 0
+        while before < 300:
+            await asyncio.sleep(0)
+            now = sum(map(len, told))
+            most, before = max(most, now - before), now
+        assert most <= 50
+        assert [positions(one) for one in told] == [[number] for number in range(1, 301)]
+
+    played(300, act)
 
 
 def test_while_nothing_changes_who_is_told_of_changes_only_costs_nothing() -> None:

@@ -27,6 +27,7 @@ from headwayd.engine.watching.trouble import TROUBLE_PAUSE_S
 
 LOOK_EVERY_S = 0.08
 _MOST_AT_ONCE = 500
+_IN_A_TURN = 20  # are stirred in one turn of the event loop: then others have theirs
 _LATER = 8  # who is far back is looked at later than at poll_min by such a part of it, at most
 log = structlog.get_logger(__name__)
 
@@ -211,8 +212,10 @@ class Follower:
             if not everybody and len(self._far):
                 await self._look_at([])  # one of them may have come among the first
         except (QueueNotFound, QueueDeleted):
-            for stance in tuple(self._stances):
+            for number, stance in enumerate(tuple(self._stances), 1):
                 stance.fail(QueueDeleted.of(self._queue))
+                if number % _IN_A_TURN == 0:
+                    await asyncio.sleep(0)
         except HeadwayError as error:
             log.debug("standing.look_failed", queue=self._queue, reason=error.reason.name)
             self.kick()
@@ -227,7 +230,9 @@ class Follower:
         come = self._far.pop(float("inf") if found.near_number is None else found.near_number)
         self._close.update(come)
         self._asked.update(set(come).difference(stances))
-        for stance, waiter, footing in zip(stances, waiters, found.footings, strict=True):
+        for number, (stance, waiter, footing) in enumerate(zip(stances, waiters, found.footings, strict=True)):
+            if number and number % _IN_A_TURN == 0:
+                await asyncio.sleep(0)
             if stance not in self._stances:
                 continue
             if waiter.generation and waiter.generation != found.numbers.generation:  # another queue of the same name

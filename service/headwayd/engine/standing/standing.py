@@ -82,7 +82,7 @@ class Standing:
         stance = Stance(consumer)
         follower = self.follower(order.queue)
         follower.join(stance)
-        is_over = False  # whether the last turn is, and there will be no other
+        has_left = False  # the line: the last turn is over, and there will be no other
         try:
             while True:
                 if first is not None and first.deliveries:
@@ -96,15 +96,17 @@ class Standing:
                 first = None
                 yield ToldTurn(step.at_ms, step.deliveries)
                 await self._until_over(stance, follower)
-                is_over = not order.keeps_standing
+                has_left = not order.keeps_standing
                 consumer.begin_anew(number=self._number(stance), attempt_id=secrets.token_hex(16))
-                if is_over:
+                if has_left:
                     return
         except (QueueDrained, QueueDeleted) as error:
+            # The line has gone with its queue, and in that of another life it does not get by a try that names its own.
+            has_left = isinstance(error, QueueDeleted) and bool(consumer.waiter.generation)
             yield ToldOver(is_deleted=isinstance(error, QueueDeleted))
         finally:
             follower.leave(stance)
-            gone = self._consumers.give_up_all(consumer, has_left=is_over)
+            gone = self._consumers.give_up_all(consumer, has_left=has_left)
             # Whoever learns that the stream has ended may come back to its place at once, elsewhere: then it is kept.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LEAVING_S):
