@@ -20,9 +20,9 @@ from headwayd.domain.standing import ToldOver
 from headwayd.engine.ports import Store
 from headwayd.engine.tasks import Spawn
 from headwayd.engine.watching.alarms import Alarms
+from headwayd.engine.watching.rousing import Rousing
 from headwayd.engine.watching.telling import TRUE_FOR_S, due_at
 from headwayd.engine.watching.trouble import SHORT_PAUSE_S, TROUBLE_PAUSE_S, look_budget_s, may_pass, of_a_look, silent
-from headwayd.engine.watching.waking import Waking
 
 LOOK_EVERY_S = 0.08
 _CHECK_EVERY_S = 5.0  # hints may be lost
@@ -70,7 +70,7 @@ class ProducerLine:
         self._loop = asyncio.get_running_loop()
         self._watches: set[_Watch] = set()
         self._ready: Alarms[_Watch] = Alarms()  # by when they are due
-        self._waking = Waking()
+        self._rousing = Rousing()
         self._trouble: HeadwayError | None = None  # of the last look
         self._looked_at = self._checked_at = _NOW  # at some, at all
         self._is_changed = True  # since the last look began
@@ -142,13 +142,13 @@ class ProducerLine:
         assert watch.next is not None
         watch.told = told
         self._ready.drop(watch)
-        self._waking.wake(watch.next)
+        self._rousing.rouse(watch.next)
 
     def _end(self, watch: _Watch, over: ToldOver | HeadwayError) -> None:
         """There is nothing more to tell."""
         if watch.is_ready and watch.next is not None:
             self._ready.drop(watch)
-            self._waking.wake(watch.next)
+            self._rousing.rouse(watch.next)
         watch.over = watch.over or over
 
     # -- looking ------------------------------------------------------------------------------------------------------

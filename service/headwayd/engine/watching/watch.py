@@ -15,7 +15,7 @@ from headwayd.domain.model import Outcome
 from headwayd.domain.places import Event, MessagePlace, Progress, Whereabouts
 from headwayd.domain.watching import End, Told
 from headwayd.engine.watching.line import Glance
-from headwayd.engine.watching.waking import Waking
+from headwayd.engine.watching.rousing import Rousing
 
 _ENDS = {
     Outcome.DONE: End.DONE,
@@ -110,17 +110,17 @@ class Watch:
 
 class Watcher:
     """One stream over some messages. `tell` works out what is to be told of one now: None if that is not known for
-    sure at the moment; then `news` is waited for. Of many who are stirred together `waking` says who wakes when."""
+    sure at the moment; then `news` is waited for. Of many who are stirred together `rousing` says who wakes when."""
 
-    __slots__ = ("_arrived", "_error", "_is_stirred", "_next", "_unfinished", "_wake", "_waking", "watches")
+    __slots__ = ("_arrived", "_error", "_is_stirred", "_next", "_rousing", "_unfinished", "_wake", "watches")
 
-    def __init__(self, message_ids: Sequence[str], waking: Waking | None = None) -> None:
+    def __init__(self, message_ids: Sequence[str], rousing: Rousing | None = None) -> None:
         self.watches = tuple(Watch(message_id, self) for message_id in message_ids)
         self._unfinished = len(self.watches)
         self._arrived: list[Watch] = []  # pending, the newest last
         self._next: list[Watch] = []  # pending before those, the next last
         self._error: HeadwayError | None = None
-        self._waking = waking
+        self._rousing = rousing
         self._wake: asyncio.Future[None] | None = None
         self._is_stirred = False  # since it waits
 
@@ -145,10 +145,10 @@ class Watcher:
         if self._wake is None or self._wake.done() or self._is_stirred:
             return
         self._is_stirred = True
-        if self._waking is None:
+        if self._rousing is None:
             self._wake.set_result(None)
         else:
-            self._waking.wake(self._wake)
+            self._rousing.rouse(self._wake)
 
     async def next(self, tell: Callable[[Watch], Told | None], news: Callable[[], asyncio.Future[None]]) -> Told | None:
         """The next thing to be told; None when every message has ended and that was told. Raises what `fail` was

@@ -19,7 +19,7 @@ from headwayd.engine.watching.board import Board
 from headwayd.engine.watching.estimates import Estimates
 from headwayd.engine.watching.feed import Feed, NoteLag
 from headwayd.engine.watching.producers import ProducerLine
-from headwayd.engine.watching.waking import Waking
+from headwayd.engine.watching.rousing import Rousing
 from headwayd.engine.watching.watch import Watcher
 
 Held = TypeVar("Held", Board, ProducerLine)
@@ -33,7 +33,7 @@ class Watching:
         self._spawn = spawn
         self._estimates = estimates
         self._note_lag = note_lag
-        self._waking = Waking()
+        self._rousing = Rousing()
         self._feeds: dict[str, Feed] = {}
         self._boards: dict[str, Board] = {}
         self._producers: dict[str, ProducerLine] = {}
@@ -87,7 +87,7 @@ class Watching:
             feed = self._feeds[order.queue] = Feed(
                 order.queue, self._store, self._spawn, estimator, note_lag=self._note_lag
             )
-        watcher = Watcher(order.message_ids, self._waking)
+        watcher = Watcher(order.message_ids, self._rousing)
         feed.join(watcher, budget_s)
         try:
             while (told := await watcher.next(feed.tell, feed.news)) is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from headwayd.engine.watching.waking import Waking
+from headwayd.engine.watching.rousing import Rousing
 
 AT_A_TURN = 20
 
@@ -14,20 +14,20 @@ def waiting(count: int) -> list[asyncio.Future[None]]:
 
 
 async def test_few_are_woken_at_once_however_often() -> None:
-    waking = Waking()
+    rousing = Rousing()
     for _ in range(10):
         few = waiting(AT_A_TURN)
         for one in few:
-            waking.wake(one)
+            rousing.rouse(one)
         assert all(one.done() for one in few)
         await asyncio.sleep(0)
 
 
 async def test_many_are_woken_in_order_some_in_each_turn() -> None:
-    waking = Waking()
+    rousing = Rousing()
     many = waiting(500)
     for one in many:
-        waking.wake(one)
+        rousing.rouse(one)
     woken = AT_A_TURN
     while woken < 500:
         assert [one.done() for one in many] == [True] * woken + [False] * (500 - woken)
@@ -37,10 +37,10 @@ async def test_many_are_woken_in_order_some_in_each_turn() -> None:
 
 
 async def test_who_waits_no_more_takes_nobodys_turn() -> None:
-    waking = Waking()
+    rousing = Rousing()
     many, last = waiting(500), waiting(1)[0]
     for one in (*many, last):
-        waking.wake(one)
+        rousing.rouse(one)
     for one in many[1::2]:
         one.cancel()
     for _ in range(250 // AT_A_TURN + 1):
@@ -49,12 +49,12 @@ async def test_who_waits_no_more_takes_nobodys_turn() -> None:
 
 
 async def test_who_comes_behind_many_is_woken_behind_them() -> None:
-    waking = Waking()
+    rousing = Rousing()
     many, late = waiting(2 * AT_A_TURN), waiting(1)[0]
     for one in many:
-        waking.wake(one)
+        rousing.rouse(one)
     await asyncio.sleep(0)
-    waking.wake(late)
+    rousing.rouse(late)
     assert all(one.done() for one in many)
     assert not late.done()
     await asyncio.sleep(0)

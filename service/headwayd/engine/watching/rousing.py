@@ -1,4 +1,4 @@
-"""Wakes those who wait for news, some in each turn of the event loop: ten thousand who are woken in one turn all tell
+"""Rouses those who wait for news, some in each turn of the event loop: ten thousand who are roused in one turn all tell
 something in the next, and would hold up everybody else's calls."""
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections import deque
 _AT_A_TURN = 20
 
 
-class Waking:
-    """Belongs to one event loop. Who comes when few do is woken at once, the others in order."""
+class Rousing:
+    """Belongs to one event loop. Who comes when few do is roused at once, the others in order."""
 
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
-        self._left = _AT_A_TURN  # that may be woken in this turn
+        self._left = _AT_A_TURN  # that may be roused in this turn
         self._is_turning = False
 
-    def wake(self, waiting: asyncio.Future[None]) -> None:
+    def rouse(self, waiting: asyncio.Future[None]) -> None:
         """Ends this wait, if it has not ended by then."""
         self._line.append(waiting)
-        self._wake_some()
+        self._rouse_some()
         if not self._is_turning:
             self._is_turning = True
             asyncio.get_running_loop().call_soon(self._turn)
 
-    def _wake_some(self) -> None:
+    def _rouse_some(self) -> None:
         while self._left and self._line:
             waiting = self._line.popleft()
             if not waiting.done():
@@ -34,7 +34,7 @@ class Waking:
 
     def _turn(self) -> None:
         self._left = _AT_A_TURN
-        self._wake_some()
+        self._rouse_some()
         if self._left < _AT_A_TURN:
             asyncio.get_running_loop().call_soon(self._turn)
         else:
