@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import cast
 from unittest.mock import MagicMock, Mock, create_autospec
 
@@ -75,6 +76,17 @@ async def test_all_are_woken_and_few_in_one_turn(tasks: Tasks, turns: Turns) -> 
     await tasks.drain(60)
     assert [number for _, number in sleepers.woken] == list(range(SLEEPERS))
     assert sleepers.most_in_one_turn() <= FEW
+
+
+async def test_who_cannot_be_woken_keeps_nobody_else_from_it(tasks: Tasks, turns: Turns) -> None:
+    sleepers = Sleepers(turns)
+
+    def fail() -> None:
+        raise RuntimeError("asleep for good")
+
+    Waking(lambda: chain([fail], sleepers.wakes(), [fail]), tasks.spawn).begin()
+    await tasks.drain(60)
+    assert len(sleepers.woken) == SLEEPERS
 
 
 async def test_when_it_begins_anew_meanwhile_nobody_is_forgotten(tasks: Tasks, turns: Turns) -> None:

@@ -9,9 +9,12 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 
+import structlog
+
 from headwayd.engine.tasks import Spawn
 
 _IN_ONE_TURN = 50
+log = structlog.get_logger(__name__)
 
 Wake = Callable[[], None]
 
@@ -36,7 +39,10 @@ class Waking:
         try:
             while some := tuple(itertools.islice(self._left, _IN_ONE_TURN)):
                 for wake in some:
-                    wake()
+                    try:
+                        wake()
+                    except Exception:  # loop guard: the others are woken all the same
+                        log.exception("a defect kept somebody from being woken")
                 await asyncio.sleep(0)
         finally:  # without an await since nobody was left
             self._is_under_way = False
