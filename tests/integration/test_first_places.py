@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -33,16 +32,6 @@ async def learned(desk: Desk) -> Estimates:
         estimates.of(desk.name).observe(look)
     desk.at(1_000 * SEEN_S)
     return estimates
-
-
-@pytest.fixture
-async def tasks(desk: Desk) -> AsyncIterator[Tasks]:
-    made = Tasks()
-    await desk.create()
-    await desk.store.start()
-    desk.store.on_hint(lambda _queue, _is_call: None)
-    yield made
-    await made.close()
 
 
 @pytest.mark.parametrize("befell", ["nothing", "a pause", "a new queue of the name", "a store that is silent"])

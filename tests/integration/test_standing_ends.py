@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -16,16 +15,6 @@ from headwayd.engine.standing.standing import Standing
 from headwayd.engine.tasks import Tasks
 from headwayd.engine.watching.estimates import Estimates
 from integration.desk import BUDGET_S, Desk
-
-
-@pytest.fixture
-async def tasks(desk: Desk) -> AsyncIterator[Tasks]:
-    made = Tasks()
-    await desk.create()
-    await desk.store.start()
-    desk.store.on_hint(lambda _queue, _is_call: None)
-    yield made
-    await made.close()
 
 
 async def test_who_stands_in_the_line_of_a_queue_that_is_deleted_need_not_leave_it(

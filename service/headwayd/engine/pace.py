@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 EVENTS_TO_A_CHANGE = 1_000  # how many events lie between two changes, before any evidence
 MOST_EVENTS = 2_000  # a guess remembers no more than about so many; what is older fades
-MOST_GUESSES = 16
 MOST_CLUMPS = 20  # the same of events that come in clumps, if these are more
+MOST_GUESSES = 16
 COUNTS_TO_A_SCATTER = 20  # counts of some events: how far back it is remembered how large the clumps are
 EVENTS_TO_A_GUESS = 4  # changes are looked for in steps of so many events, or clumps
 # How much each event counts as evidence of a change: real work is less even than Poisson's, and would look like change.
